@@ -115,7 +115,7 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 
 def _reason(told: str) -> str:
-    return " ".join(told.split())[:200]
+    return " ".join(told.partition("\n1 | ")[0].split())[:200]  # without the grammar, which is not the user's
 
 
 def constraint_of(request: SamplingRequest, grammars: Grammars | None) -> "Constraint | None":

@@ -44,8 +44,10 @@ logger = logging.getLogger(__name__)
 
 _FORMATS = 64
 """Renderers that are kept, for arguments of the chat template that requests give."""
-_MAX_TEXTS = 1024
+MAX_TEXTS = 1024
 """Completions of a request for texts."""
+_LONGEST_TOKEN = 128
+"""Characters, spaces not counted."""
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Between the seeds of a request's turns."""
 
@@ -76,7 +78,7 @@ class ChatCompletions:
         self._max_context = max_context
         self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
-        self.turn_cache = TurnCache(renderer, decode)
+        self.turn_cache = TurnCache(renderer, decode, max_context)
         self._own_format = ChatFormat(renderer)
         self._rendering_by = rendering_by
         self._formats: OrderedDict[str, ChatFormat] = OrderedDict()
@@ -163,9 +165,9 @@ class ChatCompletions:
         for prompt_ids in prompts:
             messages = [{"role": "user", "content": self._decode(prompt_ids)}]
             chats.append(self._open({**body, "messages": messages, **shown}, Prompt(prompt_ids, False)))
-            if len(prompts) * chats[0].asked.n > _MAX_TEXTS:
+            if len(prompts) * chats[0].asked.n > MAX_TEXTS:
                 raise BadRequest(
-                    f"{len(prompts)} prompts with n={chats[0].asked.n} are more than {_MAX_TEXTS} completions",
+                    f"{len(prompts)} prompts with n={chats[0].asked.n} are more than {MAX_TEXTS} completions",
                     "Send them in several requests.",
                 )
         choices: list[dict[str, Any]] = []
@@ -192,6 +194,7 @@ class ChatCompletions:
         asked = read_chat_request(body)
         version = self._version(asked.model)
         form = self._chat_format(asked.template_arguments)
+        self._check_length(asked)
         try:
             prompt = prompt or self.turn_cache.prompt(asked.messages, asked.tools, form)
         except (TypeError, ValueError):
@@ -216,6 +219,20 @@ class ChatCompletions:
             top_logprobs=asked.top_logprobs,
         )
         return _Chat(asked, form, prompt, request)
+
+    def _check_length(self, asked: ChatRequest) -> None:
+        """Raises `ContextOverflow` for texts that no tokenizer fits into the context, before one tries for minutes."""
+        most = self._max_context * _LONGEST_TOKEN
+        texts: list[Any] = [message.get("content") for message in asked.messages]
+        if asked.tools:
+            texts.append(json.dumps(asked.tools))
+        written = sum(_characters(each) for each in texts)
+        if written > most:
+            raise ContextOverflow(
+                f"the prompt has {written:,} characters, which leaves no room for a reply: the maximum context length "
+                f"is {self._max_context} tokens",
+                "Shorten the conversation, or raise max_context.",
+            )
 
     def _grammar(self, schema: str, asked: ChatRequest, form: ChatFormat) -> Grammar:
         if not asked.tools:
@@ -325,6 +342,13 @@ class ChatCompletions:
         while len(self._formats) > _FORMATS:
             self._formats.popitem(last=False)
         return known
+
+
+def _characters(content: Any) -> int:
+    """Of a text or of text parts; spaces, which templates may cut, are none."""
+    if isinstance(content, list):
+        return sum(_characters(part.get("text")) for part in cast("list[dict[str, Any]]", content))
+    return len("".join(content.split())) if isinstance(content, str) else 0
 
 
 def _count_abandoned(turns: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.shaping import Shaping
-from gavel.trainer.serving.errors import BadRequest
+from gavel.trainer.serving.errors import BadRequest, shown
 
 _MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
@@ -54,6 +54,12 @@ _INERT = {
     "verbosity",
 }
 """Parameters that say nothing about what is sampled here."""
+_MAX_TOOLS = 1024
+"""Rendering more keeps the endpoint busy for seconds."""
+_CALL_FORM = '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
+_TOOL_FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
+_SHOWN_NAMES = 500
+"""Characters."""
 _MAX_TOP_LOGPROBS = 20
 """As in OpenAI's API."""
 _SHAPING: dict[str, tuple[float, float]] = {
@@ -116,17 +122,16 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         raise BadRequest("the request names no model", "Ask model.get_inference_name() for each rollout.")
     for name, value in body.items():
         if name not in _KNOWN | _INERT | _SHAPING.keys() and value is not None:
-            raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
+            raise BadRequest(f"{name}={shown(value)} is not supported here", f"Leave {name} out.")
     if body.get("modalities") not in (None, [], ["text"]):
-        raise BadRequest(f"modalities={body['modalities']!r} is not supported here", "This endpoint serves text only.")
+        raise BadRequest(
+            f"modalities={shown(body['modalities'])} is not supported here", "This endpoint serves text only."
+        )
     temperature = _temperature(body.get("temperature"))
-    limits = {name: _whole(body, name) for name in ("max_completion_tokens", "max_tokens")}
-    for name, limit in limits.items():
-        if limit is not None and limit < 1:
-            raise BadRequest(f"{name}={limit} leaves nothing to sample")
+    limits = [token_limit(body, name) for name in ("max_completion_tokens", "max_tokens")]
     n = _whole(body, "n")
     if n is not None and not 1 <= n <= _MAX_CHOICES:
-        raise BadRequest(f"n={n!r} is not between 1 and {_MAX_CHOICES}")
+        raise BadRequest(f"n={n!r} is not between 1 and {_MAX_CHOICES}", "Send several requests for more.")
     tools = _tools(body.get("tools"))
     must_call, call = _tool_choice(body.get("tool_choice"), tools)
     return ChatRequest(
@@ -134,7 +139,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         messages=messages,
         tools=None if body.get("tool_choice") == "none" else tools,
         temperature=temperature,
-        max_tokens=limits["max_completion_tokens"] or limits["max_tokens"],
+        max_tokens=limits[0] or limits[1],
         seed=_whole(body, "seed"),
         n=n or 1,
         stop=_stop_strings(body.get("stop")),
@@ -157,8 +162,16 @@ def _temperature(value: Any) -> float:
     if value is None:
         return 1.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_TEMPERATURE:
-        raise BadRequest(f"temperature={value!r} is not between 0 and {_MAX_TEMPERATURE:g}")
+        raise BadRequest(f"temperature={shown(value)} is not between 0 and {_MAX_TEMPERATURE:g}")
     return 0.0 if value < _GREEDY_BELOW else float(value)
+
+
+def token_limit(body: Mapping[str, Any], name: str) -> int | None:
+    """The most tokens that a reply may have; None: as many as fit. Raises `BadRequest`."""
+    limit = _whole(body, name)
+    if limit is not None and limit < 1:
+        raise BadRequest(f"{name}={limit} leaves nothing to sample", f"Set it to 1 or more, or leave {name} out.")
+    return limit
 
 
 def switch(body: Mapping[str, Any], name: str) -> bool | None:
@@ -166,14 +179,14 @@ def switch(body: Mapping[str, Any], name: str) -> bool | None:
     value = body.get(name)
     if value is None or isinstance(value, bool):
         return value
-    raise BadRequest(f"{name}={value!r} is neither true nor false")
+    raise BadRequest(f"{name}={shown(value)} is neither true nor false")
 
 
 def _includes_usage(options: Any) -> bool:
     if options is None:
         return False
     if not isinstance(options, dict):
-        raise BadRequest(f"stream_options={options!r} is no object", 'Give {"include_usage": true}.')
+        raise BadRequest(f"stream_options={shown(options)} is no object", 'Give {"include_usage": true}.')
     return bool(switch(cast("dict[str, Any]", options), "include_usage"))
 
 
@@ -183,26 +196,30 @@ def _whole(body: Mapping[str, Any], name: str) -> int | None:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    raise BadRequest(f"{name}={value!r} is no whole number")
+    raise BadRequest(f"{name}={shown(value)} is no whole number")
 
 
 def _tools(given: Any) -> list[Message] | None:
     """Raises `BadRequest` for what the renderers would show the policy as they please, or not at all."""
     if given is not None and not isinstance(given, list):
-        raise BadRequest("tools is no list of tools")
+        raise BadRequest("tools is no list of tools", f"Give [{_TOOL_FORM}].")
     tools = cast("list[Any]", given or [])
+    if len(tools) > _MAX_TOOLS:
+        raise BadRequest(f"there are {len(tools)} tools, more than {_MAX_TOOLS}", "Offer those that the task may need.")
     for number, tool in enumerate(tools):
         match tool:
             case {"type": kind} if kind != "function":
                 raise BadRequest(
-                    f"tool {number} is of type {kind!r}, which is not supported here", "Offer function tools alone."
+                    f"tool {number} is of type {shown(kind)}, which is not supported here",
+                    "Offer function tools alone.",
                 )
-            case {"function": {"name": str(name)}} if name:
-                pass
+            case {"function": {"name": str(name), **rest}} if name:
+                if not isinstance(rest.get("parameters") or {}, dict):
+                    raise BadRequest(f"the parameters of tool {number} are no object", "Give a JSON schema: {…}.")
+                if not isinstance(rest.get("description") or "", str):
+                    raise BadRequest(f"the description of tool {number} is no text", "Give it as text.")
             case _:
-                raise BadRequest(
-                    f"tool {number} has no name", 'Give {"type": "function", "function": {"name": …, "parameters": …}}.'
-                )
+                raise BadRequest(f"tool {number} has no name", f"Give {_TOOL_FORM}.")
     return tools or None
 
 
@@ -216,7 +233,7 @@ def _schema(form: Any) -> str | None:
             return json.dumps(schema)
         case _:
             raise BadRequest(
-                f"response_format={form!r} is not supported here",
+                f"response_format={shown(form)} is not supported here",
                 "Known: text, json_object, and json_schema with a schema.",
             )
 
@@ -242,7 +259,8 @@ def _tool_choice(choice: Any, tools: list[Message] | None) -> tuple[bool, str | 
             return True, name
         case _:
             raise BadRequest(
-                f"tool_choice={choice!r} names none of the tools: {', '.join(names) or 'there are none'}",
+                f"tool_choice={shown(choice)} names none of the tools: "
+                f"{', '.join(names)[:_SHOWN_NAMES] or 'there are none'}",
                 'Known: "auto", "none", "required", {"type": "function", "function": {"name": …}}. To allow some tools '
                 "alone, offer these alone.",
             )
@@ -254,19 +272,19 @@ def _shaping(body: Mapping[str, Any]) -> Shaping | None:
     for name, value in given.items():
         low, high = _SHAPING[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise BadRequest(f"{name}={value!r} is not between {low:g} and {high:g}")
+            raise BadRequest(f"{name}={shown(value)} is not between {low:g} and {high:g}")
     if "top_k" in given:
         given["top_k"] = max(0, _whole(given, "top_k") or 0)
     try:
         bias = {int(token): float(value) for token, value in (body.get("logit_bias") or {}).items()}
     except (TypeError, ValueError, AttributeError) as error:
         raise BadRequest(
-            f"logit_bias={body['logit_bias']!r} gives no numbers to token ids", 'Write {"1234": -100}, say.'
+            f"logit_bias={shown(body['logit_bias'])} gives no numbers to token ids", 'Write {"1234": -100}, say.'
         ) from error
     if any(token < 0 for token in bias):
-        raise BadRequest(f"logit_bias={body['logit_bias']!r} names a token below 0")
+        raise BadRequest(f"logit_bias={shown(body['logit_bias'])} names a token below 0")
     if not all(abs(value) <= _MAX_BIAS for token, value in bias.items()):
-        raise BadRequest(f"logit_bias={body['logit_bias']!r} is not within {-_MAX_BIAS:g} and {_MAX_BIAS:g}")
+        raise BadRequest(f"logit_bias={shown(body['logit_bias'])} is not within {-_MAX_BIAS:g} and {_MAX_BIAS:g}")
     shaping = Shaping(**given, logit_bias=bias)
     return shaping if shaping.asked() else None
 
@@ -275,7 +293,7 @@ def _stop_strings(stop: Any) -> tuple[str, ...]:
     given: Any = [stop] if isinstance(stop, str) else stop or []
     found: tuple[Any, ...] = tuple(cast("list[Any]", given)) if isinstance(given, list) else (None,)
     if not all(isinstance(each, str) and each for each in found):
-        raise BadRequest(f"stop={stop!r} is no list of strings", "Give a text, or texts, none of them empty.")
+        raise BadRequest(f"stop={shown(stop)} is no list of strings", "Give a text, or texts, none of them empty.")
     check_characters(found)
     return found
 
@@ -294,7 +312,7 @@ def check_characters(texts: Any) -> None:
 def check_messages(given: Any) -> list[Message]:
     """Raises `BadRequest` for what is no conversation, and for content that the renderers would silently drop."""
     if not given:
-        raise BadRequest("there are no messages")
+        raise BadRequest("there are no messages", 'Give "messages": [{"role": "user", "content": "…"}].')
     if not isinstance(given, list):
         raise BadRequest("messages is no list", 'Give [{"role": "user", "content": "…"}].')
     for number, message in enumerate(cast("list[Any]", given)):
@@ -306,22 +324,29 @@ def check_messages(given: Any) -> list[Message]:
 
 def _check_message(number: int, message: Message) -> None:
     if message["role"] not in _ROLES:
-        raise BadRequest(f"message {number} has the role {message['role']!r}; known: {', '.join(_ROLES)}")
+        raise BadRequest(f"message {number} has the role {shown(message['role'])}; known: {', '.join(_ROLES)}")
     if message.get("function_call"):
         raise BadRequest(f"message {number} has a function_call, which is not supported here", "Give tool_calls.")
     content = message.get("content")
+    if content is None and message["role"] != "assistant":
+        raise BadRequest(f"message {number} has no content", 'Give {"role": "user", "content": "…"}.')
     parts = cast("list[Any]", content) if isinstance(content, list) else []
     if not (content is None or isinstance(content, str | list)) or not all(map(_is_text, parts)):
         raise BadRequest(f"message {number} has content that is no text", "This endpoint serves text only.")
-    for call in message.get("tool_calls") or ():
+    for name in ("name", "reasoning_content", "refusal", "tool_call_id"):
+        if not isinstance(message.get(name) or "", str):
+            raise BadRequest(f"the {name} of message {number} is no text", "Give it as text.")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise BadRequest(f"the tool_calls of message {number} are no list", f"Give [{_CALL_FORM}].")
+    for call in cast("list[Any]", calls):
         match call:
-            case {"function": {"name": str(), "arguments": str() | dict()}}:
+            case {"function": {"name": str(), "arguments": str() | dict()}, **rest} if isinstance(
+                rest.get("id") or "", str
+            ):
                 pass
             case _:
-                raise BadRequest(
-                    f"message {number} has a tool call without a name or arguments",
-                    'Give {"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}.',
-                )
+                raise BadRequest(f"message {number} has a tool call without a name or arguments", f"Give {_CALL_FORM}.")
 
 
 def _is_text(part: Any) -> bool:

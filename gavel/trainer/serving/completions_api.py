@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_request import check_characters, switch
 from gavel.trainer.serving.errors import ANSWERED, BadRequest
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
@@ -74,6 +74,8 @@ class CompletionsApi:
         texts: list[Any] = given if isinstance(given, list) else [given]
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise BadRequest("prompt is empty, or no text", "Give a text or a list of texts; token ids are not taken.")
+        if len(texts) > MAX_TEXTS:
+            raise BadRequest(f"there are {len(texts)} prompts, more than {MAX_TEXTS}", "Send them in several requests.")
         check_characters(texts)
         return [self._encode(text) for text in texts]
 

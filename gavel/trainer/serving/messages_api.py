@@ -55,10 +55,14 @@ class MessagesApi:
             await chunks.aclose()
 
     async def _count(self, request: Request) -> Response:
-        async def counted() -> Message:
-            return {"input_tokens": self._chat.prompt_tokens(chat_request(await object_of(request)))}
+        try:
+            asked = chat_request(await object_of(request))
+        except ANSWERED as error:
+            return refused(error, error_object)
 
-        await request.body()
+        async def counted() -> Message:
+            return {"input_tokens": self._chat.prompt_tokens(asked)}
+
         return await json_answer(request, counted(), error_object)
 
 

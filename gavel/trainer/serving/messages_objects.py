@@ -51,7 +51,8 @@ def error_object(said: Message) -> Message:
     """An error of OpenAI's API as one of Anthropic's."""
     fault = said["error"]
     kind = "overloaded_error" if fault["type"] == "server_error" else fault["type"]
-    return {"type": "error", "error": {"type": kind, "message": fault["message"]}}
+    details = {"details": fault["details"]} if "details" in fault else {}
+    return {"type": "error", "error": {"type": kind, "message": fault["message"], **details}}
 
 
 class MessageStream:

@@ -34,6 +34,7 @@ from gavel.trainer.serving.generate_api import GenerateApi
 from gavel.trainer.serving.in_process import no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi
+from gavel.trainer.serving.messages_objects import error_object
 from gavel.trainer.serving.responses_api import ResponsesApi
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
@@ -81,6 +82,7 @@ class EndpointServer:
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
+                Route("/v1/v1/models", self._models),  # Anthropic's client, given OpenAI's base URL
                 Route("/v1/models/{name:path}", self._one_model),
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
                 *ResponsesApi(self.chat).routes,
@@ -120,7 +122,9 @@ class EndpointServer:
             no_longer_serve(self.base_url)
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model(name) for name in self.chat.names]})
+        names = self.chat.names
+        listed = {"object": "list", "data": [self._model(name) for name in names]}
+        return JSONResponse(listed | {"first_id": names[0], "last_id": names[-1], "has_more": False})
 
     async def _one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -129,10 +133,14 @@ class EndpointServer:
         return JSONResponse(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
+        """In the form of OpenAI's API and of Anthropic's at once."""
         return {
             "id": name,
             "object": "model",
+            "type": "model",
+            "display_name": name,
             "created": 0,
+            "created_at": "1970-01-01T00:00:00Z",
             "owned_by": "gavel",
             "max_model_len": self._max_context,
         }
@@ -149,11 +157,14 @@ class EndpointServer:
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """In the form of OpenAI's API, whose clients show it."""
+    """In the form of the API that is asked, whose clients show it."""
     served = [f"{','.join(sorted(each.methods or ()))} {each.path}" for each in request.app.routes]
     told = f"{request.method} {request.url.path} is not served here; served: {'; '.join(dict.fromkeys(served))}"
     status = error.status_code if isinstance(error, HTTPException) else 404
-    return JSONResponse(error_body(told, "not_served"), status, getattr(error, "headers", None))
+    body = error_body(told, "not_served")
+    if "/v1/messages" in request.url.path:
+        body = error_object(body)
+    return JSONResponse(body, status, getattr(error, "headers", None))
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

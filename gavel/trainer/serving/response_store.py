@@ -7,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.errors import BadRequest
+from gavel.trainer.serving.body_fields import text
+from gavel.trainer.serving.errors import BadRequest, shown
 
 _STORED = 4096
 """Responses that are kept; of more, the one that was used least recently is forgotten."""
@@ -35,9 +36,9 @@ class ResponseStore:
         """The messages up to a response; none for None. Raises `BadRequest` for one that is not stored."""
         if response_id is None:
             return []
-        if response_id not in self._conversations:
+        if not isinstance(response_id, str) or response_id not in self._conversations:
             raise BadRequest(
-                f"previous_response_id={response_id!r} is not stored here",
+                f"previous_response_id={shown(response_id)} is not stored here",
                 "Send the whole conversation as input, and do not set store to false.",
             )
         self._conversations.move_to_end(response_id)
@@ -45,7 +46,10 @@ class ResponseStore:
 
     def resolved(self, items: Sequence[Message]) -> list[Message]:
         """`items` with those that they refer to. Raises `BadRequest` for one that is not stored."""
-        return [self._item(item["id"]) if item.get("type") == "item_reference" else item for item in items]
+        return [
+            self._item(text(item, "id", "an item_reference")) if item.get("type") == "item_reference" else item
+            for item in items
+        ]
 
     def _item(self, item_id: str) -> Message:
         if item_id not in self._items:

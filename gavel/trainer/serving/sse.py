@@ -11,11 +11,13 @@ from typing import Any, TypeVar, cast
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from gavel.trainer.serving.errors import ANSWERED, BadRequest, ClientGone, error_answer
+from gavel.trainer.serving.errors import ANSWERED, BadRequest, ClientGone, TooLarge, error_answer
 
 T = TypeVar("T")
 ErrorForm = Callable[[dict[str, Any]], dict[str, Any]]
 """Makes of an error object of OpenAI's API that of another one."""
+_MAX_BODY = 32 << 20
+"""Bytes; as in Anthropic's API."""
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -26,7 +28,7 @@ def _as_it_is(body: dict[str, Any]) -> dict[str, Any]:
 async def object_of(request: Request) -> dict[str, Any]:
     """The JSON object in a request's body. Raises one of `ANSWERED`."""
     try:
-        read = await request.body()
+        read = await _body(request)
     except ClientDisconnect as error:
         raise ClientGone from error
     if coding := request.headers.get("content-encoding", "identity").replace("identity", ""):
@@ -34,10 +36,22 @@ async def object_of(request: Request) -> dict[str, Any]:
     try:
         body: object = json.loads(read)
     except UnicodeDecodeError as error:
-        raise BadRequest("the body is not in UTF-8") from error
+        raise BadRequest("the body is not in UTF-8", "Encode it so.") from error
+    except ValueError as error:  # also a number of thousands of digits
+        raise BadRequest(f"the body is no JSON: {error}", "Send one JSON object.") from error
     if not isinstance(body, dict):
-        raise BadRequest("the body is no JSON object")
+        raise BadRequest("the body is no JSON object", 'Send {"model": …, …}.')
     return cast("dict[str, Any]", body)
+
+
+async def _body(request: Request) -> bytes:
+    """Raises `TooLarge` before it is all in memory."""
+    read = bytearray()
+    async for chunk in request.stream():
+        read += chunk
+        if len(read) > _MAX_BODY:
+            raise TooLarge(f"the body has more than {_MAX_BODY >> 20} MiB", "Shorten the conversation.")
+    return bytes(read)
 
 
 def event(data: Any, name: str | None = None) -> bytes:

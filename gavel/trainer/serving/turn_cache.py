@@ -6,6 +6,7 @@ messages are rendered again, and the sampled ids replace the rendered ones if bo
 that say something else are rendered. Least recently used turns are dropped first.
 """
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,8 +54,12 @@ class _Turn:
 class TurnCache:
     """Renders requests to prompt ids; a bounded cache of sampled turns."""
 
-    def __init__(self, renderer: Renderer, decode: Callable[[Sequence[int]], str]) -> None:
-        """`decode` gives the text of token ids, special tokens included."""
+    def __init__(
+        self, renderer: Renderer, decode: Callable[[Sequence[int]], str], max_context: int = sys.maxsize
+    ) -> None:
+        """`decode` gives the text of token ids, special tokens included. Longer prompts than `max_context` tokens are
+        not kept."""
+        self._max_context = max_context
         self._renderer = renderer
         self._decode = decode
         self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
@@ -132,7 +137,10 @@ class TurnCache:
                 tools=tools,  # type: ignore[arg-type]
                 add_generation_prompt=True,
             )
-            opening = self._openings[key] = list(rendered)
+            opening = list(rendered)
+            if len(opening) > self._max_context:
+                return opening
+            self._openings[key] = opening
         self._openings.move_to_end(key)
         while len(self._openings) > _REMEMBERED_TURNS:
             self._openings.popitem(last=False)

@@ -1,5 +1,6 @@
 """What a chat completion's body may say: each wrong type is a 400 with a reason, and nothing is guessed."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.serving.chat_request import ChatRequest, read_chat_request
+from gavel.trainer.serving.chat_request import _KNOWN, _SHAPING, ChatRequest, read_chat_request
 from gavel.trainer.serving.errors import BadRequest
+from tests.trainer.serving.bodies import json_values
 
 TOOL = {"type": "function", "function": {"name": "refund"}}
 
@@ -115,6 +117,11 @@ def test_no_other_modality_than_text_is_promised() -> None:
         ([{"role": "user", "content": [{"type": "text"}]}], "content that is no text"),
         ([{"role": "user", "content": [{"type": "text", "text": None}]}], "content that is no text"),
         ([{"role": "user", "content": 5}], "content that is no text"),
+        ([{"role": "user"}], "message 0 has no content"),
+        ([{"role": "user", "content": "hi"}, {"role": "tool", "content": None}], "message 1 has no content"),
+        ([{"role": "assistant", "tool_calls": {"id": "c"}}], "the tool_calls of message 0 are no list"),
+        ([{"role": "assistant", "content": "", "reasoning_content": {"a": 1}}], "the reasoning_content of message 0"),
+        ([{"role": "tool", "content": "5", "tool_call_id": 5}], "the tool_call_id of message 0 is no text"),
         ([{"role": "assistant", "function_call": {"name": "refund", "arguments": "{}"}}], "Give tool_calls"),
         ([{"role": "assistant", "tool_calls": [{"function": {"name": 5, "arguments": "{}"}}]}], "a tool call without"),
         ([{"role": "assistant", "tool_calls": [None]}], "a tool call without"),
@@ -123,6 +130,41 @@ def test_no_other_modality_than_text_is_promised() -> None:
 def test_messages_that_the_policy_would_not_be_shown_are_refused(messages: object, reason: str) -> None:
     with pytest.raises(BadRequest, match=reason):
         read_chat_request({"model": "m", "messages": messages})
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        ([{"type": "function", "function": {"name": "refund", "parameters": "order_id"}}], "the parameters of tool 0"),
+        ([{"type": "function", "function": {"name": "refund", "description": 5}}], "the description of tool 0"),
+        ([{"type": "function", "function": {"name": "refund"}}] * 1025, "there are 1025 tools, more than 1024"),
+    ],
+)
+def test_tools_that_the_policy_could_not_read_are_refused(tools: object, reason: str) -> None:
+    with pytest.raises(BadRequest, match=reason):
+        read_chat_request({"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": tools})
+
+
+def test_a_refusal_repeats_the_beginning_of_a_long_value() -> None:
+    with pytest.raises(BadRequest, match="wombat") as error:
+        read_chat_request({"model": "m", "messages": [{"role": "user", "content": "hi"}], "wombat": "x" * 10_000})
+    assert len(str(error.value)) < 300
+
+
+@given(json_values())
+def test_any_value_of_any_field_is_read_or_refused(value: object) -> None:
+    for name in (*_KNOWN, *_SHAPING, "wombat"):
+        with contextlib.suppress(BadRequest):
+            read_chat_request({"model": "m", "messages": [{"role": "user", "content": "hi"}], name: value})
+
+
+@given(
+    json_values(), st.sampled_from(["role", "content", "tool_calls", "tool_call_id", "refusal", "reasoning_content"])
+)
+def test_any_message_is_read_or_refused(value: object, name: str) -> None:
+    for message in (value, {"role": "user", "content": "hi", name: value}, {"role": "assistant", name: value}):
+        with contextlib.suppress(BadRequest):
+            read_chat_request({"model": "m", "messages": [message]})
 
 
 def test_a_request_names_its_model() -> None:

@@ -115,6 +115,19 @@ async def test_a_message_that_ends_at_a_stop_sequence_names_it(client, streamed)
 async def test_a_base_url_that_ends_with_the_version_is_served_too(server):
     async with anthropic_of(server, base_url=server.base_url) as client:
         assert (await client.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)).id
+        assert "desk" in [model.id async for model in client.models.list()]
+
+
+async def test_a_thread_is_refused_so_that_clients_go_on_without_one(client):
+    with pytest.raises(APIStatusError, match="thread is not supported") as error:
+        await client.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
+    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
+
+
+async def test_a_route_that_is_not_served_is_told_as_this_api_tells_errors(client):
+    with pytest.raises(APIStatusError, match="is not served here") as error:
+        await client.messages.batches.list()
+    assert (error.value.status_code, error.value.body["type"]) == (404, "error")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +138,7 @@ async def test_a_base_url_that_ends_with_the_version_is_served_too(server):
         ({"messages": []}, "no messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "text only"),
         ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
-        ({"extra_body": {"messages": "Hello"}}, "cannot be read"),
+        ({"extra_body": {"messages": "Hello"}}, "messages is text"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,5 +1,6 @@
 """What a request of the Messages API is as a chat request."""
 
+import contextlib
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from gavel.trainer.serving.errors import BadRequest
 from gavel.trainer.serving.messages_objects import content_blocks
 from gavel.trainer.serving.messages_request import chat_request
+from tests.trainer.serving.bodies import json_values
 from tests.trainer.serving.chunked import replies, texts
 
 USER = {"role": "user", "content": "Hello"}
@@ -107,9 +109,42 @@ def test_fields_are_renamed_or_pass(given, expected):
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"tool_choice": {"type": "some"}}, "some"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "image"),
+        ({"messages": None}, "there are no messages"),
+        ({"messages": "hi"}, "messages is text"),
+        ({"messages": [None]}, "message 0 is null"),
+        ({"messages": [{"content": "hi"}]}, "message 0 has no role"),
+        ({"messages": [{"role": "tool", "content": "hi"}]}, "message 0 has the role 'tool'"),
+        ({"messages": [{"role": "user"}]}, "message 0 has no content"),
+        ({"messages": [{"role": "user", "content": ["hi"]}]}, "the content of message 0, part 0 is text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "the text of message 0 is a number",
+        ),
+        ({"system": {"type": "text"}}, "the content of system is an object"),
+        ({"stop_sequences": "stop"}, "stop_sequences is text"),
+        ({"max_tokens": 0}, "max_tokens=0 leaves nothing to sample"),
+        ({"tools": "refund"}, "tools is text"),
+        ({"tools": [{"input_schema": {}}]}, "tool 0 has no name"),
+        ({"tool_choice": "any"}, "tool_choice is text"),
+        ({"thread": {"type": "create"}}, "thread is not supported here"),
         ({"messages": [{"role": "user", "content": [RESULT | {"content": [{"type": "image"}]}]}]}, "image"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(given, named):
     with pytest.raises(BadRequest, match=named):
         translated(**given)
+
+
+@given(
+    json_values("type", "text", "role", "content", "tool_use", "tool_result", "tool_use_id", "name", "input", "user"),
+    st.sampled_from(["messages", "system", "tools", "tool_choice", "output_config", "output_format", "stop_sequences"]),
+)
+def test_any_value_is_translated_or_refused(value, name):
+    for given_value in (
+        value,
+        [value],
+        [{"role": "assistant", "content": value}],
+        [{"role": "user", "content": [value]}],
+    ):
+        with contextlib.suppress(BadRequest):
+            translated(**{name: given_value})

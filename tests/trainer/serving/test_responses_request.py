@@ -1,5 +1,6 @@
 """What a request of the Responses API is as a chat request."""
 
+import contextlib
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from gavel.trainer.serving.errors import BadRequest
 from gavel.trainer.serving.responses_objects import output_items
 from gavel.trainer.serving.responses_request import chat_messages, chat_request, input_items
+from tests.trainer.serving.bodies import json_values
 from tests.trainer.serving.chunked import replies, texts
 
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look_up", "arguments": '{"id": "7"}'}
@@ -151,10 +153,43 @@ def test_what_has_another_name_is_renamed(given, expected):
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
         ({"input": [{"type": "computer_call"}]}, "computer_call"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
-        ({"input": 5}, "input"),
-        ({"input": ["Hello"]}, "input"),
+        ({"input": 5}, "input is a number"),
+        ({"input": ["Hello"]}, "input item 0 is text"),
+        ({"input": [{"role": "user", "content": None}]}, "the content of input item 0 is null"),
+        ({"input": [{"role": "tool", "content": "5 EUR"}]}, "input item 0 has the role 'tool'"),
+        ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input item 0 has no name"),
+        ({"input": [{"type": "function_call_output", "output": "5"}]}, "input item 0 has no call_id"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": {"a": 1}}]},
+            "the output of input item 0 is an object",
+        ),
+        ({"instructions": 5}, "instructions is a number"),
+        ({"max_output_tokens": 0}, "max_output_tokens=0 leaves nothing to sample"),
+        ({"include": "reasoning"}, "include is text"),
+        ({"store": "yes"}, "store='yes' is neither true nor false"),
+        ({"tools": "refund"}, "tools is text"),
+        ({"tools": [{"type": "function"}]}, "tool 0 has no name"),
+        ({"tool_choice": 5}, "tool_choice is a number"),
+        ({"text": {"format": "json"}}, "the format of text is text"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(given, named):
     with pytest.raises(BadRequest, match=named):
         translated(**given)
+
+
+@given(
+    json_values(
+        "type", "text", "role", "content", "function_call", "reasoning", "summary", "call_id", "output", "user"
+    ),
+    st.sampled_from(["input", "instructions", "tools", "tool_choice", "text", "include", "max_output_tokens"]),
+)
+def test_any_value_is_translated_or_refused(value, name):
+    for given_value in (
+        value,
+        [value],
+        [{"type": "reasoning", "summary": value}],
+        [{"role": "user", "content": value}],
+    ):
+        with contextlib.suppress(BadRequest):
+            translated(**{name: given_value})

@@ -36,11 +36,25 @@ async def test_a_compressed_body_is_refused_by_the_name_of_its_encoding() -> Non
         await object_of(request)
 
 
+async def test_a_body_of_any_size_is_read_up_to_a_limit() -> None:
+    piece, given = b" " * (1 << 20), 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal given
+        given += 1
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    with pytest.raises(BadRequest, match="more than 32 MiB") as caught:
+        await object_of(Request({"type": "http", "method": "POST", "headers": []}, receive))
+    assert (error_answer(caught.value)[0], given) == (413, 33)
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"{oops", "the request cannot be read"),
-        (b"", "the request cannot be read"),
+        (b"{oops", "the body is no JSON"),
+        (b"", "the body is no JSON"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "the body is no JSON"),
         (b'{"model": "\xff"}', "the body is not in UTF-8"),
         (b"[]", "the body is no JSON object"),
         (b"null", "the body is no JSON object"),
