@@ -354,9 +354,10 @@ def saving(step: int) -> Generator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:  # which of them a full disk is depends on who writes
+        told = error if isinstance(error, OSError) else f"most often because the disk is full ({error})"
         raise SaveError(
-            f"step {step} could not be saved: {error}",
-            "Make room, and register the model again: it goes on from the last checkpoint.",
+            f"step {step} could not be saved: {told}",
+            "Make room, and register the model again (or give the command again): it goes on from the last checkpoint.",
         ) from error
 
 

@@ -6,6 +6,7 @@ Descriptions (model.json, experiment.json) carry the `format_version`.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -159,11 +160,12 @@ class RunDirectory:
     def _refuse(self, lacking: str, error: OSError) -> NoReturn:
         self._lock.close()
         self.discard_if_new()
-        raise RunDirectoryError(
-            f"{self.path} cannot hold a run: it {lacking}",
-            "A mounted bucket often lacks this. Keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the "
-            "bucket: gavel push.",
-        ) from error
+        remedy = "A mounted bucket often lacks this. Keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the "
+        remedy += "bucket: gavel push."
+        reason = error.__cause__ or error
+        if isinstance(reason, OSError) and reason.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "Make room there and give the command again: the run goes on. GAVEL_RUNS=… names another place."
+        raise RunDirectoryError(f"{self.path} cannot hold a run: it {lacking}", remedy) from error
 
     def check_held(self) -> None:
         """Raises `RunDirectoryError` when the directory was deleted or replaced: another process may then use it."""

@@ -1,5 +1,6 @@
 """The socket that a server listens on, taken before it starts: its port is known, and a taken one is told at once."""
 
+import errno
 import socket
 
 from gavel.trainer.serving.errors import EndpointError
@@ -20,9 +21,18 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
         raise EndpointError(
             f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}",
-            "Stop what listens there, or choose another port; 0 takes a free one.",
+            _remedy(error),
         ) from error
     return listener
+
+
+def _remedy(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+        return "Name an address of this machine: 127.0.0.1 for it alone, 0.0.0.0 for all of its networks."
+    if number == errno.EACCES:
+        return "Choose a port above 1023; 0 takes a free one."
+    return "Stop what listens there, or choose another port; 0 takes a free one."
 
 
 def address_of(listener: socket.socket, host: str) -> str:

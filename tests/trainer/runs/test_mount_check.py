@@ -50,6 +50,18 @@ def test_a_mount_that_lacks_something_is_refused_by_name(
     RunDirectory(tmp_path / "runs", "desk", "clerk").close()
 
 
+def test_a_full_disk_is_no_missing_ability_of_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_given: Any, **_named: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(RunDirectoryError, match="No space left on device") as caught:
+            RunDirectory(tmp_path / "runs", "desk", "clerk")
+    assert "Make room" in caught.value.remedy
+    assert "bucket" not in caught.value.remedy
+
+
 def test_a_mount_that_loses_what_is_appended_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Path.open
     monkeypatch.setattr(Path, "open", lambda path, mode="r", **given: opened(path, mode.replace("a", "w"), **given))

@@ -1,9 +1,13 @@
 """Where the server of a remote backend is and what it is asked with, checked before anything is sent."""
 
+import re
+
 import httpx
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE, URL_VARIABLE
+
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
 
 
 class RemoteBackendError(GavelError):
@@ -17,7 +21,8 @@ def checked_url(given: str) -> str:
     except httpx.InvalidURL as error:
         raise _no_address(given, str(error)) from error
     if url.scheme not in ("http", "https") or not url.host or not url.raw_host.isascii() or b"%" in url.raw_host:
-        raise _no_address(given, "it begins with http:// or https://, and names a host")
+        why = "it begins with http:// or https://, and names a host"
+        raise _no_address(given, why, given.strip() if _HOST_AND_PORT.fullmatch(given.strip()) else "127.0.0.1:8090")
     if url.port is not None and not 0 < url.port < 65536:
         raise _no_address(given, f"there is no port {url.port}")
     if url.userinfo:
@@ -42,8 +47,8 @@ def checked_key(given: str) -> str:
     return key
 
 
-def _no_address(given: str, why: str) -> RemoteBackendError:
-    shown = given if "@" not in given else "what was given"  # a password may stand before it
+def _no_address(given: str, why: str, meant: str = "127.0.0.1:8090") -> RemoteBackendError:
+    shown = repr(given) if "@" not in given else "what was given"  # a password may stand before it
     return RemoteBackendError(
-        f"{shown!r} is no address of a backend: {why}", f"Give one, or set {URL_VARIABLE}: http://127.0.0.1:8090"
+        f"{shown} is no address of a backend: {why}", f"Give one, or set {URL_VARIABLE}: http://{meant}"
     )

@@ -225,6 +225,10 @@ class Connection:
         remedy = "Is it a server of `gavel backend`?"
         if answer.has_redirect_location:
             remedy = "It redirects elsewhere: give the address that it redirects to."
+        elif status == 404 and httpx.URL(self.url).path.strip("/"):
+            remedy = (
+                "Leave out what follows host and port, unless a proxy there wants it: /v1 is no part of the address."
+            )
         elif status == 413:
             remedy = "A proxy before it refuses requests of 1 MB: raise its limit (nginx: client_max_body_size)."
         raise RemoteBackendError(f"{self.url} answered with status {status}", remedy)

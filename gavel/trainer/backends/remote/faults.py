@@ -18,11 +18,23 @@ class ProtocolError(GavelError):
     """Client and server are of versions that do not understand each other."""
 
 
+class WriterError(GavelError):
+    """Another client has registered the model since."""
+
+
+class StepError(GavelError):
+    """The model is at another step than its client knows."""
+
+
+class UnknownSettingsError(GavelError):
+    """The client sends what this version of the server does not know."""
+
+
 def raise_fault(fault: Fault) -> NoReturn:
     """Raises the error as the class of its name; as `RemoteError` where this process knows none, or none so simple."""
     kind = next((each for each in _all(GavelError) if each.__name__ == fault.type), None)
     if kind is None or kind.__init__ is not GavelError.__init__:
-        raise RemoteError(f"{fault.type}: {fault.message}", fault.remedy)
+        raise RemoteError(fault.message, fault.remedy)
     raise kind(fault.message, fault.remedy)
 
 

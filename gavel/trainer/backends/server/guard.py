@@ -10,10 +10,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.backends.remote.faults import ProtocolError, WrongKeyError
-from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, Fault
+from gavel.trainer.backends.remote.wire import KEY_VARIABLE, PROTOCOL, PROTOCOL_HEADER, Fault
 
 HEALTH = "/healthz"
 """Open to all."""
+_OTHER_KEY = (
+    f"Set {KEY_VARIABLE} to the one that it was started with. A run that had begun goes on from its last step with the "
+    "same command."
+)
 _ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
 
 
@@ -39,7 +43,7 @@ class Guard:
             error = {"message": "the key is not that of this server", "type": "authentication_error", "code": None}
             return JSONResponse({"error": error}, 401)
         if not hmac.compare_digest(given_key(request).encode(), self._key):
-            return refused(401, WrongKeyError("the key is not that of the server", "Give the one it was started with."))
+            return refused(401, WrongKeyError("the key is not that of the server", _OTHER_KEY))
         spoken = request.headers.get(PROTOCOL_HEADER)
         if spoken != str(PROTOCOL):
             return refused(

@@ -18,6 +18,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
+from gavel.trainer.backends.remote.faults import StepError, UnknownSettingsError, WriterError
 from gavel.trainer.backends.remote.wire import Fault, Job, JobState, ModelState, SentAdapter
 from gavel.trainer.backends.server.journal import Journal
 from gavel.trainer.backends.server.registrations import Registrations
@@ -34,18 +35,6 @@ _KEPT = 200
 """Jobs of a model whose ends are remembered; older ones are in its journal."""
 _MEND_THERE = "Mend it on the server, whose log says more, and call again: no step is trained twice."
 Key = tuple[str, str]
-
-
-class WriterError(GavelError):
-    """Another client has registered the model since."""
-
-
-class StepError(GavelError):
-    """The model is at another step than its client knows."""
-
-
-class UnknownSettingsError(GavelError):
-    """The client sends what this version of the server does not know."""
 
 
 class RunningJob:
@@ -172,7 +161,8 @@ class Jobs:
         if job.writer != writer:
             raise WriterError(
                 f"another client has registered {'/'.join(model.spec.key)} since, and alone may change it",
-                "Stop the other client, and register the model again.",
+                "Stop one of the two programs, and start this one again: it goes on from the last step. For a run of "
+                "its own give it another name.",
             )
 
     async def _run(self, model: ServedModel, job: Job, running: RunningJob) -> None:
@@ -187,8 +177,8 @@ class Jobs:
                 running.become(state="failed", error=_fault(unknown_settings(error)))
             except Exception as error:  # the server goes on, and its client must know
                 logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
-                fault = Fault(type=type(error).__name__, message=str(error), remedy=_MEND_THERE)
-                running.become(state="failed", error=fault)
+                kind = type(error).__name__
+                running.become(state="failed", error=Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE))
 
     async def _done(self, model: ServedModel, job: Job) -> dict[str, Any]:
         if job.kind == "register":
@@ -249,7 +239,7 @@ class Jobs:
         if job.step is not None and job.step != step:
             raise StepError(
                 f"{'/'.join(model.spec.key)} is at step {step}, and its client is at step {job.step}",
-                "Register the model again, and go on from its step.",
+                "Register the model again (or give the command again), and go on from its step.",
             )
 
     async def _perform(self, model: ServedModel, job: Job) -> dict[str, Any]:

@@ -41,14 +41,11 @@ class Uploads:
     """A directory of files."""
 
     def __init__(self, directory: Path, *, most_bytes: int) -> None:
-        """`most_bytes`: of one file. Removes what was left for a day."""
+        """`most_bytes`: of one file. Files that were left for a day go when another one begins."""
         self._directory = directory
         self._most = most_bytes
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         directory.mkdir(parents=True, exist_ok=True)
-        for file in directory.iterdir():
-            if file.stat().st_mtime < time.time() - _KEPT_SECONDS:
-                file.unlink(missing_ok=True)
 
     def path(self, sha256: str) -> Path | None:
         """The whole file; None when it is not there."""
@@ -85,6 +82,8 @@ class Uploads:
                 return length
             partial = self._partial(sha256)
             there = self.offset(sha256)
+            if not there:
+                self._remove_old()
             if offset != there:
                 raise OffsetError(f"the bytes begin at {offset}, and {there} are there", "Ask for the offset again.")
             there = await self._append(partial, there, length, parts)
@@ -95,6 +94,12 @@ class Uploads:
     def remove(self, sha256: str) -> None:
         self._file(sha256).unlink(missing_ok=True)
         self._locks.pop(sha256, None)
+
+    def _remove_old(self) -> None:
+        for file in self._directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # its job took it meanwhile
+                if file.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    file.unlink()
 
     async def _append(self, partial: Path, there: int, length: int, parts: AsyncIterator[bytes]) -> int:
         loop = asyncio.get_running_loop()

@@ -32,6 +32,12 @@ def test_what_is_no_address_is_told(given: str) -> None:
         checked_url(given)
 
 
+def test_a_host_without_http_before_it_is_told_as_it_was_meant() -> None:
+    with pytest.raises(RemoteBackendError) as told:
+        checked_url(" gpu-box:9000 ")
+    assert told.value.remedy.endswith("http://gpu-box:9000")
+
+
 @pytest.mark.parametrize(
     "given",
     ["http://me:planted-secret@gpu-box:8090", "http://me:planted-secret@gpu box", "http://gpu-box?key=planted-secret"],

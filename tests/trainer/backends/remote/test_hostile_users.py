@@ -23,9 +23,9 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.faults import UnknownSettingsError, WriterError
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.backends.server.jobs import UnknownSettingsError, WriterError
 from gavel.trainer.backends.server.uploads import UploadError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY

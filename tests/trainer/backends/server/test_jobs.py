@@ -1,6 +1,8 @@
 """What a server does with a job that it gets again, and what it refuses."""
 
 import hashlib
+import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,9 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.faults import ProtocolError, WrongKeyError
+from gavel.trainer.backends.remote.faults import ProtocolError, StepError, WriterError, WrongKeyError
 from gavel.trainer.backends.remote.wire import PROTOCOL
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.backends.server.jobs import StepError, WriterError
 from gavel.trainer.backends.server.journal import Journal
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
 from gavel.trainer.config import TrainConfig
@@ -124,10 +125,21 @@ def test_an_address_or_a_key_that_is_missing_is_told(url: str | None, monkeypatc
         RemoteBackend("http://127.0.0.1:1")
 
 
+async def test_an_address_with_a_path_that_no_proxy_wants_is_told(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with RemoteBackend(f"{url}/v1/", KEY, patience=20) as backend:
+            with pytest.raises(RemoteBackendError, match=r"(?s)/v1 answered with status 404.*/v1 is no part of it"):
+                await a_model().register(backend)
+
+
 async def test_a_file_is_gone_on_with_where_it_was_cut_and_another_one_under_its_hash_is_refused(
     tmp_path: Path,
 ) -> None:
     uploads = Uploads(tmp_path, most_bytes=100)
+    given_up, begun_later = tmp_path / f"{'a' * 64}.partial", tmp_path / f"{'b' * 64}.partial"
+    for file, age in ((given_up, 90_000.0), (begun_later, 60.0)):
+        file.write_bytes(b"a part")
+        os.utime(file, (time.time() - age,) * 2)
     content = bytes(range(90))
     name = hashlib.sha256(content).hexdigest()
 
@@ -142,6 +154,7 @@ async def test_a_file_is_gone_on_with_where_it_was_cut_and_another_one_under_its
     with pytest.raises(ConnectionError):
         await uploads.add(name, 0, 90, cut())
     assert (uploads.offset(name), uploads.path(name)) == (20, None)
+    assert (given_up.exists(), begun_later.exists()) == (False, True)
     with pytest.raises(UploadError, match="20 are there"):
         await uploads.add(name, 0, 90, of(content))
     assert await uploads.add(name, 20, 90, of(content[20:50], content[50:])) == 90
