@@ -14,7 +14,7 @@ from urllib.request import getproxies
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from gavel.llm.hidden_secrets import without_secrets
+from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.deploy.errors import DeployError
 
 T = TypeVar("T")
@@ -103,6 +103,7 @@ async def json_request(client: httpx.AsyncClient, method: str, path: str, body: 
 def refused(what: str, error: BaseException, remedies: dict[int, str] | None = None) -> DeployError:
     """The error for a user: `what` could not be done, what the host says, and what to do."""
     status = status_of(error)
+    hide_secrets(error)
     told = without_secrets(_said(error))
     remedy = (remedies or {}).get(status or 0) or _REMEDIES.get(status or 0, "")
     if status == 0 and getproxies():

@@ -18,6 +18,8 @@ from gavel.trainer.backends.remote.address import RemoteBackendError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_OF_THE_TIME = (9, 10)
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 class Again(Exception):
@@ -96,9 +98,11 @@ class Attempts:
         reason = str(error) or type(error).__name__
         cause = _cause(error, ssl.SSLError)
         if isinstance(cause, ssl.SSLCertVerificationError):
+            remedy = "Set SSL_CERT_FILE to the certificate of its authority, or to its own when it signed itself."
+            if cause.verify_code in _OF_THE_TIME:
+                remedy = "Compare the clocks of both machines (date -u); if they are right, renew it on the server."
             return RemoteBackendError(
-                f"the certificate of {self._url} is not trusted: {cause.verify_message or reason}",
-                "Set SSL_CERT_FILE to the certificate of its authority, or to its own when it signed itself.",
+                f"the certificate of {self._url} is not trusted: {cause.verify_message or reason}", remedy
             )
         if cause is not None:
             return RemoteBackendError(f"{self._url} does not speak TLS: {reason}", "Is its address http://…?")

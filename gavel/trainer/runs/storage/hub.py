@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.storage.store import StorageError
 
 
@@ -130,8 +131,10 @@ class HubStore:
             RuntimeError,
             ValueError,
         ) as error:  # the library wraps what fails in an upload into these
+            hide_secrets(error)
+            said = (without_secrets(str(error)).strip().splitlines() or [""])[0]
             raise StorageError(
-                f"{self.address} cannot be used: {type(error).__name__}: {str(error).strip().splitlines()[0]}",
+                f"{self.address} cannot be used: {type(error).__name__}: {said}",
                 "Check the repository's name, that HF_TOKEN (or `hf auth login`) may read and write it, and "
                 "HF_ENDPOINT for a Hub that is not Hugging Face's.",
             ) from error

@@ -2,16 +2,38 @@
 
 # pyright: reportMissingTypeStubs=false
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.storage.store import StorageError
 
 _HASH = "sha256"
 """Key of an object's metadata: a multipart upload has no hash of the whole in S3's own fields."""
 _ATTEMPTS = 5
+_CHECK = (
+    "Check the bucket's name, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL_S3 for a store that is "
+    "not Amazon's."
+)
+_REGION = (
+    "Set AWS_DEFAULT_REGION to the region of the bucket, which the store's console shows, and give the call again."
+)
+_KEY = (
+    "The key is wrong, or has expired: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, or none) "
+    "anew. What arrived is not sent again."
+)
+_REMEDIES = {
+    "RequestTimeTooSkewed": "Set the clock of this machine (timedatectl set-ntp true), and give the call again.",
+    "NoSuchBucket": "Make the bucket first, or name another.",
+    **dict.fromkeys(
+        ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"), _REGION
+    ),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"), _KEY),
+}
+"""By S3's own code of an error."""
 
 
 class S3Store:
@@ -86,8 +108,9 @@ class S3Store:
         try:
             yield
         except (Boto3Error, BotoCoreError, ClientError) as error:
+            hide_secrets(error)
+            told = re.search(r"\((\w+)\) when calling", str(error))
             raise StorageError(
-                f"{self.address} cannot be used: {type(error).__name__}: {error}",
-                "Check the bucket's name, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL_S3 for a "
-                "store that is not Amazon's.",
+                f"{self.address} cannot be used: {type(error).__name__}: {without_secrets(str(error))}",
+                _REMEDIES.get(told[1] if told else "", _CHECK),
             ) from error

@@ -1,5 +1,6 @@
 """What a store of files does, and the one that an address names."""
 
+import re
 from pathlib import Path
 from typing import Protocol
 
@@ -75,7 +76,10 @@ def open_store(address: str) -> Store:
 
             return WandbStore(address)
         case "":
-            pass
+            if re.match(r"(s3|hf|wandb|gs|https?):", address):
+                raise StorageError(
+                    f"{address!r} is no address of a store: // is missing behind the :", f"Give {KINDS}."
+                )
         case _:
             raise StorageError(f"there is no store of the kind {address!r}", f"Give {KINDS}.")
     from gavel.trainer.runs.storage.folder import FolderStore

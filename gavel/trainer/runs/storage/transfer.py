@@ -16,6 +16,7 @@ from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import PULLED, RunDirectory, RunDirectoryError, run_path
 from gavel.trainer.runs.storage.store import StorageError, Store, open_store, split_place
 
+_NOT_THERE = "The address ends with /project/name of the run, as `gavel push` printed it. Is it pushed?"
 _DESCRIPTION, _METRICS = "model.json", "metrics.jsonl"
 
 
@@ -59,7 +60,7 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
     if not steps or (step is not None and step not in steps):
         asked = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         there = ", ".join(map(str, steps)) or "none"
-        raise StorageError(f"{store.address}/{place} has {asked}; it has: {there}", "Push one there first.")
+        raise StorageError(f"{store.address}/{place} has {asked}; it has: {there}", _NOT_THERE)
     step = steps[-1] if step is None else step
     source = f"{place}/checkpoints/{step:06d}"
     hashes = _json(store, f"{source}/{MANIFEST}")

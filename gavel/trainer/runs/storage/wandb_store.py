@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.storage.store import StorageError
 from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact
@@ -150,7 +151,8 @@ class WandbStore:
         try:
             yield
         except (Error, RequestException, ValueError, KeyError, OSError) as error:
-            said = (str(error).strip().splitlines() or [""])[0].replace(os.environ[KEY_VARIABLE], "…")
+            hide_secrets(error)
+            said = (without_secrets(str(error)).strip().splitlines() or [""])[0]
             raise StorageError(
                 f"{self.address} cannot be used: {type(error).__name__}: {said}",
                 f"Check {KEY_VARIABLE} (from wandb.ai/authorize), and that it may use {self._entity}/{self._project}.",

@@ -71,6 +71,18 @@ async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_i
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
 
 
+@pytest.mark.parametrize("hours", [1, -48])
+async def test_a_certificate_of_another_time_is_told_with_the_clock(
+    hours: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = _self_signed(tmp_path, datetime.now(UTC) + timedelta(hours=hours))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
+    told = pytest.raises(RemoteBackendError, match=r"(?s)certificate.*clocks of both machines")
+    with _served(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as port, told:
+        await a_model().register(RemoteBackend(f"https://127.0.0.1:{port}", KEY, patience=AT_ONCE))
+
+
 async def test_tls_to_a_server_without_it_is_told(url: str) -> None:
     with pytest.raises(RemoteBackendError, match=r"(?s)does not speak TLS.*http://"):
         await a_model().register(RemoteBackend(url.replace("http:", "https:"), KEY, patience=AT_ONCE))
@@ -105,7 +117,8 @@ def _served(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[int]
         listener.close()
 
 
-def _self_signed(directory: Path) -> tuple[Path, Path]:
+def _self_signed(directory: Path, begins: datetime | None = None) -> tuple[Path, Path]:
+    """The key and a certificate, which holds for a day from `begins` on (default: since an hour)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -113,15 +126,15 @@ def _self_signed(directory: Path) -> tuple[Path, Path]:
 
     secret = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-box")])
-    now = datetime.now(UTC)
+    begins = begins or datetime.now(UTC) - timedelta(hours=1)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(secret.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(begins)
+        .not_valid_after(begins + timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
         .sign(secret, hashes.SHA256())
     )

@@ -1,6 +1,7 @@
 """Checkpoints go to a store and come back whole, whatever is cut off, altered or half there."""
 
 import json
+import traceback
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from gavel.trainer.runs.storage.store import StorageError, Store, open_store
 from gavel.trainer.runs.storage.transfer import pull_checkpoint, push_checkpoint, stored_steps
 from gavel.trainer.runs.storage.wandb_store import WandbStore
 from tests.fake_hub import FakeHub
+from tests.fake_server import Answer, Call, FakeServer
 
 KEY = "desk", "clerk"
+SECRET = "PLANTED/secret/of+the0tests"
 PLACE = "desk/clerk"
 
 
@@ -212,3 +215,68 @@ def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypa
     monkeypatch.setattr("gavel.trainer.runs.storage.s3._ATTEMPTS", 1)
     with pytest.raises(StorageError, match="AWS_ENDPOINT_URL_S3"):
         open_store("s3://bucket").names("")
+
+
+class RefusingStore(FakeServer):
+    """Answers with one error of S3, in which it repeats a secret."""
+
+    code = "AccessDenied"
+
+    def respond(self, call: Call) -> Answer:
+        said = f"<Error><Code>{self.code}</Code><Message>{SECRET} http://me:{SECRET}@store</Message></Error>"
+        return Answer(said.encode(), 403 if self.code != "NoSuchBucket" else 404, {"Content-Type": "application/xml"})
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("AuthorizationHeaderMalformed", "AWS_DEFAULT_REGION"),
+        ("RequestTimeTooSkewed", "clock of this machine"),
+        ("ExpiredToken", "has expired"),
+        ("SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
+        ("NoSuchBucket", "Make the bucket"),
+        ("AccessDenied", "Check the bucket's name"),
+    ],
+)
+def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(
+    code: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = RefusingStore()
+    refusing.code = code
+    named = {
+        "AWS_ACCESS_KEY_ID": "AKIA-of-the-tests",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "eu-west-1",
+    }
+    for name, value in (named | {"AWS_ENDPOINT_URL_S3": refusing.url}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("gavel.trainer.runs.storage.s3._ATTEMPTS", 1)
+    try:
+        with pytest.raises(StorageError, match=code) as caught:
+            push_checkpoint(a_run(tmp_path, 1), 1, open_store("s3://bucket"), PLACE)
+    finally:
+        refusing.close()
+    assert remedy in caught.value.remedy
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_token_that_the_hub_repeats_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Repeating(FakeServer):
+        def respond(self, call: Call) -> Answer:
+            return Answer({"error": f"no such token: {SECRET}"}, 401, {"X-Error-Message": f"no such token: {SECRET}"})
+
+    refusing = Repeating()
+    monkeypatch.setenv("HF_ENDPOINT", refusing.url)
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    try:
+        with pytest.raises(StorageError, match="HF_TOKEN") as caught:
+            push_checkpoint(a_run(tmp_path, 1), 1, open_store("hf://desk/adapters"), PLACE)
+    finally:
+        refusing.close()
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_address_that_lacks_its_slashes_is_no_directory() -> None:
+    for address in ("s3:/bucket/prefix", "hf:desk/adapters", "wandb:/desk/backups/runs"):
+        with pytest.raises(StorageError, match="// is missing"):
+            open_store(address)
