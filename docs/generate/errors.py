@@ -139,7 +139,11 @@ def _text(node: ast.expr) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            return "".join(_text(part) if isinstance(part, ast.Constant) else "…" for part in parts)
+            return "".join(_text(part) or "…" for part in parts)
+        case ast.FormattedValue(value=ast.Call() as call):
+            return _text(call)
+        case ast.Call(func=ast.Name(id="install_line"), args=[extra]):
+            return f"pip install '.[{_text(extra) or '…'}]'"
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return (_text(left) or "…") + (_text(right) or "…")
         case ast.IfExp(body=body, orelse=orelse):

@@ -25,7 +25,8 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config
 from gavel.cli.settings import STAND_IN, Settings
-from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
+from gavel.extras import EXTRAS, installed_version, missing_parts
+from gavel.installation import install_line
 from gavel.judge.config import JudgeConfig
 from gavel.llm.errors import GavelError
 from gavel.llm.prices import prices_from_environment

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.record_format import RECORD_VERSION, check_version
@@ -136,5 +137,5 @@ def _parquet() -> tuple[Any, Any]:
         import pyarrow  # pyright: ignore[reportMissingTypeStubs]
         from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
-        raise TableError("Parquet files need pyarrow.", "pip install 'gavel-rl[parquet]'") from error
+        raise TableError("Parquet files need pyarrow.", install_line("parquet")) from error
     return pyarrow, parquet

@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 
 
@@ -17,5 +18,5 @@ def imported(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise MissingLibraryError(
             f"gavel.compat.rl4lms needs {error.name or module}, which is not installed.",
-            "pip install 'gavel-rl[rl4lms]'",
+            install_line("rl4lms"),
         ) from error

@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.scenarios.bridges.mcp_session import McpSession
-
-
-_INSTALL = "pip install 'gavel-rl[mcp]', or from a clone: pip install -e '.[mcp]'"
 
 
 class McpError(GavelError):
@@ -104,7 +102,7 @@ def mcp(
 
 
 def without_package() -> McpError:
-    return McpError("gavel.mcp needs the package mcp, which is not installed.", _INSTALL)
+    return McpError("gavel.mcp needs the package mcp, which is not installed.", install_line("mcp"))
 
 
 def _words(command: str) -> tuple[str, ...]:

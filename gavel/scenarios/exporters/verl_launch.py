@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import yaml
 
+from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.prompts import render
@@ -120,7 +121,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     except ImportError as error:
         raise VerlExportError(
             "verl's datasets are parquet files, and pyarrow, which writes them, is not installed",
-            "pip install 'gavel-rl[parquet]'",
+            install_line("parquet"),
         ) from error
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     parquet.write_table(pyarrow.Table.from_pylist(list(rows)), str(unfinished))  # pyright: ignore

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
+from gavel.installation import install_line
 from gavel.scenarios.readers.row import Row, RowError
 
 
@@ -44,7 +45,7 @@ def _pyarrow(kind: str, path: Path) -> Any:
     except ImportError as error:
         raise RowError(
             f"{path} is a {kind} file, and pyarrow, which reads it, is not installed.",
-            "pip install 'gavel-rl[parquet]', or convert the file to JSON lines.",
+            f"{install_line('parquet')}, or convert the file to JSON lines.",
         ) from error
     return cast(Any, pyarrow)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from gavel.installation import install_line
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment
@@ -65,7 +66,7 @@ def open_host(
         import fireworks  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise DeployError(
-            "the host fireworks needs fireworks-ai, which is not installed", "pip install 'gavel-rl[deploy]'"
+            "the host fireworks needs fireworks-ai, which is not installed", install_line("deploy")
         ) from error
     machine = {"accelerator_type": accelerator, "accelerator_count": accelerators} if accelerator else {}
     return FireworksHost(account, base, deployment, serverless, machine, idle_minutes)

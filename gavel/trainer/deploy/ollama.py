@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
+from gavel.installation import install_line
 from gavel.llm.loopback import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
@@ -51,7 +52,7 @@ def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
         import ollama  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise DeployError(
-            "the host ollama needs its package, which is not installed", "pip install 'gavel-rl[deploy]'"
+            "the host ollama needs its package, which is not installed", install_line("deploy")
         ) from error
     return OllamaHost(server_address(url, "ollama:http://HOST:11434", None).removesuffix("/v1"), quantize)
 

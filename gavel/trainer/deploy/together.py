@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from gavel.installation import install_line
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment
@@ -312,7 +313,7 @@ class TogetherHost:
             sdk: Any = importlib.import_module("together")
         except ImportError as error:
             raise DeployError(
-                "together needs its own package, which is not installed", "pip install 'gavel-rl[deploy]'"
+                "together needs its own package, which is not installed", install_line("deploy")
             ) from error
         project = self._project or os.environ.get(PROJECT_VARIABLE, "")
         key = key_of(KEY_VARIABLE)

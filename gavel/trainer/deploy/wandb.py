@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from gavel.installation import install_line
 from gavel.llm.hidden_secrets import without_secrets
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
@@ -137,9 +138,7 @@ class WandbHost:
         try:
             from wandb.errors import Error
         except ImportError as error:
-            raise DeployError(
-                "the host wandb needs wandb, which is not installed", "pip install 'gavel-rl[train]'"
-            ) from error
+            raise DeployError("the host wandb needs wandb, which is not installed", install_line("train")) from error
         try:
             return await asyncio.to_thread(ask)
         except (Error, ValueError, OSError, TimeoutError) as error:

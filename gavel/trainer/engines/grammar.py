@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gavel.installation import install_line
 from gavel.trainer.engines.protocol import EngineError, Grammar, SamplingRequest
 
 if TYPE_CHECKING:
@@ -86,9 +87,7 @@ class Grammars:
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer
         except ImportError as error:
-            raise GrammarError(
-                "replies of a JSON schema need the package llguidance", "pip install 'gavel-rl[train]'"
-            ) from error
+            raise GrammarError("replies of a JSON schema need the package llguidance", install_line("train")) from error
         key = form + schema
         known = self._compiled.get(key)
         if known is None:

@@ -29,7 +29,7 @@ def make_optimizer(name: OptimizerName, groups: Sequence[Sequence[torch.nn.Param
     except ImportError as error:
         raise OptimizerError(
             f"optimizer='adamw_8bit' needs bitsandbytes, which cannot be imported: {error}",
-            "pip install bitsandbytes (gavel-rl[gpu] brings it), or choose the optimizer adamw.",
+            "pip install bitsandbytes (the extra gpu brings it), or choose the optimizer adamw.",
         ) from error
     return bitsandbytes.optim.AdamW8bit(parameters, lr=0.0, weight_decay=0.0)
 

@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings
 
@@ -72,7 +73,7 @@ def quantization_config(quantization: Literal["4bit"] | None, dtype: torch.dtype
     if importlib.util.find_spec("bitsandbytes") is None:
         raise BaseModelError(
             "quantization='4bit' needs bitsandbytes, which is not installed",
-            "pip install bitsandbytes (gavel-rl[gpu] brings it), or leave quantization out of PolicySettings.",
+            "pip install bitsandbytes (the extra gpu brings it), or leave quantization out of PolicySettings.",
         )
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
@@ -201,7 +202,7 @@ def _unsloth() -> Any:
     except ImportError as error:
         raise BaseModelError(
             f"loader='unsloth' cannot import Unsloth: {error}",
-            "pip install 'gavel-rl[gpu]', or leave loader out of PolicySettings: PEFT runs.",
+            f"{install_line('gpu')}, or leave loader out of PolicySettings: PEFT runs.",
         ) from error
 
 

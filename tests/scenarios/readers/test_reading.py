@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from gavel.installation import install_line
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import write_table
 from gavel.scenarios.readers.reading import read_file
@@ -124,7 +125,7 @@ def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(RowError, match="pyarrow") as error:
         read_file(tmp_path / "rows.parquet")
-    assert "gavel-rl[parquet]" in error.value.remedy
+    assert install_line("parquet") in error.value.remedy
 
 
 @pytest.mark.slow

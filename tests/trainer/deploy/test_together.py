@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gavel.installation import install_line
 from gavel.trainer.deploy import record as record_module
 from gavel.trainer.deploy import together_upload
 from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
@@ -250,7 +251,7 @@ async def test_without_its_package_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "together", None)
     with pytest.raises(DeployError) as refusal:
         await to(run, adapter)
-    assert "gavel-rl[deploy]" in refusal.value.remedy
+    assert refusal.value.remedy == install_line("deploy")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from gavel.installation import install_line
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
@@ -185,7 +186,7 @@ def test_unsloth_that_cannot_be_imported_is_an_error_that_says_what_to_install(m
     monkeypatch.setitem(sys.modules, "unsloth", None)
     with pytest.raises(BaseModelError, match="cannot import Unsloth") as error:
         Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
-    assert "gavel-rl[gpu]" in error.value.remedy
+    assert install_line("gpu") in error.value.remedy
 
 
 async def test_unsloth_beside_the_embedded_engine_is_an_error(tmp_path):

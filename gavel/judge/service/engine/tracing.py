@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from gavel.installation import install_line
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.schemas.judgement_record import Record
 from gavel.judge.service.schemas.stored_verdict import Verdict
@@ -57,7 +58,7 @@ class Tracing:
         except ImportError as error:
             raise ServiceError(
                 f"traces need {error.name}, which is not installed.",
-                "pip install 'gavel-rl[otel]', or set otel = false.",
+                f"{install_line('otel')}, or set otel = false.",
             ) from error
         named = Resource.create()
         if str(named.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, cast
 
+from gavel.installation import install_line
 from gavel.trainer.backends.skypilot.background import in_background
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
@@ -189,7 +190,7 @@ def _skypilot() -> ModuleType:
     except ModuleNotFoundError as error:
         raise ClusterError(
             "a cluster needs SkyPilot, which is not installed",
-            "pip install 'gavel-rl[cloud]' 'skypilot[aws]' (or gcp, kubernetes, …)",
+            f"{install_line('cloud')} 'skypilot[aws]' (or gcp, kubernetes, …)",
         ) from error
     return sky
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gavel.installation import install_line
 from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.storage.store import StorageError
 
@@ -26,9 +27,7 @@ class HubStore:
         try:
             from huggingface_hub import HfApi
         except ImportError as error:
-            raise StorageError(
-                "hf:// needs huggingface_hub, which is not installed", "pip install 'gavel-rl[train]'"
-            ) from error
+            raise StorageError("hf:// needs huggingface_hub, which is not installed", install_line("train")) from error
         self.address = address.rstrip("/")
         owner, _, rest = self.address.removeprefix("hf://").partition("/")
         name, _, prefix = rest.partition("/")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gavel.installation import install_line
 from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.storage.store import StorageError
 
@@ -44,7 +45,7 @@ class S3Store:
             import boto3
             from botocore.config import Config
         except ImportError as error:
-            raise StorageError("s3:// needs boto3, which is not installed", "pip install 'gavel-rl[s3]'") from error
+            raise StorageError("s3:// needs boto3, which is not installed", install_line("s3")) from error
         self.address = address.rstrip("/")
         self._bucket, _, prefix = address.removeprefix("s3://").rstrip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gavel.installation import install_line
 from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.storage.store import StorageError
@@ -33,9 +34,7 @@ class WandbStore:
         try:
             import wandb  # noqa: F401  # pyright: ignore[reportUnusedImport]
         except ImportError as error:
-            raise StorageError(
-                "wandb:// needs wandb, which is not installed", "pip install 'gavel-rl[train]'"
-            ) from error
+            raise StorageError("wandb:// needs wandb, which is not installed", install_line("train")) from error
         self.address = address.rstrip("/")
         parts = self.address.removeprefix("wandb://").split("/")
         if len(parts) != 3 or not all(parts) or not re.fullmatch(r"[\w.-]+", parts[2], re.ASCII):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 
@@ -98,5 +99,5 @@ def open_tracker(name: TrackerName, run: Tracked) -> Tracker | None:
 def _need(name: TrackerName) -> None:
     if name != "none" and importlib.util.find_spec(name) is None:
         raise TrackerError(
-            f"the tracker {name} is not installed.", f"pip install 'gavel-rl[{_PACKAGES[name]}]', or --tracker none"
+            f"the tracker {name} is not installed.", f"{install_line(_PACKAGES[name])}, or --tracker none"
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.installation import install_line
 from gavel.trainer.runs.run_directory import RunDirectory
 from gavel.trainer.runs.trackers.tracker import Tracked, TrackerError, chosen_tracker, open_tracker
 
@@ -35,7 +36,7 @@ def test_without_a_tracker_there_is_nothing_to_open(tmp_path: Path):
 def test_one_that_is_not_installed_is_told_before_a_run_directory_is_made(tmp_path: Path):
     with pytest.raises(TrackerError, match="trackio is not installed") as error:
         RunDirectory(tmp_path, "desk", "one", "trackio")
-    assert "pip install 'gavel-rl[trackio]'" in error.value.remedy
+    assert install_line("trackio") in error.value.remedy
     assert list(tmp_path.iterdir()) == []
 
 
