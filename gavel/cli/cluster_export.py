@@ -19,6 +19,7 @@ from gavel.cli.cluster_options import (
     need_service,
 )
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.written_file import write_file
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def export(
     if out is None:
         typer.echo(text, nl=False)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_file(out, text)
         typer.echo(f"Written: {out}")
     _place_wheel(job, chosen[0], out)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.written_file import write_file
 from gavel.extras import need_extra
 from gavel.llm.errors import GavelError
 
@@ -100,7 +101,7 @@ def _write_manifest(file: Path, host: str, run: Path, adapter: Any, options: dic
             "gavel push RUN s3://bucket/prefix prints it: --set storage_uri=ADDRESS",
         )
     name = open_record(run, host="kserve", address="kserve", adapter=adapter, options={}).remote_name
-    file.write_text(kserve_manifest(adapter, name, **options), encoding="utf-8")
+    write_file(file, kserve_manifest(adapter, name, **options))
     typer.echo(f"kubectl apply -f {file}    # the model is called {name}; its GPU costs until kubectl delete -f {file}")
 
 

@@ -54,6 +54,11 @@ async def deploy(
         try:
             async with asyncio.timeout(deadline):
                 deployment = await host.deploy(DeployPlan(adapter, wait), record, report)
+        except DeployError as error:
+            if not record.stages or record.id in error.remedy:
+                raise
+            ends = f"To give up and remove what was made: gavel undeploy {record.id}"
+            raise DeployError(error.message, f"{error.remedy}\n       {ends}".lstrip()) from error
         except TimeoutError as error:
             raise DeployError(
                 f"{host.name} does not serve {record.id} after {deadline:.0f} s",

@@ -22,7 +22,7 @@ from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
 from gavel.trainer.deploy.record import DeploymentRecord, Ids
-from gavel.trainer.deploy.retry import HostRefusal, refused, repeated, status_of
+from gavel.trainer.deploy.retry import GOES_ON, HostRefusal, refused, repeated, status_of
 from gavel.trainer.deploy.waiting import until
 
 if TYPE_CHECKING:
@@ -341,8 +341,8 @@ class FireworksHost:
 
 _MISFIT = "What Fireworks says does not fit must be changed in the run; nothing was deployed."
 _REMEDIES = {
-    401: f"Check {KEY_VARIABLE}, and that it is of this account.",
-    403: f"Check {KEY_VARIABLE}, and that it is of this account.",
+    401: f"Check {KEY_VARIABLE}, and that it is of this account. {GOES_ON}",
+    403: f"Check {KEY_VARIABLE}, and that it is of this account. {GOES_ON}",
     429: "The account's quota is reached: raise it or undeploy something, and give the same command again.",
 }
 

@@ -20,7 +20,7 @@ from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
 from gavel.trainer.deploy.record import DeploymentRecord, Ids
-from gavel.trainer.deploy.retry import refused, repeated, status_of
+from gavel.trainer.deploy.retry import GOES_ON, refused, repeated, status_of
 from gavel.trainer.deploy.waiting import until
 from gavel.trainer.runs.checkpoints import CARD
 
@@ -200,10 +200,9 @@ class HuggingFaceHost:
         fields = "vendor", "region", "instance_type", "instance_size"
         fits = [each for each in known if all(getattr(each, field) == machine[field] for field in fields)]
         if not fits or fits[0].status != "available":
-            others = [f"{each.instance_type} {each.instance_size}" for each in known if each.status == "available"]
             raise DeployError(
                 f"{machine['instance_type']} {machine['instance_size']} is not available in {machine['region']}",
-                f"There are: {', '.join(dict.fromkeys(others)) or 'none'} (--set instance_type=…, instance_size=…).",
+                _others([each for each in known if each.status == "available"], machine),
             )
         return f"{fits[0].id}, {fits[0].price_per_hour} USD an hour while it runs"
 
@@ -254,15 +253,26 @@ class HuggingFaceHost:
 
 
 _REMEDIES = {
-    401: f"Check {KEY_VARIABLE}: it must be of this user or organisation, and may write.",
-    403: f"Check {KEY_VARIABLE}: it must be of this user or organisation, and may write.",
-    429: "Give the same command again later: it goes on where it was.",
+    401: f"Check {KEY_VARIABLE}: it must be of this user or organisation, and may write. {GOES_ON}",
+    403: f"Check {KEY_VARIABLE}: it must be of this user or organisation, and may write. {GOES_ON}",
+    429: f"Wait a minute. {GOES_ON}",
 }
 
 
 def _endpoint_name(record: DeploymentRecord) -> str:
     """At most 32 characters, as the host wants it."""
     return f"gavel-s{record.step}-{record.remote_name.rpartition('-')[2]}"
+
+
+def _others(available: list[Any], machine: dict[str, Any]) -> str:
+    """The regions of this machine, or the machines of this region, or all machines."""
+    alike = [each for each in available if each.instance_type == machine["instance_type"]]
+    regions = [f"{each.vendor} {each.region}" for each in alike if each.instance_size == machine["instance_size"]]
+    if regions:
+        return f"It is in: {', '.join(dict.fromkeys(regions))} (--set vendor=…, region=…)."
+    here = [each for each in available if (each.vendor, each.region) == (machine["vendor"], machine["region"])]
+    names = [f"{each.instance_type} {each.instance_size}" for each in here or available]
+    return f"There are: {', '.join(dict.fromkeys(names)) or 'none'} (--set instance_type=…, instance_size=…)."
 
 
 def _arguments(adapter: AdapterFacts, record: DeploymentRecord) -> list[str]:

@@ -20,6 +20,7 @@ from gavel.trainer.deploy.errors import DeployError
 T = TypeVar("T")
 PATIENCE = 120.0
 """Seconds that one request is repeated."""
+GOES_ON = "The same command goes on where it was."
 _LONGEST_PAUSE = 60.0
 _backoff = wait_random_exponential(multiplier=0.25, max=20)
 
@@ -115,9 +116,9 @@ def refused(what: str, error: BaseException, remedies: dict[int, str] | None = N
 
 _REMEDIES = {
     0: "Check the address and the network; the same command goes on where it was.",
-    401: "Check the API key in the environment or in .env.",
-    402: "Add credit to the account; the same command goes on where it was.",
-    403: "The key may not do this: check its rights and its project.",
+    401: f"Check the API key in the environment or in .env: it is wrong, or has expired. {GOES_ON}",
+    402: f"Add credit to the account. {GOES_ON}",
+    403: f"The key may not do this: check its rights and its project. {GOES_ON}",
 }
 
 

@@ -76,3 +76,7 @@ def test_a_manifest_is_written_and_nothing_is_deployed(run: Path, tmp_path: Path
     service = yaml.safe_load((tmp_path / "k.yaml").read_text())
     assert service["spec"]["predictor"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
     assert not (run / "deployments").exists()
+    nowhere = gavel("deploy", "desk/clerk", "vllm", "--manifest", "no/such/k.yaml", "--set", pushed, cwd=tmp_path)
+    assert nowhere.returncode == 1
+    assert "no/such/k.yaml cannot be written" in nowhere.stderr
+    assert "Traceback" not in nowhere.stderr

@@ -136,6 +136,10 @@ async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(
     with pytest.raises(DeployError, match="nvidia-h200 x1 is not available in us-east-1") as refusal:
         await deployed(run, adapter, instance_type="nvidia-h200")
     assert "nvidia-l4 x1" in refusal.value.remedy
+    with pytest.raises(DeployError, match="nvidia-l4 x1 is not available in eu-nowhere-9") as elsewhere:
+        await deployed(run, adapter, region="eu-nowhere-9")
+    assert "It is in: aws us-east-1" in elsewhere.value.remedy
+    assert "gavel undeploy" in elsewhere.value.remedy  # the adapter is on the Hub already
     assert not endpoints.made
 
 

@@ -13,22 +13,25 @@ from typing import Any, cast
 
 from gavel.trainer.runs.checkpoints import CARD, MANIFEST, Checkpoints
 from gavel.trainer.runs.file_hash import file_sha256
-from gavel.trainer.runs.run_directory import PULLED, RunDirectory, RunDirectoryError, run_path
+from gavel.trainer.runs.run_directory import PULLED, RunDirectory, RunDirectoryError, read_description, run_path
 from gavel.trainer.runs.storage.store import StorageError, Store, open_store, split_place
 
 _NOT_THERE = "The address ends with /project/name of the run, as `gavel push` printed it. Is it pushed?"
+_IDENTITY = "base_model", "lora"
+"""Of a run: what its checkpoints cannot do without."""
 _DESCRIPTION, _METRICS = "model.json", "metrics.jsonl"
 
 
 def push_checkpoint(run: Path, step: int, store: Store, place: str) -> str:
     """Copies the checkpoint of `step` to `place` (project/name) of the store; gives its address there.
 
-    Raises `StorageError`, also for a checkpoint that is not whole.
+    Raises `StorageError`, also for a checkpoint that is not whole, and where a run of other settings has this name.
     """
     checkpoints = Checkpoints(run / "checkpoints")
     if not checkpoints.is_whole(step):
         there = ", ".join(map(str, checkpoints.steps())) or "none"
         raise StorageError(f"{run} has no whole checkpoint of step {step}; it has: {there}", "Name one of these.")
+    _check_same_run(run, store, place)
     directory, target = checkpoints.path(step), f"{place}/checkpoints/{step:06d}"
     manifest = directory / MANIFEST
     if store.read(f"{target}/{MANIFEST}") not in (None, manifest.read_bytes()):
@@ -100,6 +103,19 @@ def pull_named(address: str, root: Path) -> Path:
     home, project, name = split_place(place)
     found = pull_checkpoint(open_store(home), f"{project}/{name}", step, root, (project, name))
     return Checkpoints(run_path(root, project, name) / "checkpoints").path(found)
+
+
+def _check_same_run(run: Path, store: Store, place: str) -> None:
+    """Somebody else's model of this name is not written over."""
+    if not (run / _DESCRIPTION).is_file() or store.read(f"{place}/{_DESCRIPTION}") is None:
+        return
+    there, here = _json(store, f"{place}/{_DESCRIPTION}"), read_description(run / _DESCRIPTION)
+    for name in _IDENTITY:
+        if there.get(name) != here.get(name):
+            raise StorageError(
+                f"another run is at {store.address}/{place}: it was begun with another {name}",
+                f"Push to a place of its own: {store.address}/another-name",
+            )
 
 
 def description(store: Store, place: str) -> dict[str, Any]:

@@ -280,3 +280,13 @@ def test_an_address_that_lacks_its_slashes_is_no_directory() -> None:
     for address in ("s3:/bucket/prefix", "hf:desk/adapters", "wandb:/desk/backups/runs"):
         with pytest.raises(StorageError, match="// is missing"):
             open_store(address)
+
+
+def test_a_push_does_not_write_over_another_model_of_the_same_name(store: Store, tmp_path: Path) -> None:
+    push_checkpoint(a_run(tmp_path / "mine", 1), 1, store, PLACE)
+    theirs = a_run(tmp_path / "theirs", 1, 2)
+    described = theirs / "model.json"
+    described.write_text(described.read_text().replace('"b"', '"another"'))
+    with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
+        push_checkpoint(theirs, 2, open_store(store.address), PLACE)
+    assert stored_steps(open_store(store.address), PLACE) == [1]
