@@ -40,6 +40,7 @@ OF_A_WHOLE_WING = {
     "trainer/backends/test_conformance.py",
     "trainer/deploy/test_hosted_smoke.py",
     "trainer/deploy/test_kills.py",
+    "trainer/deploy/test_proxies.py",
     "trainer/deploy/test_secrets.py",
     "trainer/engines/test_conformance.py",
     "trainer/kernels/test_liger_kernels.py",

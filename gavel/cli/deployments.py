@@ -24,6 +24,7 @@ def deployments(
     from gavel.llm.errors import GavelError
     from gavel.trainer.deploy.find_records import find_records
     from gavel.trainer.deploy.host import open_host
+    from gavel.trainer.deploy.retry import no_pages
     from gavel.trainer.runs.run_directory import runs_root
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
@@ -45,7 +46,8 @@ def deployments(
             if record.state != "undeployed":
                 costs.append(f"{record.id}: {host.costs(record)}")
             if status and record.state != "undeployed":
-                state = f"{state}, {asyncio.run(host.status(record))}"
+                with no_pages(host.name):
+                    state = f"{state}, {asyncio.run(host.status(record))}"
         except GavelError as error:
             state = f"{state}, {error.message}"
         name = f"{record.project}/{record.model}@{record.step}"

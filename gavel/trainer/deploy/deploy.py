@@ -14,6 +14,7 @@ from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployHost, DeployPlan, Report, open_host
 from gavel.trainer.deploy.record import DeploymentRecord, open_record
+from gavel.trainer.deploy.retry import no_pages
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +53,9 @@ async def deploy(
         record.save()
         report(host.costs(record))
         try:
-            async with asyncio.timeout(deadline):
-                deployment = await host.deploy(DeployPlan(adapter, wait), record, report)
+            with no_pages(host.name):
+                async with asyncio.timeout(deadline):
+                    deployment = await host.deploy(DeployPlan(adapter, wait), record, report)
         except DeployError as error:
             if not record.stages or record.id in error.remedy:
                 raise
@@ -102,7 +104,8 @@ async def undeploy(record: DeploymentRecord, *, host: DeployHost | None = None, 
     with record.locked():
         record.state = "undeploying"
         record.save()
-        await host.undeploy(record, report)
+        with no_pages(host.name):
+            await host.undeploy(record, report)
         record.state, record.deployed = "undeployed", {}
         record.save()
     report(f"{record.id} is removed; it costs nothing more")

@@ -7,7 +7,9 @@ by its name first, as `DeploymentRecord.once` does when the same command is give
 
 import email.utils
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from json import JSONDecodeError
 from typing import Any, TypeVar, cast
 from urllib.request import getproxies
 
@@ -98,7 +100,7 @@ async def json_request(client: httpx.AsyncClient, method: str, path: str, body: 
     try:
         return response.json() if response.content else None
     except ValueError as error:
-        raise HostRefusal(response.status_code, f"{path} did not answer with JSON") from error
+        raise HostRefusal(response.status_code, _PAGE if "html" in response.text.lower() else _NO_JSON) from error
 
 
 def refused(what: str, error: BaseException, remedies: dict[int, str] | None = None) -> DeployError:
@@ -106,6 +108,8 @@ def refused(what: str, error: BaseException, remedies: dict[int, str] | None = N
     status = status_of(error)
     hide_secrets(error)
     told = without_secrets(_said(error))
+    if told.lstrip().lower().startswith(("<!doctype", "<html")):
+        told = _PAGE
     remedy = (remedies or {}).get(status or 0) or _REMEDIES.get(status or 0, "")
     if status == 0 and getproxies():
         remedy = f"Requests go through the proxy of the environment (HTTPS_PROXY). {remedy}"
@@ -114,7 +118,21 @@ def refused(what: str, error: BaseException, remedies: dict[int, str] | None = N
     return DeployError(f"{what}: {f'{status} ' if status else ''}{told}", remedy)
 
 
+@contextmanager
+def no_pages(host: str) -> Generator[None]:
+    """Raises `DeployError` where an SDK took a page of HTML for an answer: it hands out the text as it is."""
+    try:
+        yield
+    except (AttributeError, JSONDecodeError) as error:
+        if isinstance(error, AttributeError) and not isinstance(error.obj, str):
+            raise
+        raise DeployError(f"{host} answers with {_PAGE}", _REMEDIES[200]) from error
+
+
+_NO_JSON = "what it answers is no JSON"
+_PAGE = "a web page, not an answer of its API: a proxy or another server answers there"
 _REMEDIES = {
+    200: f"Check the address, and a proxy or a login page before it. {GOES_ON}",
     0: "Check the address and the network; the same command goes on where it was.",
     401: f"Check the API key in the environment or in .env: it is wrong, or has expired. {GOES_ON}",
     402: f"Add credit to the account. {GOES_ON}",

@@ -1,7 +1,8 @@
-"""`gavel deploy` in a process that is killed (SIGKILL) at every request that changes something at a host.
+"""`gavel deploy` and `gavel undeploy` in a process that is killed (SIGKILL) at every request that changes something at
+a host, and at a host that does what it was asked for and answers 500.
 
-The host has done what it was asked for, and the answer is never read. The same command then goes on: nothing is there
-twice, and `gavel undeploy` leaves nothing behind.
+The answer is never read. The same command then goes on: nothing is there twice, and `gavel undeploy` leaves nothing
+behind.
 """
 
 import os
@@ -39,6 +40,7 @@ from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(1800)]
 _MOST = 40
 """Requests of a deployment, beyond which a test is wrong."""
+_LOST = Answer({"error": "lost"}, 500)
 _PROGRAM = """
 import os
 from huggingface_hub import constants
@@ -58,15 +60,21 @@ class Killer:
 
     process: Running | None = None
     at: int = 0
+    spares: bool = False
+    """Whether the process lives, and only the answer is lost."""
     seen: list[str] = field(default_factory=list)
 
-    def carried_out(self, method: str, path: str) -> None:
+    def carried_out(self, method: str, path: str) -> bool:
+        """Whether the host is to answer 500."""
         if self.process is None or method not in ("POST", "PUT", "PATCH", "DELETE"):
-            return
+            return False
         self.seen.append(f"{method} {path}")
-        if len(self.seen) == self.at:
+        if len(self.seen) != self.at:
+            return False
+        if not self.spares:
             self.process.send(signal.SIGKILL)
             wait([self.process.process.sentinel], timeout=60)  # its status is for the test's own thread alone to read
+        return self.spares
 
 
 def a_run(root: Path, base: str) -> Path:
@@ -100,8 +108,7 @@ def watched(fake: Any, killer: Killer) -> Any:
 
     def answered(call: Call) -> Answer:
         answer = respond(call)
-        killer.carried_out(call.method, call.path)
-        return answer
+        return _LOST if killer.carried_out(call.method, call.path) else answer
 
     fake.respond = answered
     return fake
@@ -115,8 +122,7 @@ def together(killer: Killer) -> Generator[Target]:
 
     async def answered(request: Request, method: str, path: str) -> Response:
         answer = await route(request, method, path)
-        killer.carried_out(method, path)
-        return answer
+        return Response("lost", 500) if killer.carried_out(method, path) else answer
 
     fake._route = answered  # pyright: ignore[reportPrivateUsage]
     names = {"TOGETHER_BASE_URL": fake.url, "TOGETHER_API_KEY": together_fake.KEY}
@@ -160,8 +166,7 @@ class WatchedStandIn(StandIn):
 
     async def _post(self, request: Request) -> Response:
         answer = await super()._post(request)
-        self._killer.carried_out("POST", request.url.path)
-        return answer
+        return Response("lost", 500) if self._killer.carried_out("POST", request.url.path) else answer
 
 
 @contextmanager
@@ -180,9 +185,7 @@ def wandb(killer: Killer) -> Generator[Target]:
     def answered(call: Call) -> Answer:
         answer = respond(call)
         changed = wandb_fake.change_of(call)  # the SDK asks all in one way, and sends events whenever it likes
-        if changed is not None:
-            killer.carried_out("POST", changed)
-        return answer
+        return _LOST if changed is not None and killer.carried_out("POST", changed) else answer
 
     fake.respond = answered
     with tempfile.TemporaryDirectory() as kept:
@@ -220,23 +223,47 @@ def cloned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Target], Path]
     return clone
 
 
-@pytest.mark.parametrize("kind", [vllm, together, fireworks, huggingface, wandb, ollama])
-def test_a_killed_command_goes_on_and_leaves_nothing_behind(
-    kind: Callable[[Killer], Any], cloned: Callable[[Target], Path], tmp_path: Path
-) -> None:
+KINDS = [vllm, together, fireworks, huggingface, wandb, ollama]
+
+
+@dataclass
+class Desk:
+    """Where commands are typed."""
+
+    target: Target
+    runs: Path
+    program: Path
+
+    def typed(self, *arguments: str) -> Running:
+        environment = {**os.environ, **self.target.environment, "GAVEL_RUNS": str(self.runs)}
+        environment["HOME"] = str(self.runs.parent)
+        return Running([str(self.program), *arguments], self.runs.parent, environment, self.program)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return "deploy", "desk/clerk@12", self.target.address, "--no-smoke-test", *self.target.options
+
+    def state(self) -> str:
+        (record,) = read_records(self.runs / "desk" / "clerk")
+        return record.state
+
+
+@pytest.fixture
+def desk(cloned: Callable[[Target], Path], tmp_path: Path) -> Callable[[Target], Desk]:
     program = tmp_path / "typed.py"
     program.write_text(_PROGRAM)
+    return lambda target: Desk(target, cloned(target), program)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_command_goes_on_and_leaves_nothing_behind(
+    kind: Callable[[Killer], Any], desk: Callable[[Target], Desk]
+) -> None:
     for at in range(1, _MOST):
         killer = Killer(at=at)
         with kind(killer) as target:
-            runs = cloned(target)
-            environment = {**os.environ, **target.environment, "GAVEL_RUNS": str(runs), "HOME": str(runs.parent)}
-
-            def typed(*arguments: str, environment: dict[str, str] = environment, cwd: Path = runs.parent) -> Running:
-                return Running([str(program), *arguments], cwd, environment, program)
-
-            command = ("deploy", "desk/clerk@12", target.address, "--no-smoke-test", *target.options)
-            killer.process = typed(*command)
+            at_desk = desk(target)
+            killer.process = at_desk.typed(*at_desk.command)
             first = killer.process.end()
             killer.process = None
             if first.returncode == 0:
@@ -245,15 +272,72 @@ def test_a_killed_command_goes_on_and_leaves_nothing_behind(
                 return
             where = f"{at}: killed after {killer.seen[-1:]}"
             assert first.returncode == -signal.SIGKILL, f"{where}: {first.stderr}"
-            listed = typed("deployments", "desk/clerk").end()
+            listed = at_desk.typed("deployments", "desk/clerk").end()
             assert "deploying" in listed.stdout, f"{where}: {listed.stdout}{listed.stderr}"
-            again = typed(*command).end()
+            again = at_desk.typed(*at_desk.command).end()
             assert again.returncode == 0, f"{where}: {again.stderr}"
             made = target.made()
             assert len(made) == len(set(made)), f"{where}: {made}"
-            (record,) = read_records(runs / "desk" / "clerk")
-            assert record.state == "deployed", where
-            done = typed("undeploy", record.id).end()
+            assert at_desk.state() == "deployed", where
+            done = at_desk.typed("undeploy", "desk/clerk").end()
             assert done.returncode == 0, f"{where}: {done.stderr}"
             assert target.left() == 0, where
+    raise AssertionError(f"more than {_MOST} requests")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_removal_goes_on_and_leaves_nothing_behind(
+    kind: Callable[[Killer], Any], desk: Callable[[Target], Desk]
+) -> None:
+    for at in range(1, _MOST):
+        killer = Killer(at=at)
+        with kind(killer) as target:
+            at_desk = desk(target)
+            deployed = at_desk.typed(*at_desk.command).end()
+            assert deployed.returncode == 0, deployed.stderr
+            killer.process = at_desk.typed("undeploy", "desk/clerk")
+            first = killer.process.end()
+            killer.process = None
+            if first.returncode == 0:
+                assert at > 1, killer.seen
+                assert (len(killer.seen), target.left(), at_desk.state()) == (at - 1, 0, "undeployed")
+                return
+            where = f"{at}: killed after {killer.seen[-1:]}"
+            assert first.returncode == -signal.SIGKILL, f"{where}: {first.stderr}"
+            listed = at_desk.typed("deployments", "desk/clerk").end()
+            assert "undeploying" in listed.stdout, f"{where}: {listed.stdout}{listed.stderr}"
+            again = at_desk.typed("undeploy", "desk/clerk").end()
+            assert again.returncode == 0, f"{where}: {again.stderr}"
+            assert (target.left(), at_desk.state()) == (0, "undeployed"), where
+    raise AssertionError(f"more than {_MOST} requests")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_of_500_makes_nothing_twice_and_leaves_nothing_behind(
+    kind: Callable[[Killer], Any], desk: Callable[[Target], Desk]
+) -> None:
+    for at in range(1, _MOST):
+        killer = Killer(at=at, spares=True)
+        with kind(killer) as target:
+            at_desk = desk(target)
+
+            def done(*command: str, killer: Killer = killer, at_desk: Desk = at_desk) -> None:
+                """At once, or by the same command again."""
+                for left in (1, 0):
+                    killer.process = at_desk.typed(*command)
+                    ended = killer.process.end()
+                    assert "Traceback" not in ended.stderr, f"{killer.seen}: {ended.stderr}"
+                    if ended.returncode == 0:
+                        return
+                    assert left, f"{killer.seen}: {ended.stderr}"
+
+            done(*at_desk.command)
+            made = target.made()
+            assert len(made) == len(set(made)), f"{killer.seen}: {made}"
+            assert at_desk.state() == "deployed"
+            done("undeploy", "desk/clerk")
+            assert (target.left(), at_desk.state()) == (0, "undeployed"), killer.seen
+            if len(killer.seen) < at:
+                assert at > 1
+                return
     raise AssertionError(f"more than {_MOST} requests")

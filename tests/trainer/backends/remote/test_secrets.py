@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import BackendServer
 from tests.endpoint import Endpoint, Request, fails, scores
-from tests.fake_server import Answer
+from tests.fake_server import Answer, Call, FakeServer
 from tests.limits import HANG_SECONDS
 from tests.planted_secrets import Watcher, planted_files
 
@@ -25,11 +26,20 @@ pytestmark = pytest.mark.slow
 _MARK = "PLANTED"
 BACKEND_KEY, JUDGE_KEY = f"{_MARK}-backend-5f2c", f"sk-{_MARK}-judge-77aa01"
 AWS_ID, AWS_SECRET = f"AKIA{_MARK}ID", f"{_MARK}/aws/secret"
+HUB_TOKEN = f"{_MARK}-token-of-the-hub"
+
+
+class RepeatingHub(FakeServer):
+    """Refuses every request, and says with which token it was made."""
+
+    def respond(self, call: Call) -> Answer:
+        said = f"no such token: {call.headers.get('authorization')}"
+        return Answer({"error": said}, 401, {"X-Error-Message": said})
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Generator[dict[str, str]]:
-    store, judge = ThreadedMotoServer(port=0), Endpoint()
+    store, judge, hub = ThreadedMotoServer(port=0), Endpoint(), RepeatingHub()
     store.start()
     host, port = store.get_host_and_port()
     judge.script = [scores(0.9, 0.1, 0.5)]
@@ -42,6 +52,8 @@ def environment(tmp_path: Path) -> Generator[dict[str, str]]:
         "AWS_ACCESS_KEY_ID": AWS_ID,
         "AWS_SECRET_ACCESS_KEY": AWS_SECRET,
         "AWS_DEFAULT_REGION": "us-east-1",
+        "HF_ENDPOINT": hub.url,
+        "HF_TOKEN": HUB_TOKEN,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
@@ -50,6 +62,7 @@ def environment(tmp_path: Path) -> Generator[dict[str, str]]:
     finally:
         store.stop()
         judge.close()
+        hub.close()
 
 
 def gavel(environment: dict[str, str], directory: Path, *arguments: str) -> tuple[int, str]:
@@ -94,10 +107,10 @@ async def _errors(url: str) -> str:
     model = TrainableModel(name="clerk", project="returns_desk", base_model=EMBEDDED_POLICY)
     async with RemoteBackend(url, BACKEND_KEY, patience=60) as backend:
         await model.register(backend)
-        for address in ("s3://no-such-bucket/x", "s3://"):
+        for address in ("s3://no-such-bucket/x", "s3://", "hf://desk/adapters"):
             with pytest.raises(GavelError) as error:
                 await model.push(address)
-            told.append(repr(error.value) + str(error.value))
+            told.append(repr(error.value) + "".join(traceback.format_exception(error.value)))
         told.append(await model.push("s3://bucket/gavel"))
         told.append(repr(model))
     with pytest.raises(WrongKeyError) as error:
