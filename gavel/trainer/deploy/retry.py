@@ -6,6 +6,7 @@ by its name first, as `DeploymentRecord.once` does when the same command is give
 """
 
 import email.utils
+import logging
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -19,7 +20,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 from gavel.llm.hidden_secrets import hide_secrets, without_secrets
 from gavel.trainer.deploy.errors import DeployError
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_TOLD_AFTER = 3
+"""Attempts that failed, after which it is told that the request is repeated."""
 PATIENCE = 120.0
 """Seconds that one request is repeated."""
 GOES_ON = "The same command goes on where it was."
@@ -77,8 +81,16 @@ async def repeated(
     def is_over(state: RetryCallState) -> bool:
         return (state.seconds_since_start or 0.0) + state.upcoming_sleep > patience
 
+    def tell(state: RetryCallState) -> None:
+        if state.attempt_number == _TOLD_AFTER and state.outcome is not None:
+            said = without_secrets(str(state.outcome.exception()))[:300]
+            logger.warning("no answer yet (%s); trying again for %.0f s", said, patience)
+
     failed = False
-    async for attempt in AsyncRetrying(retry=retry_if_exception(again), wait=_pause, stop=is_over, reraise=True):
+    attempts = AsyncRetrying(
+        retry=retry_if_exception(again), wait=_pause, stop=is_over, before_sleep=tell, reraise=True
+    )
+    async for attempt in attempts:
         with attempt:
             if failed and creates and find is not None:
                 found = await find()

@@ -43,6 +43,24 @@ def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_pa
     assert name in gavel("deployments", "--all", cwd=tmp_path, COLUMNS="240").stdout
 
 
+def test_a_deployment_that_cannot_be_removed_keeps_no_other_one_standing(
+    run: Path, server: StandIn, tmp_path: Path
+) -> None:
+    first = StandIn()
+    try:
+        for each in (first, server):
+            asked = ("deploy", "desk/clerk@12", f"vllm:{each.url}", "--set", f"base={BASE}", "--no-smoke-test")
+            done = gavel(*asked, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+        first.api_key = "another"
+        done = gavel("undeploy", "desk/clerk", cwd=tmp_path)
+    finally:
+        first.close()
+    assert (done.returncode, server.adapters) == (1, {})
+    assert "is not removed" in done.stderr
+    assert "Check the API key" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
