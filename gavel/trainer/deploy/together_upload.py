@@ -134,10 +134,18 @@ async def _revisions(client: Any, model: str) -> list[Any]:
 
 
 async def _post(client: Any, call: str, body: dict[str, Any]) -> dict[str, Any]:
-    """`create` gives the same upload again for the same hashes, and `complete` the same revision: both may repeat."""
+    """`create` gives the same upload again for the same hashes; `complete` is repeated where none was made."""
     path = f"/v2/projects/{client.project_id}/models/upload/{call}"
+
+    async def made() -> dict[str, Any] | None:
+        revision = await _newest_revision(client, str(body["objectId"])) if call == "complete" else None
+        return {"revisionId": revision} if revision else None
+
+    async def ask() -> dict[str, Any]:
+        return cast("dict[str, Any]", await client.post(path, cast_to=object, body=body))
+
     try:
-        return cast("dict[str, Any]", await repeated(lambda: client.post(path, cast_to=object, body=body)))
+        return await repeated(ask, creates=True, find=made)
     except Exception as error:
         if status_of(error) is None:
             raise
