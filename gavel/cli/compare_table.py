@@ -119,11 +119,11 @@ def print_comparison(comparison: Comparison) -> None:
         console.print(_ranking(comparison.blind))
         judges = ", ".join(comparison.blind.judges)
         cost = f", {comparison.blind.cost}" if comparison.blind.cost else ""
-        unscored = f", {counted(comparison.blind.unscored, 'attempt')} unscored" if comparison.blind.unscored else ""
+        unscored = comparison.blind.unscored_text
         console.print(
             plain(
                 f"Ranked blind by {judges} in {counted(comparison.blind.tasks, 'group')} of held-out attempts"
-                f"{unscored}{cost}; a tie is half a win."
+                f"{unscored and f', {unscored}'}{cost}; a tie is half a win."
             ),
             soft_wrap=True,
         )

@@ -5,11 +5,13 @@
 A group holds the attempts of all contenders at one task, sampled with one seed. No run was trained on these verdicts.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from gavel.llm.counted import counted
 from gavel.reports.model_statistics import TaskMean
 from gavel.reports.model_table import win_rate
 from gavel.reports.seed_statistics import MeanOverSeeds, mean_over_seeds, with_interval
@@ -48,6 +50,16 @@ class BlindRanking:
     """Groups that were compared, over all seeds."""
     unscored: int
     """Attempts that the judge gave no score."""
+    why_unscored: str = ""
+    """The commonest reason for that."""
+
+    @property
+    def unscored_text(self) -> str:
+        """Empty where each has a score."""
+        if not self.unscored:
+            return ""
+        why = f" (mostly: {self.why_unscored.rstrip('.')})" if self.why_unscored else ""
+        return f"{counted(self.unscored, 'attempt')} unscored{why}"
 
     def beats(self, one: str, other: str) -> WinRate | None:
         """None for a contender and itself, and where no task compares the two."""
@@ -66,6 +78,7 @@ class BlindRanking:
             "cost": self.cost,
             "groups": self.tasks,
             "unscored": self.unscored,
+            "why_unscored": self.why_unscored,
             "wins": {name: figures(rate) for name, rate in self.overall.items()},
             "pairs": [{"reward": one, "against": other, **figures(rate)} for (one, other), rate in self.pairs.items()],
         }
@@ -78,6 +91,8 @@ def blind_ranking(
     groups = [group for of_seed in judged.values() for group in of_seed]
     asked = [group for group in groups if group.judgement is None or group.judgement.status != "degenerate"]
     members = [member for group in asked for member in group]
+    unscored = [member.judgement for member in members if member.judgement is None or member.judgement.score is None]
+    why = Counter(judgement.reason for judgement in unscored if judgement is not None and judgement.reason)
     pairs = {pair: _rate(judged, *pair) for pair in combinations(contenders, 2)}
     return BlindRanking(
         judges=judges,
@@ -87,7 +102,8 @@ def blind_ranking(
         overall={name: _rate(judged, name) for name in contenders},
         pairs={pair: rate for pair, rate in pairs.items() if rate.by_seed},
         tasks=len(groups),
-        unscored=sum(member.judgement is None or member.judgement.score is None for member in members),
+        unscored=len(unscored),
+        why_unscored=why.most_common(1)[0][0] if why else "",
     )
 
 

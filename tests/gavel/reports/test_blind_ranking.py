@@ -34,6 +34,7 @@ def test_a_tie_is_half_a_win_and_what_has_no_score_is_no_loss():
     assert ranking.pairs["base", "hand"].over_seeds.value == pytest.approx(0.625)
     assert ranking.overall["judge"].over_seeds.value == 1.0
     assert (ranking.tasks, ranking.unscored) == (4, 1)
+    assert ranking.unscored_text == "1 attempt unscored (mostly: refused)"
 
 
 def test_who_beats_whom_is_the_same_from_both_sides():
@@ -77,4 +78,4 @@ def test_identical_attempts_about_which_no_judge_was_asked_are_tied():
     same = group(a=None, b=None).model_copy(update={"judgement": GroupJudgement(status="degenerate")})
     ranking = blind_ranking({0: [same, group(a=1.0, b=0.0)]}, ["a", "b"], ["x"])
     assert ranking.pairs["a", "b"].over_seeds.value == 0.75
-    assert ranking.unscored == 0
+    assert (ranking.unscored, ranking.unscored_text) == (0, "")
