@@ -124,8 +124,9 @@ async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_co
         assert {(tuple(turn.prompt_ids), tuple(turn.token_ids), tuple(turn.logprobs)) for turn in turns} <= known
         whole = {tuple(turn.prompt_ids + turn.token_ids) for turn in turns}
         trained = sequences(trajectory)
-        distinct = {(tuple(turn.prompt_ids), tuple(turn.token_ids), tuple(turn.logprobs)) for turn in turns}
-        assert sum(each.trained_tokens for each in trained) == sum(len(token_ids) for _, token_ids, _ in distinct)
+        samples = {turn.sample_id: turn for turn in turns}
+        assert None not in samples
+        assert sum(each.trained_tokens for each in trained) == sum(len(turn.token_ids) for turn in samples.values())
         for each in trained:
             assert all(tuple(each.token_ids[: end + 1]) in whole for end in each.turn_ends.values())
     assert abandoned > 0
