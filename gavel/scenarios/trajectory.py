@@ -12,10 +12,10 @@ import time
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from openai.types.chat.chat_completion import Choice
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import to_jsonable_python
 
 from gavel.llm.types import Message
@@ -63,7 +63,18 @@ class Record(BaseModel):
         return cls.model_validate(json.loads(text))
 
 
-class History(Record):
+class _Conversation(Record):
+    """A record whose conversation cannot be given by the wrong name, which would lose it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_name(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "messages" in given and "messages_and_choices" not in given:
+            raise ValueError("the conversation is messages_and_choices, not messages")
+        return cast("Any", given)
+
+
+class History(_Conversation):
     """A further conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
     messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
@@ -75,7 +86,7 @@ class History(Record):
         return to_messages(self.messages_and_choices)
 
 
-class Trajectory(Record):
+class Trajectory(_Conversation):
     """One attempt of an agent at one task."""
 
     messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])

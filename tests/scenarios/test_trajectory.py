@@ -326,3 +326,9 @@ async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
 async def test_awaiting_a_complete_group_gives_the_group() -> None:
     group = TrajectoryGroup([Trajectory()])
     assert await group is group
+
+
+@pytest.mark.parametrize("kind", [Trajectory, History])
+def test_a_conversation_under_another_name_is_refused_rather_than_lost(kind: type[Trajectory] | type[History]) -> None:
+    with pytest.raises(ValueError, match="the conversation is messages_and_choices, not messages"):
+        kind.model_validate({"messages": [{"role": "user", "content": "hello"}]})

@@ -21,6 +21,8 @@ _REMEDIES = {
     "api_costs": _MEASURE,
     "cli": "Use the command gavel.",
     "costs": _MEASURE,
+    "dev.openai_server": "The endpoint needs no settings.",
+    "dev.validate": _TRAIN,
     "distill": _TRAIN,
     "distributed": _TRAIN,
     "guided_completion": "Ask for the wanted form in the prompt, and let the judge rate it.",
@@ -39,10 +41,12 @@ _REMEDIES = {
     "utils.deploy_model": _DEPLOY,
     "utils.deployment": _DEPLOY,
     "utils.group_aggregate": _MEASURE,
+    "utils.logging": "Use Python's logging.",
     "utils.old_benchmarking": _MEASURE,
     "utils.record_provenance": _MEASURE,
     "utils.s3": "Copy the run directory.",
     "utils.trajectory_logging": "Read trajectories with gavel.TrajectoryStore.",
+    "vllm": 'Sample with LocalBackend(engine="vllm").',
     "vllm_runtime": _TRAIN,
     "weight_transfer": _TRAIN,
 }
@@ -94,6 +98,16 @@ class _Finder(MetaPathFinder, Loader):
         """Nothing: its names are made when they are asked for."""
 
 
+class _LastFinder(MetaPathFinder):
+    """Says where to look for a name that nothing answers for."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        name = fullname.removeprefix(_HERE)
+        if fullname.startswith(_HERE) and not name.rpartition(".")[2].startswith("_"):
+            # Without its `name`, by which `from … import …` would take it for a common one, and say less.
+            raise ModuleNotFoundError(f"art.{name} is not in gavel.compat.art; docs/art.md says what is")
+
+
 def _remedy(part: str) -> str | None:
     """None for what is no such part."""
     names = part.split(".")
@@ -104,3 +118,4 @@ def install() -> None:
     """Makes the parts importable; installing them again does nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())  # before a folder that an earlier version left behind
+        sys.meta_path.append(_LastFinder())

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gavel.llm.types import Message
 from gavel.trainer.serving.capture_book import KEY_PREFIX, CaptureBook, UnknownCapture, current_capture
 from gavel.trainer.serving.captured_trajectory import captured_trajectory
+from gavel.trainer.serving.errors import BadRequest, shown
 from gavel.trainer.serving.sse import refused
 
 _MAX_PATIENCE = 3600.0
@@ -56,17 +57,25 @@ class CaptureApi:
 
     async def _close(self, request: Request) -> Response:
         try:
-            patience = min(max(float(request.query_params.get("patience", 0)), 0.0), _MAX_PATIENCE)
+            patience = _patience(request.query_params.get("patience", "0"))
             capture = await self._captures.close(request.path_params["key"], patience)
         except UnknownCapture as error:
             return _unauthorized(error)
-        except ValueError as error:
+        except BadRequest as error:
             return refused(error)
         trajectory = captured_trajectory(capture.turns)
         if capture.abandoned:
             trajectory.metrics["turns_abandoned"] = capture.abandoned
         content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
         return Response(content, media_type="application/json")
+
+
+def _patience(given: str) -> float:
+    """In seconds. Raises `BadRequest`."""
+    try:
+        return min(max(float(given), 0.0), _MAX_PATIENCE)
+    except ValueError:
+        raise BadRequest(f"patience={shown(given)} is no number", "Give seconds.") from None
 
 
 def _key(headers: Headers) -> str:

@@ -214,7 +214,7 @@ def _tools(given: Any) -> list[Message] | None:
                     "Offer function tools alone.",
                 )
             case {"function": {"name": str(name), **rest}} if name:
-                if not isinstance(rest.get("parameters") or {}, dict):
+                if not isinstance(rest.get("parameters"), dict | None):
                     raise BadRequest(f"the parameters of tool {number} are no object", "Give a JSON schema: {…}.")
                 if not isinstance(rest.get("description") or "", str):
                     raise BadRequest(f"the description of tool {number} is no text", "Give it as text.")

@@ -6,6 +6,7 @@ import pkgutil
 import pytest
 
 import gavel.compat
+from gavel.compat.art import langgraph, mcp
 from gavel.compat.art.errors import NotInGavelError
 
 LATER = [
@@ -35,5 +36,16 @@ def test_every_module_that_is_there_can_be_imported_and_a_misspelt_one_cannot():
     for module in pkgutil.walk_packages(gavel.compat.__path__, "gavel.compat."):
         importlib.import_module(module.name)
     for name in ("locla", "utils.retries", "utilities"):
-        with pytest.raises(ModuleNotFoundError):
+        with pytest.raises(ModuleNotFoundError, match=rf"art\.{name} is not in gavel.compat.art; docs/art.md"):
             importlib.import_module(f"gavel.compat.art.{name}")
+
+
+def test_a_name_that_no_part_has_is_told_with_where_to_look():
+    for line in ("from gavel.compat.art import apo", "from gavel.compat.art.pipeline_trainer import StatusReporter"):
+        with pytest.raises(ImportError, match=r"is not in gavel\.compat\.art; docs/art\.md says what is"):
+            exec(line, {})
+
+
+def test_what_art_defines_in_modules_of_their_own_is_found_there():
+    assert importlib.import_module("gavel.compat.art.langgraph.llm_wrapper").wrap_rollout is langgraph.wrap_rollout
+    assert importlib.import_module("gavel.compat.art.mcp.default_tools").complete_task_tool is mcp.complete_task_tool
