@@ -13,6 +13,10 @@ from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
 
+_ROUNDING = 1e-6
+"""By which a mean of scores may leave [0, 1]."""
+
+
 @dataclass(frozen=True, slots=True)
 class JudgeCall:
     """One answered call to a judge model."""
@@ -32,8 +36,10 @@ class JudgeCall:
 
 
 def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """The groups as a list. Raises `JudgeError` when no member of any has a judge's score."""
+    """The groups as a list. Raises `JudgeError` when no member of any has a judge's score, or one has none in [0, 1]."""
     groups = list(groups)
+    for number, group in enumerate(groups, 1):
+        _check_scores(group, number)
     if not any(member.judgement and member.judgement.score is not None for group in groups for member in group):
         members = sum(len(group) for group in groups)
         raise JudgeError(
@@ -41,6 +47,18 @@ def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
             "Judge them first: gavel score FILE --out judged.jsonl, or Judge.score.",
         )
     return groups
+
+
+def _check_scores(group: TrajectoryGroup, number: int) -> None:
+    """Another program may have written the file: one NaN would make every figure NaN."""
+    for at, member in enumerate(group, 1):
+        judgement = member.judgement or Judgement()
+        for score in (judgement.score, *(vote.score for vote in judgement.votes)):
+            if score is not None and not -_ROUNDING <= score <= 1 + _ROUNDING:
+                raise JudgeError(
+                    f"a judge's score of member {at} of group {number} is {score}, and scores are from 0 to 1.",
+                    "Mend the file, or judge it anew: gavel score FILE --out judged.jsonl.",
+                )
 
 
 def distinct_members(group: TrajectoryGroup) -> list[tuple[Trajectory, Judgement]]:
