@@ -18,5 +18,8 @@ def groups(stored: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
         converted = atropos_group(each.group)
         for reason in converted.left_out:
             losses.add(f"attempt left out: {reason}")
-        if converted.group is not None:
+        losses.attempts += len(converted.left_out)
+        if converted.group is None:
+            losses.groups += 1
+        else:
             yield losses.plain(converted.group.model_dump(mode="json"))

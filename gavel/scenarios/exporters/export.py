@@ -107,9 +107,9 @@ def export_file(
         path = Path(out)
         _check_name(path, form)
         _write(path, passing, form, model, name, losses)
-    summary = (
-        f"wrote {counted(passing.attempts, 'attempt')} of {counted(passing.seen, 'group')} as {TITLES[form]} to {out}"
-    )
+    attempts = counted(passing.attempts - losses.attempts, "attempt")
+    written = counted(passing.seen - losses.groups, "group")
+    summary = f"wrote {attempts} of {written} as {TITLES[form]} to {out}"
     return Exported(summary, [f"left out or changed: {note}" for note in losses.notes()])
 
 

@@ -26,6 +26,10 @@ class Losses:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self.attempts = 0
+        """Left out whole."""
+        self.groups = 0
+        """Of which no attempt is left."""
 
     def add(self, reason: str, number: int = 1) -> None:
         if number:

@@ -1,6 +1,7 @@
 """Groups that Atropos' environments write."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ def test_what_is_read_is_written_as_it_was(tmp_path: Path):
     assert {name: json.loads(line)[name] for name in kept} == {name: GROUP[name] for name in kept}
 
 
+def test_only_what_is_written_is_counted(tmp_path: Path):
+    groups = [group for _ in range(2) for group in read_groups(written(tmp_path, GROUP))]
+    groups[0].trajectories[1].reward = math.nan
+    told = export_file(stored_groups(groups), "atropos", tmp_path / "out.jsonl")
+    assert told.summary.startswith("wrote 3 attempts of 2 groups")
+    assert told.notes == ["left out or changed: 1 × attempt left out: it has no score"]
+
+
 def test_a_member_whose_text_is_one_message_is_read_without_tokens_and_told(tmp_path: Path):
     whole = [[{"role": "user", "content": "<|user|>Go.<|assistant|>first"}], GROUP["messages"][1]]
     reading = read_file(written(tmp_path, GROUP | {"messages": whole}))
@@ -79,4 +88,5 @@ def test_attempts_without_tokens_are_left_out_and_counted(tmp_path: Path):
     source.write_text(json.dumps(plain))
     told = export_file(stored_groups(read_groups(source)), "atropos", tmp_path / "out.jsonl")
     assert any("attempt left out" in note for note in told.notes)
+    assert told.summary.startswith("wrote 0 attempts of 0 groups")
     assert (tmp_path / "out.jsonl").read_text() == ""
