@@ -7,6 +7,7 @@ A run is a directory `<runs>/<project>/<name>/` with a `model.json`, or one of a
 import contextlib
 import fcntl
 import json
+import math
 import time
 import tomllib
 from collections.abc import Iterator
@@ -126,7 +127,8 @@ def _best(rows: list[dict[str, Any]]) -> str:
     score of a step."""
     for split, metric, label in _FIGURES:
         of_split = [row for row in rows if row["split"] == split]
-        values = [(row[metric], row["step"]) for row in of_split if isinstance(row.get(metric), int | float)]
+        numbers = [row for row in of_split if isinstance(row.get(metric), int | float)]
+        values = [(row[metric], row["step"]) for row in numbers if math.isfinite(row[metric])]
         if values:
             value, step = max(values)
             return f"{label} {value:.2f} at step {step}"

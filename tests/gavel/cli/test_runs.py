@@ -38,6 +38,11 @@ def test_a_run_that_reached_its_steps_is_finished_and_has_its_best_figure(tmp_pa
     assert 0 <= run.age < 60
 
 
+def test_a_figure_that_is_no_number_is_not_the_best(tmp_path: Path) -> None:
+    run_of(tmp_path, "one", [float("nan"), 0.9, float("inf")])
+    assert only(tmp_path).best == "success 0.90 at step 1"
+
+
 def test_a_run_that_ended_before_its_steps_is_interrupted_and_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
     directory = run_of(tmp_path, "one", [0.4, 0.5], steps=9)
     with (directory / "metrics.jsonl").open("a") as stream:
