@@ -213,7 +213,8 @@ def compare_runs(directories: Mapping[str, Path], out: Path, *, margin: float, t
     scenario = next(filter(None, map(scenario_of, directories.values())), None)
     cells = [read_cell(name, 0, directory, scenario) for name, directory in directories.items()]
     comparison = compare_cells(cells, " and ".join(directories), out, margin=margin, threshold=threshold)
-    comparison = replace(comparison, planned=False, caveat=_different_tasks(settings))
+    caveats = (_different_tasks(settings), _different_steps(cells))
+    comparison = replace(comparison, planned=False, caveat=" ".join(filter(None, caveats)))
     write_comparison(comparison)
     return comparison
 
@@ -226,6 +227,15 @@ def _different_tasks(settings: Mapping[str, Mapping[str, Any]]) -> str:
         if len(values) > 1:
             return f"The runs had different {what} ({', '.join(sorted(values))}), so their figures differ for that too."
     return ""
+
+
+def _different_steps(cells: Sequence[CellFigures]) -> str:
+    """A sentence where the last evaluations are not of the same step: of a run that goes on, or ended early."""
+    last = {cell.arm: max(cell.success) if cell.success else None for cell in cells}
+    if len({*last.values()}) == 1:
+        return ""
+    each = ", ".join(f"{name}: {'none' if step is None else f'step {step}'}" for name, step in last.items())
+    return f"The runs were last evaluated at different steps ({each}), so their figures differ for that too."
 
 
 def cores() -> int:

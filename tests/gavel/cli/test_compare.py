@@ -90,6 +90,14 @@ def test_runs_of_different_scenarios_are_not_compared_and_different_tasks_are_to
     assert "The runs had different seeds (0, 7)" in told.stdout
 
 
+def test_runs_of_which_one_ended_early_are_told_apart(tmp_path: Path) -> None:
+    for name, steps in {"one": 3, "two": 5}.items():
+        made_run(tmp_path / "runs" / "desk" / name, steps=steps)
+    told = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert told.returncode == 0, told.stderr
+    assert "The runs were last evaluated at different steps (desk/one: step 3, desk/two: step 5)" in told.stdout
+
+
 def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "desk" / "one")
     (tmp_path / "r.txt").write_text("- ends with a message to the customer\n")
