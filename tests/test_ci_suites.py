@@ -169,12 +169,22 @@ def test_a_suite_that_hangs_is_killed_with_its_processes(suites: ModuleType) -> 
 def test_what_every_suite_needs_is_installed_before_the_first_one_starts(
     suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "Makefile").write_text(f"{suites.INSTALL}:\n\t@echo installed\na b:\n\t@echo $@\n")
+    (tmp_path / "Makefile").write_text(f"{suites.INSTALL}:\n\t@echo installed\nlint a b:\n\t@echo $@\n")
     monkeypatch.setattr(suites, "ROOT", tmp_path)
     monkeypatch.setattr(suites, "SUITES", [suites.Suite(name, name, (), 1) for name in ("a", "b")])
     assert suites.main([]) == 0
     made = capfd.readouterr().out.split()
-    assert (made[0], set(made)) == ("installed", {"installed", "a", "b"})
+    assert (made[:2], set(made[2:])) == (["installed", "lint"], {"a", "b"})
+
+
+def test_no_slow_suite_runs_over_what_the_linters_refuse(
+    suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Makefile").write_text(f"{suites.INSTALL}:\nlint:\n\t@exit 1\na:\n\t@echo a suite ran\n")
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    monkeypatch.setattr(suites, "SUITES", [suites.Suite("a", "a", (), 1)])
+    assert suites.main([]) == 1
+    assert "a suite ran" not in capfd.readouterr().out
 
 
 def test_the_table_names_targets_and_paths_that_exist_and_fits_the_time(suites: ModuleType) -> None:

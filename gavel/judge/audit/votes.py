@@ -12,7 +12,6 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
-
 _ROUNDING = 1e-6
 """By which a mean of scores may leave [0, 1]."""
 
@@ -36,7 +35,7 @@ class JudgeCall:
 
 
 def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """The groups as a list. Raises `JudgeError` when no member of any has a judge's score, or one has none in [0, 1]."""
+    """The groups as a list. Raises `JudgeError` where no member of any is judged, or a score is outside [0, 1]."""
     groups = list(groups)
     for number, group in enumerate(groups, 1):
         _check_scores(group, number)

@@ -250,5 +250,5 @@ def test_groups_that_nobody_judged_are_an_error_with_the_remedy() -> None:
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, 7.0, -0.5])
 def test_a_score_that_no_judge_gives_is_an_error_that_names_the_member(score: float) -> None:
-    with pytest.raises(JudgeError, match="of member 2 of group 1 is .*, and scores are from 0 to 1"):
+    with pytest.raises(JudgeError, match=r"of member 2 of group 1 is .*, and scores are from 0 to 1"):
         agreement([judged((0.1, 0.0), (score, 1.0))])
