@@ -23,7 +23,7 @@ from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import Report
 from gavel.trainer.deploy.run_deploy import BEST_BY, deploy_step, described_facts
 from gavel.trainer.engines.protocol import deadline as turn_deadline
-from gavel.trainer.model_spec import ModelSpec, TrainableSpec
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoint_retention import chosen_step, steps_to_keep
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.storage.store import StorageError, open_store, split_place
@@ -266,9 +266,7 @@ class TrainableModel(Model, TrainableSpec):
         key = project or first, name or last
         await asyncio.to_thread(pull_checkpoint, store, place, step, runs_root(runs), key)
         known = await asyncio.to_thread(description, store, place)
-        fields = {field: value for field, value in known.items() if field in TrainableSpec.model_fields}
-        fields.pop("from_checkpoint", None)
-        return cls.model_validate(fields | {"project": key[0], "name": key[1]})
+        return cls.model_validate(described_fields(known) | {"project": key[0], "name": key[1]})
 
     def capture(self, *, patience: float = 60.0) -> Capture:
         """Captures what any client and framework samples inside `async with` as one trajectory with exact tokens.

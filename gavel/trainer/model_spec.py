@@ -3,6 +3,7 @@
 A spec has no methods that reach a backend. `gavel.Model` extends it with the calls that users make.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,9 @@ class TrainableSpec(ModelSpec):
     @classmethod
     def _accept_paths(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
+
+
+def described_fields(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `TrainableSpec` in a run's model.json; not `from_checkpoint`, of which the run has a copy."""
+    names = TrainableSpec.model_fields.keys() - {"from_checkpoint"}
+    return {name: value for name, value in description.items() if name in names}

@@ -25,9 +25,18 @@ from gavel.trainer.backends.remote.batch_file import batch_file
 from gavel.trainer.backends.remote.connection import Connection, canonical, model_path
 from gavel.trainer.backends.remote.fetched_directory import check_target, fetch_directory
 from gavel.trainer.backends.remote.local_adapter import LocalAdapter, local_reference, local_start
-from gavel.trainer.backends.remote.wire import KEY_VARIABLE, URL_VARIABLE, Job, JobState, Kind, ModelState, job_id
+from gavel.trainer.backends.remote.wire import (
+    KEY_VARIABLE,
+    URL_VARIABLE,
+    Job,
+    JobState,
+    KeptRun,
+    Kind,
+    ModelState,
+    job_id,
+)
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
-from gavel.trainer.model_spec import ModelSpec, TrainableSpec
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.export_mark import read_export_mark, taken
 from gavel.trainer.runs.run_directory import run_path, runs_root
 
@@ -74,6 +83,19 @@ class RemoteBackend:
         asked = model.from_checkpoint if isinstance(model, TrainableSpec) else None
         start = await asyncio.to_thread(local_start, asked, runs_root()) if asked else None
         await self._run(model, "register", {"spec": spec, "trainable": trainable}, adapter=start)
+
+    async def find(self, project: str, name: str) -> TrainableSpec:
+        """A run that is kept there, for `export`, `push` and `history`; whoever trains it goes on.
+
+        Nothing is registered or loaded there. Raises `NotRegisteredError` where there is no such run.
+        """
+        run_path(Path(), project, name)
+        kept = KeptRun.model_validate(await asyncio.to_thread(self.connection.get, model_path((project, name))))
+        fields = described_fields(kept.description)
+        spec = TrainableSpec.model_validate(fields | {"project": project, "name": name})
+        steps = kept.checkpoints
+        self._states[spec.key] = ModelState(step=steps[-1] if steps else 0, versions=1, checkpoints=steps)
+        return spec
 
     async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
         reference = await _reference(config)

@@ -222,7 +222,7 @@ class Connection:
             raise Again(fault.message if fault else f"status {status}")
         if fault is not None:
             raise_fault(fault)
-        remedy = "Is it a server of `gavel backend`?"
+        remedy = "Is it a server of `gavel backend`, of the version that is here?"
         if answer.has_redirect_location:
             remedy = "It redirects elsewhere: give the address that it redirects to."
         elif status == 404 and httpx.URL(self.url).path.strip("/"):

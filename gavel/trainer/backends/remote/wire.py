@@ -1,5 +1,6 @@
 """What a client and a server of the remote backend say to each other, as JSON.
 
+    GET   /v1/models/{project}/{name}           KeptRun
     POST  /v1/models/{project}/{name}/jobs      Job -> JobState
     GET   /v1/models/{project}/{name}/jobs/{id} JobState, as server-sent events until it is done
     GET   …/jobs/{id}?now=1                     JobState
@@ -73,6 +74,15 @@ class ModelState(_Wire):
     """Of the base model."""
     limits: str = ""
     """Of its endpoint."""
+
+
+class KeptRun(_Wire):
+    """A run that the server keeps, whether or not a client has registered it."""
+
+    description: dict[str, Any]
+    """Its model.json."""
+    checkpoints: list[int]
+    """Steps, in order."""
 
 
 class Fault(_Wire):

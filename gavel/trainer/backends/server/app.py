@@ -27,6 +27,7 @@ from gavel.trainer.backends.remote.wire import (
     OFFSET_HEADER,
     PROTOCOL,
     Job,
+    KeptRun,
 )
 from gavel.trainer.backends.server.activity import Activity, CountedRequests
 from gavel.trainer.backends.server.guard import HEALTH, Guard, refused
@@ -34,6 +35,7 @@ from gavel.trainer.backends.server.jobs import Jobs, RunningJob, unknown_setting
 from gavel.trainer.backends.server.passthrough import UNBUFFERED, Passthrough
 from gavel.trainer.backends.server.served_files import served_file
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.serving.errors import CLIENT_GONE
 
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
@@ -69,6 +71,10 @@ def create_app(
     async def health() -> dict[str, object]:
         return {"status": "ok", "version": app.version, "protocol": PROTOCOL}
 
+    @app.get("/v1/models/{project}/{name}")
+    async def kept(project: str, name: str) -> KeptRun:
+        return await asyncio.to_thread(jobs.kept((project, name)).kept_run)
+
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
         return _answer(jobs.submit((project, name), job))
@@ -84,12 +90,12 @@ def create_app(
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
-        model = await jobs.loaded((project, name))
-        return JSONResponse(await asyncio.to_thread(backend.history, model.spec, split))
+        rows = await asyncio.to_thread(whole_rows, jobs.kept((project, name)).directory / "metrics.jsonl")
+        return JSONResponse([row for row in rows if split in (None, row["split"])])
 
     @app.get("/v1/models/{project}/{name}/files/{path:path}")
     async def file(project: str, name: str, path: str) -> Response:
-        found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
+        found = await asyncio.to_thread(served_file, jobs.kept((project, name)).directory, path)
         if found is None:
             return refused(
                 404,

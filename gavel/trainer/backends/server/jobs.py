@@ -19,18 +19,27 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
 from gavel.trainer.backends.remote.faults import StepError, UnknownSettingsError, WriterError
-from gavel.trainer.backends.remote.wire import Fault, Job, JobState, ModelState, SentAdapter
+from gavel.trainer.backends.remote.wire import Fault, Job, JobState, KeptRun, Kind, ModelState, SentAdapter
+from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.server.journal import Journal
 from gavel.trainer.backends.server.registrations import Registrations
 from gavel.trainer.backends.server.sent_adapters import SentAdapters
 from gavel.trainer.backends.server.served_files import served_files
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import SftConfig, TrainConfig
-from gavel.trainer.model_spec import ModelSpec, TrainableSpec
-from gavel.trainer.runs.run_directory import RunDirectoryError, run_path
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
+from gavel.trainer.runs.storage.store import open_store
+from gavel.trainer.runs.storage.transfer import push_checkpoint
 
 logger = logging.getLogger(__name__)
 
+_READING: frozenset[Kind] = frozenset({"export", "push"})
+"""Jobs that read the run directory alone: they are any client's, and the model need not be loaded."""
+_DESCRIPTION = "model.json"
+_NAMED = 10
+"""Runs that an error lists."""
 _KEPT = 200
 """Jobs of a model whose ends are remembered; older ones are in its journal."""
 _MEND_THERE = "Mend it on the server, whose log says more, and call again: no step is trained twice."
@@ -72,6 +81,11 @@ class ServedModel:
         """Whether the backend has it."""
         self._journal: Journal | None = None
 
+    def kept_run(self) -> KeptRun:
+        """Raises `RunDirectoryError` where there is no description."""
+        checkpoints = Checkpoints(self.directory / "checkpoints").steps()
+        return KeptRun(description=read_description(self.directory / _DESCRIPTION), checkpoints=checkpoints)
+
     @property
     def journal(self) -> Journal:
         """Of the run directory, which the backend makes."""
@@ -96,6 +110,8 @@ class Jobs:
         """The job, begun unless it was before. Raises `WriterError`, and `NotRegisteredError`."""
         if job.kind == "register":
             model = self._registered(key, job)
+        elif job.kind in _READING:
+            model = self.kept(key)
         else:
             model = self.model(key)
             self._check_writer(model, job)
@@ -125,6 +141,20 @@ class Jobs:
                 )
             self._models[key] = ServedModel(spec, run_path(self._root, *key))
         return self._models[key]
+
+    def kept(self, key: Key) -> ServedModel:
+        """Also one that no client registered, whose run is here. Raises `NotRegisteredError`."""
+        if key not in self._models and self._registrations.spec(key) is None:
+            directory = run_path(self._root, *key)
+            if not (directory / _DESCRIPTION).is_file():
+                there = sorted("/".join(file.parts[-3:-1]) for file in self._root.glob(f"*/*/{_DESCRIPTION}"))
+                raise NotRegisteredError(
+                    f"the backend has no run {'/'.join(key)}", f"It has: {', '.join(there[:_NAMED]) or 'none'}."
+                )
+            fields = described_fields(read_description(directory / _DESCRIPTION))
+            spec = TrainableSpec.model_validate(fields | {"project": key[0], "name": key[1]})
+            self._models[key] = ServedModel(spec, directory)
+        return self.model(key)
 
     async def loaded(self, key: Key) -> ServedModel:
         """The model, ready; it is loaded when an earlier server had it."""
@@ -184,9 +214,11 @@ class Jobs:
         if job.kind == "register":
             await self._register(model, job)
             return {}
+        if job.kind in _READING:
+            return await self._read(model, job)
         self._check_writer(model, job)  # it may have changed while the job waited
         await self._load(model)
-        if job.kind in ("prepare", "pin", "delete_checkpoints", "export", "push"):  # again is as well as once
+        if job.kind in ("prepare", "pin", "delete_checkpoints"):  # again is as well as once
             return await self._perform(model, job)
         journal, split = model.journal, _split(job)
         result = journal.result(job.id)
@@ -270,15 +302,18 @@ class Jobs:
             case "delete_checkpoints":
                 there = set(backend.checkpoints(trained))
                 await backend.delete_checkpoints(trained, [step for step in given["steps"] if step in there])
-            case "export":
-                made = await backend.export(trained, given["form"], given["dtype"], given["step"], None)
-                directory = str(made.resolve().relative_to(model.directory.resolve()))
-                return {"directory": directory, "files": await asyncio.to_thread(served_files, made)}
-            case "push":
-                return {"address": await backend.push(trained, given["address"], given["step"])}
-            case "register":
+            case "register" | "export" | "push":
                 raise AssertionError
         return {}
+
+    async def _read(self, model: ServedModel, job: Job) -> dict[str, Any]:
+        run, given = model.directory, job.arguments
+        if job.kind == "push":
+            store, place = await asyncio.to_thread(open_store, given["address"]), "/".join(model.spec.key)
+            return {"address": await asyncio.to_thread(push_checkpoint, run, given["step"], store, place)}
+        made = await asyncio.to_thread(export_run, run, given["form"], dtype=given["dtype"], step=given["step"])
+        directory = str(made.resolve().relative_to(run.resolve()))
+        return {"directory": directory, "files": await asyncio.to_thread(served_files, made)}
 
     def _groups(self, job: Job) -> list[TrajectoryGroup]:
         return list(TrajectoryStore(self._uploads.found(job.upload or "")))

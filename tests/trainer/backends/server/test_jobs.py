@@ -15,6 +15,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.faults import ProtocolError, StepError, WriterError, WrongKeyError
@@ -24,8 +25,10 @@ from gavel.trainer.backends.server.journal import Journal
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.storage.store import StorageError
 from tests.backend_server import KEY, serving
 from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.deploy.trained_run import make_run
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +95,47 @@ async def test_one_client_alone_changes_a_model_and_another_step_than_the_client
             first._states[old.key] = state.model_copy(update={"step": 7})  # pyright: ignore[reportPrivateUsage]
             with pytest.raises(StepError, match="at step 1, and its client is at step 7"):
                 await old.train([group])
+
+
+async def test_a_client_that_only_reads_a_run_leaves_it_to_the_one_that_trains_it(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")) as url:
+        async with RemoteBackend(url, KEY, patience=20) as trainer, RemoteBackend(url, KEY, patience=20) as reader:
+            model = a_model()
+            await model.register(trainer)
+            group = await a_group(model, 0.0, 1.0)
+            await model.train([group])
+            found = await reader.find("tests", "clerk")
+            assert (found.lora, reader.checkpoints(found), reader.step(found)) == (model.lora, [1], 1)
+            assert [row["step"] for row in reader.history(found, "train")] == [1]
+            await reader.push(found, str(tmp_path / "store"), 1)
+            made = await reader.export(found, "adapter", "auto", None, tmp_path / "here")
+            assert (await model.train([group])).step == 2
+            with pytest.raises(WriterError):
+                await reader.delete_checkpoints(found, [1])
+    assert (tmp_path / "store" / "tests" / "clerk" / "checkpoints" / "000001" / "manifest.json").is_file()
+    assert (made / "adapter_model.safetensors").is_file()
+
+
+async def test_a_run_that_nobody_registered_is_read_and_not_loaded(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    local = LocalBackend(tmp_path)
+    with serving(create_app(local, key=KEY, root=tmp_path)) as url:
+        async with RemoteBackend(url, KEY, patience=20) as backend:
+            found = await backend.find("desk", "clerk")
+            assert backend.checkpoints(found) == [10, 11, 12]
+            made = await backend.export(found, "adapter", "auto", 11, tmp_path / "here")
+            with pytest.raises(StorageError, match="no whole checkpoint of step 9"):
+                await backend.push(found, str(tmp_path / "store"), 9)
+            with pytest.raises(NotRegisteredError, match="no run desk/other") as caught:
+                await backend.find("desk", "other")
+            with pytest.raises(NotRegisteredError, match="is not registered here"):
+                await backend.delete_checkpoints(found, [10])
+            with pytest.raises(NotRegisteredError):
+                local.step(found)
+    assert caught.value.remedy == "It has: desk/clerk."
+    checkpoint = tmp_path / "desk" / "clerk" / "checkpoints" / "000011"
+    weights = "adapter_model.safetensors"
+    assert (made / weights).read_bytes() == (checkpoint / weights).read_bytes()
 
 
 async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_path: Path) -> None:
