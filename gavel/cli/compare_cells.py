@@ -18,7 +18,7 @@ from pathlib import Path
 from gavel.cli.run_file import to_toml
 from gavel.cli.run_paths import paths_seen_from
 from gavel.llm.errors import GavelError, first_error
-from gavel.reports.run_figures import metric_rows
+from gavel.reports.run_figures import read_run
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import run_path
 
@@ -73,7 +73,7 @@ class Cell:
         if not (self.directory / "model.json").is_file():
             return False
         steps = self.config.loop.steps
-        splits = {row["split"] for row in metric_rows(self.directory) if row["step"] == steps}
+        splits = {row["split"] for row in read_run(self.directory).rows if row["step"] == steps}
         return {"train", "held_out"} <= splits
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from gavel.cli.compare_cells import Cell
 from gavel.cli.follower import Follower
-from gavel.reports.run_figures import metric_rows
+from gavel.reports.run_figures import read_run
 
 _SECONDS = 2.0
 """Between two looks at the runs."""
@@ -61,4 +61,4 @@ class StepCount:
 def _finished_steps(cell: Cell) -> int:
     if not (cell.directory / "model.json").is_file():
         return 0
-    return max((int(row["step"]) for row in metric_rows(cell.directory) if row["split"] == "train"), default=0)
+    return max((int(row["step"]) for row in read_run(cell.directory).rows if row["split"] == "train"), default=0)

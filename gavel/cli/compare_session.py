@@ -213,7 +213,7 @@ def compare_runs(directories: Mapping[str, Path], out: Path, *, margin: float, t
     scenario = next(filter(None, map(scenario_of, directories.values())), None)
     cells = [read_cell(name, 0, directory, scenario) for name, directory in directories.items()]
     comparison = compare_cells(cells, " and ".join(directories), out, margin=margin, threshold=threshold)
-    caveats = (_different_tasks(settings), _different_steps(cells))
+    caveats = (comparison.caveat, _different_tasks(settings), _different_steps(cells))
     comparison = replace(comparison, planned=False, caveat=" ".join(filter(None, caveats)))
     write_comparison(comparison)
     return comparison

@@ -30,9 +30,13 @@ def report(
         typer.echo(f"Report: {write_judged_page(read_groups(Path(run), None), Path(run), out)}")
         return
     directory = run_named(run)
+    from gavel.cli.terminal import print_warning
+    from gavel.reports.run_figures import read_run
     from gavel.reports.run_page import write_run_report
 
     typer.echo(f"Report: {write_run_report(directory, out)}")
+    for line in read_run(directory).damage:
+        print_warning(line)
 
 
 app = single_command(report)

@@ -20,7 +20,7 @@ def runs(
     from rich.console import Console
     from rich.table import Table
 
-    from gavel.cli.terminal import plain
+    from gavel.cli.terminal import plain, print_warning
     from gavel.trainer.runs.run_directory import runs_root
     from gavel.trainer.runs.run_listing import read_runs
 
@@ -41,6 +41,9 @@ def runs(
         step = str(run.step) if run.steps is None else f"{run.step}/{run.steps}"
         table.add_row(*map(plain, (run.name, run.state, step, run.best, run.judge, _age(run.age))))
     console.print(table)
+    for run in found:
+        if run.damage:
+            print_warning(run.damage)
 
 
 def _age(seconds: float) -> str:

@@ -92,6 +92,11 @@ def print_error(error: GavelError) -> None:
         console.print(Text(f"       {error.remedy}"), soft_wrap=True)
 
 
+def print_warning(text: str) -> None:
+    """Prints to stderr what does not stop a command."""
+    Console(stderr=True).print(plain(f"warning: {text}", "yellow"), soft_wrap=True)
+
+
 def silence_libraries() -> None:
     """Keeps warnings, logs and progress bars of installed libraries out of the terminal.
 

@@ -5,6 +5,7 @@ import os
 import secrets
 import threading
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
@@ -12,11 +13,13 @@ from urllib.parse import urlencode
 import typer
 
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.terminal import print_warning
 from gavel.extras import need_extra
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.reports.viewer.index import Index
+    from gavel.trainer.runs.run_listing import RunSummary
 
 _UPDATE_SECONDS = 2.0
 """Between two looks for what is new on disk."""
@@ -46,7 +49,7 @@ def view(
     from gavel.reports.viewer.guard import LOOPBACK
     from gavel.reports.viewer.index import Index
     from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.run_listing import RunSummary, read_runs
+    from gavel.trainer.runs.run_listing import read_runs
     from gavel.trainer.serving.listener import address_of, listen
 
     shown = runs_root(directory).resolve()
@@ -57,10 +60,11 @@ def view(
     token = None if host in LOOPBACK else secrets.token_urlsafe(24)
     listener = listen(host, port)
     stopping = threading.Event()
-    reader = threading.Thread(target=_keep_up, args=(index, stopping), daemon=True)
 
-    def list_runs() -> list[RunSummary]:
+    def list_runs() -> "list[RunSummary]":
         return [run for run in read_runs(root) if (root / run.name).is_relative_to(shown)]
+
+    reader = threading.Thread(target=_keep_up, args=(index, list_runs, stopping), daemon=True)
 
     address = address_of(listener, host) + (f"/?{urlencode({'token': token})}" if token else "")
     typer.echo(f"Gavel viewer · {shown} · {address} · Ctrl-C ends it")
@@ -77,8 +81,11 @@ def view(
         reader.join(timeout=10)
 
 
-def _keep_up(index: "Index", stopping: threading.Event) -> None:
-    """Reads what is new until the end; a failure is told, and tried again."""
+def _keep_up(index: "Index", list_runs: "Callable[[], list[RunSummary]]", stopping: threading.Event) -> None:
+    """Tells of damaged runs, then reads what is new until the end; a failure is told, and tried again."""
+    for run in list_runs():
+        if run.damage:
+            print_warning(run.damage)
     told = ""
     while True:
         try:

@@ -22,7 +22,7 @@ from gavel.reports.run_figures import (
     cost_of,
     curve_of,
     measures_of,
-    metric_rows,
+    read_run,
     seconds_of,
 )
 from gavel.reports.seed_statistics import (
@@ -65,6 +65,8 @@ class CellFigures:
     cost_usd: float | None
     """None = not known."""
     seconds: float
+    damage: tuple[str, ...] = ()
+    """What of its files cannot be read, and what to do."""
 
     @property
     def final(self) -> float | None:
@@ -129,7 +131,8 @@ def read_cell(
     arm: str, seed: int, directory: Path, scenario: Scenario | None, *, last: int | None = None
 ) -> CellFigures:
     """The figures of a run, up to the step `last`. Raises `GavelError` where there is none."""
-    rows = [row for row in metric_rows(directory) if last is None or row["step"] <= last]
+    read = read_run(directory)
+    rows = [row for row in read.rows if last is None or row["step"] <= last]
     tasks = curve_of(rows, "held_out", "trajectories")
     scored, by_hand = (curve_of(rows, "train", name) for name in ("judge_score", HAND))
     return CellFigures(
@@ -149,6 +152,7 @@ def read_cell(
         watched=bool(by_hand),
         cost_usd=cost_of(rows),
         seconds=seconds_of(rows).get("whole", 0.0),
+        damage=read.damage,
     )
 
 
@@ -175,6 +179,7 @@ def compare_cells(
         threshold=threshold,
         margin=margin,
         directory=directory,
+        caveat=" ".join(line for cell in cells for line in cell.damage),
     )
 
 

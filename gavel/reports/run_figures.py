@@ -26,6 +26,15 @@ _NO_MEASURES = {"success", "reward", "failed", "trajectories", "exceptions", "st
 
 
 @dataclass(frozen=True, slots=True)
+class RunRows:
+    """The whole rows of a run's metrics.jsonl."""
+
+    rows: list[Row]
+    damage: tuple[str, ...] = ()
+    """What of the run's files cannot be read, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
 class Disagreement:
     """A member that the judge and the hand-written reward place differently in its group."""
 
@@ -47,11 +56,12 @@ class RunAgreement:
     disagreements: list[Disagreement] = field(default_factory=list[Disagreement])
 
 
-def metric_rows(directory: Path) -> list[Row]:
-    """The whole rows of metrics.jsonl. Raises `GavelError` for a directory without a run."""
+def read_run(directory: Path) -> RunRows:
+    """Raises `GavelError` for a directory without a run, and for metrics that cannot be read at all."""
     if not (directory / "model.json").is_file():
         raise GavelError(f"{directory} is no run: it has no model.json.", "`gavel runs` lists the runs.")
-    return whole_rows(directory / "metrics.jsonl")
+    metrics = whole_rows(directory / "metrics.jsonl")
+    return RunRows(metrics.rows, (metrics.damage,) if metrics.damage else ())
 
 
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:

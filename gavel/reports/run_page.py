@@ -21,7 +21,7 @@ from gavel.reports.run_figures import (
     cost_of,
     curve_of,
     left_out_of,
-    metric_rows,
+    read_run,
     seconds_of,
     stored_groups,
     total_of,
@@ -102,7 +102,8 @@ def write_run_report(directory: Path, path: Path | None = None) -> Path:
 
 def render_run(directory: Path) -> str:
     """The page's HTML. Raises `GavelError` for a directory without a run."""
-    rows = metric_rows(directory)
+    read = read_run(directory)
+    rows = read.rows
     attempts = _read_attempts(directory)
     charts = [(title, unit, chart) for title, unit, names in _CHARTS if (chart := _chart(rows, names)) is not None]
     for title, split, metric in _BY_SCENARIO:
@@ -122,6 +123,7 @@ def render_run(directory: Path) -> str:
         iterations=[_iteration_cells(each) for each in iterations_of(rows)],
         written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         step=steps,
+        damage=read.damage,
         charts=charts,
         bins=BINS,
         histogram=[

@@ -92,12 +92,8 @@ class _Pages:
         found = next((run for run in self._list_runs() if run.name == name), None)
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
-        figures = RunFigures([], [], [])
-        if found.state != "unreadable":
-            try:
-                figures = run_figures(self._index.root / name)
-            except (OSError, ValueError) as error:
-                raise GavelError(f"the metrics of {name} cannot be read: {error}", "Look at metrics.jsonl.") from error
+        is_readable = found.state != "unreadable"
+        figures = run_figures(self._index.root / name) if is_readable else RunFigures([], [], [])
         return page(
             request,
             "run.html.j2",

@@ -35,8 +35,8 @@ class RunFigures:
 
 
 def run_figures(directory: Path) -> RunFigures:
-    """From metrics.jsonl; nothing where there is none. Raises OSError and ValueError for one that cannot be read."""
-    rows = whole_rows(directory / "metrics.jsonl")
+    """From metrics.jsonl; nothing where there is none. Raises `MetricsError` for one that cannot be read."""
+    rows = whole_rows(directory / "metrics.jsonl").rows
     training: dict[int, Mapping[str, Any]] = {row["step"]: row for row in rows if row["split"] == "train"}
     evaluations: dict[int, Mapping[str, Any]] = {row["step"]: row for row in rows if row["split"] == "held_out"}
     columns = [name for name in _SHOWN if any(_number(row.get(name)) is not None for row in training.values())]

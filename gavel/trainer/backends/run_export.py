@@ -9,6 +9,7 @@ is whole, and nothing is ever written over; the same export again returns what i
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Generator
@@ -26,6 +27,8 @@ from gavel.trainer.runs.format_version import check_format_version
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import START, RunDirectoryError, read_description
+
+logger = logging.getLogger(__name__)
 
 EXPORTS = "exports"
 _OF_THE_CHECKPOINT = ("manifest.json", "trainer_state")
@@ -174,11 +177,13 @@ def _copy_adapter(checkpoint: Path, directory: Path) -> None:
 
 
 def _card(run: Path, description: dict[str, Any], step: int, kind: str, gap: float) -> str:
-    experiment, metrics = run / "experiment.json", run / "metrics.jsonl"
+    experiment, metrics = run / "experiment.json", whole_rows(run / "metrics.jsonl")
+    if metrics.damage:
+        logger.warning("%s", metrics.damage)
     return model_card(
         description,
         read_description(experiment) if experiment.is_file() else {},
-        whole_rows(metrics),
+        metrics.rows,
         step=step,
         base=source_of(description["base_model"]),
         merged=f"The weights are {kind.removeprefix('merged-')}. On a probe their log-probs differ from those of base "

@@ -1,5 +1,6 @@
 """Deploys a step of a run: finds its checkpoint, and proves with the run's own base what is served."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import read_description
 
+logger = logging.getLogger(__name__)
+
 BEST_BY = "held_out/success"
 Step = int | Literal["latest", "best"]
 
@@ -23,7 +26,10 @@ def facts_of_run(run: Path, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
     description = read_description(run / "model.json")
     checkpoints = Checkpoints(run / "checkpoints")
     saved = [each for each in checkpoints.steps() if checkpoints.is_whole(each)]
-    chosen = chosen_step(saved, whole_rows(run / "metrics.jsonl"), step, best_by)
+    metrics = whole_rows(run / "metrics.jsonl")
+    if step == "best" and metrics.damage:
+        logger.warning("%s", metrics.damage)
+    chosen = chosen_step(saved, metrics.rows, step, best_by)
     if chosen is None or chosen not in saved:
         if step == "best" and saved:
             raise DeployError(

@@ -7,10 +7,12 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.trackers.tracker import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
@@ -19,10 +21,21 @@ Row = dict[str, Any]
 
 _OWN = ("step", "split", "time", "reward", "judge_score", "failed", "trajectories", "exceptions")
 """Reserved columns: a trajectory's own metric of that name is reported as `metric/<name>`."""
+_LISTED = 5
+"""Damaged lines that are named."""
 
 
 class MetricsError(GavelError):
     """The metrics of a run cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRows:
+    """What can be read of a `metrics.jsonl`."""
+
+    rows: list[Row]
+    damage: str = ""
+    """How many rows of which file are lost, and what to do; empty where all can be read."""
 
 
 class MetricsLog:
@@ -95,14 +108,28 @@ class MetricsLog:
         return self._tracker
 
 
-def whole_rows(path: Path) -> list[Row]:
-    """The rows of a `metrics.jsonl` that somebody may be writing: what is no whole row is passed over."""
+def whole_rows(path: Path) -> WholeRows:
+    """The rows of a `metrics.jsonl` that somebody may be writing; none where there is no file.
+
+    A torn last line is passed over in silence, other damaged lines are counted. Raises `MetricsError` for a file that
+    cannot be read at all.
+    """
+    if not path.exists():
+        return WholeRows([])
+    try:
+        *lines, torn = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise MetricsError(f"{path} cannot be read: {error}", "Look at the file.") from error
     rows: list[Row] = []
-    if path.is_file():
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-            with contextlib.suppress(ValueError):
-                rows.append(_row(number, line))
-    return rows
+    damaged: list[int] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(_row(number, line.decode()))
+        except ValueError:
+            damaged.append(number)
+    with contextlib.suppress(ValueError):
+        rows.append(_row(len(lines) + 1, torn.decode()))
+    return WholeRows(rows, _damage(path, damaged))
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -153,13 +180,23 @@ def _row(number: int, line: str) -> Row:
     """Raises `ValueError` for what `MetricsLog.log` did not write."""
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"line {number} is no JSON ({error})") from error
     match row:
         case {"step": int(), "split": str()}:
             return row
         case _:
             raise ValueError(f"line {number} is no row with a step and a split: {line[:80]}")
+
+
+def _damage(path: Path, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
+    listed = ", ".join(map(str, numbers[:_LISTED])) + (", …" if len(numbers) > _LISTED else "")
+    return (
+        f"{counted(len(numbers), 'row')} of {path} cannot be read (line{'s' if len(numbers) > 1 else ''} {listed}): "
+        "what they told is missing here. Restore the file from a copy, if there is one."
+    )
 
 
 def _finite(value: float | int | bool | str) -> float | int | bool | str | None:

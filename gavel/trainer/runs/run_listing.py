@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.runs.format_version import check_format_version
-from gavel.trainer.runs.metrics import whole_rows
+from gavel.trainer.runs.metrics import MetricsError, whole_rows
 from gavel.trainer.runs.run_directory import read_description
 
 _PLACES = ("*/*/model.json", "compare/*/*/model.json")
@@ -46,6 +46,8 @@ class RunSummary:
     judge: str
     age: float
     """Seconds since it last wrote a figure."""
+    damage: str = ""
+    """Which rows of its metrics cannot be read, and what to do; empty where all can."""
 
 
 def read_runs(root: Path) -> Iterator[RunSummary]:
@@ -69,9 +71,10 @@ def _unreadable(directory: Path, name: str, error: Exception) -> RunSummary:
 def _summary(directory: Path, name: str) -> RunSummary:
     model, metrics = directory / "model.json", directory / "metrics.jsonl"
     check_format_version(read_description(model).get("format_version"), str(model))
-    if metrics.exists():
-        metrics.read_text(encoding="utf-8")  # raises for what is no text: another program's, or damaged
-    rows = whole_rows(metrics)
+    read = whole_rows(metrics)
+    rows = read.rows
+    if read.damage and not rows:
+        raise MetricsError(read.damage)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
     steps = _wanted_steps(directory)
     if is_running(directory):
@@ -91,6 +94,7 @@ def _summary(directory: Path, name: str) -> RunSummary:
         best=_best(rows),
         judge=", ".join(map(str, names)).replace("gavel/", "") or "–",
         age=time.time() - written.stat().st_mtime,
+        damage=read.damage,
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel
-from tests.gavel.reports.made_runs import made_run
+from tests.gavel.reports.made_runs import damage_row, made_run
 from tests.limits import HANG_SECONDS
 
 SETTINGS = "--seeds 1 --steps 2 --evaluate-every 1 --tasks 2 --group-size 2 --evaluation-tasks 4 --final-tasks 4"
@@ -57,6 +57,17 @@ def test_existing_runs_are_compared_without_a_claim(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "one - two: +0.00 (1 seed): not shown: one seed has no interval" in done.stdout
     assert (tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html").is_file()
+
+
+def test_damaged_rows_of_a_run_are_told_once_beside_the_figures(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made_run(tmp_path / "runs" / "desk" / name)
+    damage_row(tmp_path / "runs" / "desk" / "two")
+    done = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 0, done.stderr
+    told = "desk/two/metrics.jsonl cannot be read (line 2)"
+    page = tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html"
+    assert (done.stdout + done.stderr).count(told) == page.read_text().count(told) == 1
 
 
 def test_existing_runs_are_ranked_by_a_judge_that_is_not_told_whose_attempts_they_are(tmp_path: Path) -> None:

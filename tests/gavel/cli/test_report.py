@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.forked import gavel
-from tests.gavel.reports.made_runs import made_run
+from tests.gavel.reports.made_runs import damage_row, made_run
 
 
 def test_a_run_is_named_as_it_is_listed_or_by_its_directory(tmp_path: Path) -> None:
@@ -20,6 +20,16 @@ def test_a_run_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     done = gavel("report", "desk/none", cwd=tmp_path)
     assert done.returncode == 1
     assert "there is no run desk/none" in done.stderr
+
+
+def test_damaged_rows_are_told_once_on_the_page_and_on_the_command_line(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "runs" / "desk" / "one")
+    assert not gavel("report", "desk/one", cwd=tmp_path).stderr
+    damage_row(run)
+    done = gavel("report", "desk/one", cwd=tmp_path)
+    assert done.returncode == 0
+    told = "1 row of runs/desk/one/metrics.jsonl cannot be read (line 2)"
+    assert done.stderr.count(told) == (run / "report.html").read_text().count(told) == 1
 
 
 def test_scoring_into_a_file_leaves_the_judge_s_report_beside_it(tmp_path: Path) -> None:

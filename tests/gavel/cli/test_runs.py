@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gavel.cli.runs import app
 from gavel.llm.errors import GavelError
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
+from tests.gavel.reports.made_runs import damage_row
 
 
 def run_of(root: Path, name: str, successes: list[float], steps: int | None = None) -> Path:
@@ -85,7 +86,7 @@ def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Pat
         ("model.json", b"[]", "not a JSON object"),
         ("model.json", b'{"base_model"', "cannot be read"),
         ("model.json", b'{"format_version": 999}', "format version 999"),
-        ("metrics.jsonl", b"\xff\xfe\n", "utf-8"),
+        ("metrics.jsonl", b"\xff\xfe\n", "1 row of"),
         ("metrics.jsonl", None, "directory"),
     ],
 )
@@ -104,6 +105,15 @@ def test_a_run_that_cannot_be_read_is_one_row_with_the_reason_and_the_others_are
     assert found["desk/bad"].state == "unreadable"
     assert reason in found["desk/bad"].best
     assert "unreadable" in CliRunner().invoke(app, [str(tmp_path)]).stdout
+
+
+def test_a_damaged_row_leaves_the_others_and_is_told_below_the_table(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "one", [0.4, 0.9, 0.8])
+    damage_row(run)
+    assert only(tmp_path).best == "success 0.80 at step 2"
+    done = CliRunner().invoke(app, [str(tmp_path)])
+    assert done.stderr.count("1 row of") == 1
+    assert "1 row of" in CliRunner().invoke(app, [str(tmp_path), "--json"]).stdout
 
 
 @pytest.mark.parametrize("file", ["experiment.json", "summary.json", "run.toml"])

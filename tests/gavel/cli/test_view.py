@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from gavel.scenarios.record_format import to_line
+from tests.gavel.reports.made_runs import damage_row
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS
 
@@ -57,6 +58,18 @@ def test_it_shows_runs_and_what_they_add_while_they_go_on(tmp_path: Path) -> Non
     finally:
         ended(process)
     assert list((tmp_path / "cache" / "gavel" / "view").glob("*.sqlite"))
+
+
+def test_damaged_rows_are_told_once_on_the_command_line(tmp_path: Path) -> None:
+    damage_row(run_directory(tmp_path / "runs"))
+    process, address = started(tmp_path)
+    try:
+        with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
+            until(lambda: "4 groups" in client.get(f"{address}/groups").text)
+    finally:
+        ended(process)
+    assert process.stdout is not None
+    assert process.stdout.read().count("metrics.jsonl cannot be read (line 2)") == 1
 
 
 def test_beyond_this_machine_the_address_has_a_token(tmp_path: Path) -> None:

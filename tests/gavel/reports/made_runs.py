@@ -58,6 +58,12 @@ def made_run(
     return directory
 
 
+def damage_row(run: Path) -> None:
+    """Makes the second row of the run's metrics unreadable."""
+    first, second, rest = (run / "metrics.jsonl").read_text().split("\n", 2)
+    (run / "metrics.jsonl").write_text(f"{first}\n{second[:-4]}\n{rest}")
+
+
 def member(score: float, *, hand: float, judged: bool = True) -> Trajectory:
     trajectory = Trajectory(
         messages_and_choices=[{"role": "user", "content": HOSTILE}, choice(HOSTILE)],

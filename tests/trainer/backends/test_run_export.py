@@ -61,6 +61,13 @@ def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> No
     assert "nats" in card
 
 
+def test_a_card_of_damaged_metrics_is_told_of(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write("torn\n")
+    export_run(run)
+    assert "1 row of" in caplog.text
+
+
 def test_an_adapter_is_the_checkpoint_without_the_trainers_state(run: Path) -> None:
     path = export_run(run, "adapter")
     names = {entry.name for entry in path.iterdir()}

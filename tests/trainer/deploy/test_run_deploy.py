@@ -42,6 +42,14 @@ def test_a_step_is_found_by_number_as_the_newest_and_as_the_best(run: Path) -> N
         facts_of_run(run, "best", "val/reward")
 
 
+def test_the_best_step_of_damaged_metrics_is_told_of(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (run / "metrics.jsonl").write_text('{"step": 10, "spl\n{"step": 11, "split": "held_out", "success": 0.1}\n')
+    facts_of_run(run, "latest")
+    assert not caplog.messages
+    assert facts_of_run(run, "best").step == 11
+    assert "1 row of" in caplog.text
+
+
 def test_a_damaged_checkpoint_is_not_deployed(run: Path) -> None:
     (run / "checkpoints" / "000012" / "adapter_model.safetensors").write_bytes(b"torn")
     assert facts_of_run(run, "latest").step == 11

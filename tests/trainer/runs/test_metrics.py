@@ -271,4 +271,22 @@ def test_a_line_that_is_no_row_is_named_in_a_sentence_and_passed_over_by_readers
     with pytest.raises(MetricsError, match=r"cannot be read: line 2 is no") as error:
         open_log(path).rows()
     assert "--fresh" in error.value.remedy
-    assert [row["step"] for row in whole_rows(path)] == [1, 2]
+    read = whole_rows(path)
+    assert [row["step"] for row in read.rows] == [1, 2]
+    assert read.damage.startswith(f"1 row of {path} cannot be read (line 2)")
+
+
+def test_readers_count_damaged_lines_but_not_a_torn_last_one(path):
+    path.write_bytes(b'{"step": 1, "split": "train"}\n\xff\n{"st\n{"step": 4, "split": "train"}\n{"step": 5, "spl')
+    read = whole_rows(path)
+    assert [row["step"] for row in read.rows] == [1, 4]
+    assert "2 rows of" in read.damage
+    assert "(lines 2, 3)" in read.damage
+    path.write_text('{"step": 1, "split": "train"}\n' + "x\n" * 9 + '{"step": 5, "spl')
+    assert "9 rows of" in whole_rows(path).damage
+    assert "(lines 2, 3, 4, 5, 6, …)" in whole_rows(path).damage
+    path.write_text('{"step": 1, "split": "train"}\n{"step": 5, "spl')
+    assert whole_rows(path).damage == ""
+    assert whole_rows(path.with_name("none")).rows == []
+    with pytest.raises(MetricsError, match="cannot be read"):
+        whole_rows(path.parent)

@@ -17,6 +17,7 @@ from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import History, RolloutError
 from gavel.trainer.runs.run_listing import read_runs
 from tests.gavel.reports.html_page import HOSTILE, Page
+from tests.gavel.reports.made_runs import damage_row
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, sampled, store
 
 GROUP = f"/group/{RUN}/trajectories/train/000001.jsonl.zst/0"
@@ -82,6 +83,14 @@ def test_a_run_shows_its_curves_and_steps(client):
     text = shown(client, f"/run/{RUN}")
     assert "Success on held-out tasks" in text
     assert "2 groups whose members all have the same score" in text
+
+
+def test_damaged_rows_are_told_on_the_list_and_on_the_page_of_the_run(client, root):
+    assert "cannot be read" not in shown(client, "/") + shown(client, f"/run/{RUN}")
+    damage_row(root / RUN)
+    for address in ("/", f"/run/{RUN}"):
+        assert shown(client, address).count("metrics.jsonl cannot be read (line 2)") == 1
+    assert "success 0.50 at step 2" in shown(client, f"/run/{RUN}")
 
 
 def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
