@@ -84,8 +84,8 @@ def view(
 def _keep_up(index: "Index", list_runs: "Callable[[], list[RunSummary]]", stopping: threading.Event) -> None:
     """Tells of damaged runs, then reads what is new until the end; a failure is told, and tried again."""
     for run in list_runs():
-        if run.damage:
-            print_warning(run.damage)
+        if told_of_it := run.best if run.state == "unreadable" else run.damage:
+            print_warning(told_of_it)
     told = ""
     while True:
         try:

@@ -19,6 +19,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.loop.evaluation import call_measure
 from gavel.trainer.runs.metrics import whole_rows
+from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
 
 Row = dict[str, Any]
 _SAMPLES = 3
@@ -58,10 +59,11 @@ class RunAgreement:
 
 def read_run(directory: Path) -> RunRows:
     """Raises `GavelError` for a directory without a run, and for metrics that cannot be read at all."""
-    if not (directory / "model.json").is_file():
+    model = directory / "model.json"
+    if not model.is_file():
         raise GavelError(f"{directory} is no run: it has no model.json.", "`gavel runs` lists the runs.")
     metrics = whole_rows(directory / "metrics.jsonl")
-    return RunRows(metrics.rows, (metrics.damage,) if metrics.damage else ())
+    return RunRows(metrics.rows, tuple(filter(None, (_description_damage(model), metrics.damage))))
 
 
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
@@ -167,6 +169,14 @@ def agreement_over_training(directory: Path, scenario: Scenario | None) -> RunAg
             if (tau := mean_kendall_tau(pairs)) is not None:
                 target[step] = tau
     return found
+
+
+def _description_damage(model: Path) -> str:
+    try:
+        read_description(model)
+    except RunDirectoryError as error:
+        return f"{error.message}. The figures do not need it, but the run cannot go on: restore it from a copy."
+    return ""
 
 
 def _furthest(

@@ -59,15 +59,16 @@ def test_existing_runs_are_compared_without_a_claim(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html").is_file()
 
 
-def test_damaged_rows_of_a_run_are_told_once_beside_the_figures(tmp_path: Path) -> None:
+def test_damaged_files_of_runs_are_told_once_beside_the_figures(tmp_path: Path) -> None:
     for name in ("one", "two"):
         made_run(tmp_path / "runs" / "desk" / name)
     damage_row(tmp_path / "runs" / "desk" / "two")
+    (tmp_path / "runs" / "desk" / "one" / "model.json").write_text("[]")
     done = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 0, done.stderr
-    told = "desk/two/metrics.jsonl cannot be read (line 2)"
     page = tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html"
-    assert (done.stdout + done.stderr).count(told) == page.read_text().count(told) == 1
+    for told in ("desk/two/metrics.jsonl cannot be read (line 2)", "desk/one/model.json is not a JSON object"):
+        assert (done.stdout + done.stderr).count(told) == page.read_text().count(told) == 1
 
 
 def test_existing_runs_are_ranked_by_a_judge_that_is_not_told_whose_attempts_they_are(tmp_path: Path) -> None:

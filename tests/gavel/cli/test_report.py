@@ -32,6 +32,17 @@ def test_damaged_rows_are_told_once_on_the_page_and_on_the_command_line(tmp_path
     assert done.stderr.count(told) == (run / "report.html").read_text().count(told) == 1
 
 
+def test_a_damaged_description_is_told_and_the_figures_are_shown(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "runs" / "desk" / "one")
+    (run / "model.json").write_text('{"base_model"')
+    done = gavel("report", "desk/one", cwd=tmp_path)
+    assert done.returncode == 0
+    page = (run / "report.html").read_text()
+    for told in ("runs/desk/one/model.json cannot be read", "restore it from a copy"):
+        assert done.stderr.count(told) == page.count(told) == 1
+    assert "Curves" in page
+
+
 def test_scoring_into_a_file_leaves_the_judge_s_report_beside_it(tmp_path: Path) -> None:
     rows = [
         {

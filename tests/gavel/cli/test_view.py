@@ -60,16 +60,19 @@ def test_it_shows_runs_and_what_they_add_while_they_go_on(tmp_path: Path) -> Non
     assert list((tmp_path / "cache" / "gavel" / "view").glob("*.sqlite"))
 
 
-def test_damaged_rows_are_told_once_on_the_command_line(tmp_path: Path) -> None:
+def test_damaged_files_of_runs_are_told_once_on_the_command_line(tmp_path: Path) -> None:
     damage_row(run_directory(tmp_path / "runs"))
+    (run_directory(tmp_path / "runs", run="desk/lost") / "model.json").write_text("[]")
     process, address = started(tmp_path)
     try:
         with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
-            until(lambda: "4 groups" in client.get(f"{address}/groups").text)
+            until(lambda: "8 groups" in client.get(f"{address}/groups").text)
     finally:
         ended(process)
     assert process.stdout is not None
-    assert process.stdout.read().count("metrics.jsonl cannot be read (line 2)") == 1
+    printed = process.stdout.read()
+    for told in ("metrics.jsonl cannot be read (line 2)", "model.json is not a JSON object"):
+        assert printed.count(told) == 1
 
 
 def test_beyond_this_machine_the_address_has_a_token(tmp_path: Path) -> None:

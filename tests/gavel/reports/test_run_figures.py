@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from gavel.reports.run_figures import agreement_over_training, cost_of, curve_of, metric_rows, total_of
+from gavel.reports.run_figures import agreement_over_training, cost_of, curve_of, read_run, total_of
 from tests.gavel.reports.made_runs import made_run
 
 
 def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
-    rows = metric_rows(made_run(tmp_path / "run"))
+    rows = read_run(made_run(tmp_path / "run")).rows
     assert len(rows) == 9
     assert curve_of(rows, "held_out", "success") == {0: 0.5, 3: 0.9}
     assert total_of(rows, "times", "whole") == 6.0
 
 
 def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
-    rows = metric_rows(made_run(tmp_path / "run"))
+    rows = read_run(made_run(tmp_path / "run")).rows
     assert cost_of(rows) == pytest.approx(0.75)
     del rows[2]["judge/cost_usd"]
     assert cost_of(rows) is None
