@@ -2,14 +2,21 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gavel.cli.backend_url import BackendUrl
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.written_file import write_file
 from gavel.extras import need_extra
 from gavel.llm.errors import GavelError
+
+if TYPE_CHECKING:
+    from gavel.trainer.deploy.adapter_facts import AdapterFacts
+
+    _Checkpoint = tuple[Path, AdapterFacts, dict[str, Any]]
+    """The directory that holds its run's deployments, the adapter, and the run's description."""
 
 
 def deploy(
@@ -33,25 +40,24 @@ def deploy(
     manifest: Annotated[
         Path | None, typer.Option(help="With vllm: write a manifest for KServe there, and deploy nothing.")
     ] = None,
+    backend_url: BackendUrl = None,
 ) -> None:
     """Serve a run's checkpoint at a host, prove what it serves, and say what it costs.
 
     The same command after a crash goes on where it was. `gavel deployments` lists, `gavel undeploy` removes.
+    The adapter of a backend's run is fetched, and deployed from here.
     """
     need_extra("train", "gavel deploy")
-    from gavel.trainer.deploy.run_deploy import deploy_step, facts_of_run
-    from gavel.trainer.runs.named_checkpoint import split_step
-    from gavel.trainer.runs.run_directory import read_description
+    from gavel.trainer.deploy.run_deploy import deploy_step
 
-    directory, step = split_step(run)
-    if best and step is not None:
-        raise GavelError(f"{run} names a step, and --best another", "Leave one of them out.")
-    adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
     options = dict(map(_setting, settings or ()))
+    if backend_url is None:
+        directory, adapter, description = _found_here(run, best, best_by)
+    else:
+        directory, adapter, description = asyncio.run(_fetched(backend_url, run, best, best_by))
     if manifest is not None:
         _write_manifest(manifest, host, directory, adapter, options)
         return
-    description = read_description(directory / "model.json")
     deployed = asyncio.run(
         deploy_step(
             directory,
@@ -67,6 +73,30 @@ def deploy(
     )
     typer.echo(f"{deployed.id}  {deployed.base_url}  {deployed.model_id}")
     typer.echo(deployed.stop_hint, err=True)
+
+
+def _found_here(run: str, best: bool, best_by: str) -> "_Checkpoint":
+    from gavel.cli.kept_run import of_this_machine, one_step
+    from gavel.trainer.deploy.run_deploy import facts_of_run
+    from gavel.trainer.runs.named_checkpoint import split_step
+    from gavel.trainer.runs.run_directory import read_description
+
+    with of_this_machine(run):
+        directory, step = split_step(run)
+    one_step(run, step, best, "--best")
+    adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
+    return directory, adapter, read_description(directory / "model.json")
+
+
+async def _fetched(url: str, run: str, best: bool, best_by: str) -> "_Checkpoint":
+    from gavel.cli.kept_run import one_step, run_at
+    from gavel.trainer.deploy.run_deploy import exported_facts
+
+    async with run_at(url, run) as (backend, model, step):
+        one_step(run, step, best, "--best")
+        asked = "best" if best else "latest" if step is None else step
+        adapter = await exported_facts(backend, model, asked, best_by)
+        return adapter.directory.parents[1], adapter, model.model_dump(mode="json")
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -1,9 +1,11 @@
 """`gavel push`: a run's checkpoint, copied to a store."""
 
+import asyncio
 from typing import Annotated
 
 import typer
 
+from gavel.cli.backend_url import BackendUrl
 from gavel.cli.lazy_commands import single_command
 
 
@@ -13,22 +15,36 @@ def push(
         str,
         typer.Argument(help="s3://bucket/prefix, hf://owner/repository, wandb://entity/project/name, or a directory."),
     ],
+    backend_url: BackendUrl = None,
 ) -> None:
     """Copy a run's checkpoint to a store or a directory; the newest, unless a step is named.
 
-    A push that was cut off goes on where it was. A checkpoint counts there when all of it has arrived.
+    A push that was cut off goes on where it was. A checkpoint counts there when all of it has arrived. That of a
+    backend is pushed from there, with the credentials of there.
     """
+    from gavel.cli.kept_run import of_this_machine
     from gavel.trainer.runs.named_checkpoint import NamedCheckpointError, find_checkpoint
     from gavel.trainer.runs.run_directory import runs_root
     from gavel.trainer.runs.storage.store import open_store
     from gavel.trainer.runs.storage.transfer import push_checkpoint
 
-    found = find_checkpoint(run, runs_root())
+    if backend_url is not None:
+        typer.echo(asyncio.run(_push_at(backend_url, run, address)))
+        return
+    with of_this_machine(run):
+        found = find_checkpoint(run, runs_root())
     if found.parent.name != "checkpoints":
         raise NamedCheckpointError(f"{found} is the adapter of no run", "Name a run as `gavel runs` lists it.")
     directory = found.parent.parent
     place = f"{directory.parent.name}/{directory.name}"
     typer.echo(push_checkpoint(directory, int(found.name), open_store(address), place))
+
+
+async def _push_at(url: str, run: str, address: str) -> str:
+    from gavel.cli.kept_run import run_at
+
+    async with run_at(url, run) as (backend, model, step):
+        return await backend.push(model, address, backend.step(model) if step is None else step)
 
 
 app = single_command(push)

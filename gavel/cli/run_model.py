@@ -5,11 +5,11 @@ Imports torch; commands import it only when they run.
 
 from pathlib import Path
 
+from gavel.cli.kept_run import remote_backend
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBackend
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, RunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
@@ -37,10 +37,8 @@ async def opened_backend(
     backend: BackendConfig, config: RunConfig | EvolveRunConfig, path: str | None = None
 ) -> LocalBackend | RemoteBackend:
     """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
-    if backend.url is not None and backend.url.startswith(CLUSTER_SCHEME):
-        return await SkyPilotBackend.attach(backend.url.removeprefix(CLUSTER_SCHEME))
     if backend.url is not None:
-        return RemoteBackend(backend.url)
+        return await remote_backend(backend.url)
     return LocalBackend(
         path,
         engine=backend.engine,

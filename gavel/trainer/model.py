@@ -19,9 +19,8 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import Report
-from gavel.trainer.deploy.run_deploy import BEST_BY, deploy_step, described_facts
+from gavel.trainer.deploy.run_deploy import BEST_BY, deploy_step, exported_facts
 from gavel.trainer.engines.protocol import deadline as turn_deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoint_retention import chosen_step, steps_to_keep
@@ -228,16 +227,11 @@ class TrainableModel(Model, TrainableSpec):
         what is done and what it costs. `options` are those of the host; keys come from the environment. The same call
         after a crash goes on where it was. Raises `DeployError`.
         """
-        chosen = self._chosen_step(step, best_by)
-        if not chosen:
-            raise DeployError(f"{self.name} has no checkpoint that is {step}", "Train a step, or name another step.")
-        adapter = await self.backend.export(self, "adapter", "auto", chosen, None)
-        description = self.model_dump(mode="json", include=set(TrainableSpec.model_fields))
-        facts = await asyncio.to_thread(described_facts, adapter, description, chosen)
+        facts = await exported_facts(self.backend, self, step, best_by)
         return await deploy_step(
-            adapter.parents[1],
+            facts.directory.parents[1],
             facts,
-            description,
+            self.model_dump(mode="json", include=set(TrainableSpec.model_fields)),
             host,
             wait=wait,
             smoke_test=smoke_test,

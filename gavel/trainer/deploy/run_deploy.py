@@ -1,15 +1,18 @@
 """Deploys a step of a run: finds its checkpoint, and proves with the run's own base what is served."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from gavel.trainer.backends.protocol import Backend
 from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
 from gavel.trainer.deploy.deploy import deploy
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import Report
+from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.checkpoint_retention import chosen_step
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.metrics import whole_rows
@@ -40,6 +43,28 @@ def facts_of_run(run: Path, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
             f"{run} has no whole checkpoint of {what}", f"It has: {', '.join(map(str, saved)) or 'none'}."
         )
     return described_facts(checkpoints.path(chosen), description, chosen)
+
+
+async def exported_facts(backend: Backend, model: TrainableSpec, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
+    """The checkpoint of a step of a backend's run, exported into `exports` of the run's directory on this machine.
+
+    Raises `DeployError` where there is none.
+    """
+    rows = backend.history(model) if step == "best" else []
+    saved = backend.checkpoints(model)
+    chosen = chosen_step(saved, rows, step, best_by)
+    if chosen is None and saved:
+        raise DeployError(
+            f"no checkpoint of {model.name} has a value of {best_by}",
+            "Name another with best_by (--best-by), or a step.",
+        )
+    if chosen is None or chosen not in saved:
+        what = f"step {step}" if isinstance(step, int) else "any step"
+        raise DeployError(
+            f"{model.name} has no checkpoint of {what}", f"It has: {', '.join(map(str, saved)) or 'none'}."
+        )
+    directory = await backend.export(model, "adapter", "auto", chosen, None)
+    return await asyncio.to_thread(described_facts, directory, model.model_dump(), chosen)
 
 
 def described_facts(directory: Path, description: Mapping[str, Any], step: int) -> AdapterFacts:

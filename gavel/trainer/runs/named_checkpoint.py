@@ -24,11 +24,15 @@ class NamedCheckpointError(GavelError):
     """No whole checkpoint has this name."""
 
 
+class NamedRunError(NamedCheckpointError):
+    """No run has this name."""
+
+
 def find_checkpoint(named: str, root: Path) -> Path:
     """The absolute directory of the adapter; `root` is where runs are kept. Raises `NamedCheckpointError`."""
     place, step = _place(named, root)
     if place is None:
-        raise NamedCheckpointError(f"there is no run and no directory {named!r}", _HOW)
+        raise NamedRunError(f"there is no run and no directory {named!r}", _HOW)
     if (place / _ADAPTER).is_file():
         if step is not None:
             raise NamedCheckpointError(f"{str(place)!r} is one checkpoint, so it has no step {step}", "Leave @ out.")
@@ -40,7 +44,7 @@ def find_checkpoint(named: str, root: Path) -> Path:
             f"{str(place)!r} is a whole model, not an adapter", f"Train it as the base model: --model {place}"
         )
     if not (place / "model.json").is_file():
-        raise NamedCheckpointError(f"{str(place)!r} is neither a run nor an adapter: it has no {_ADAPTER}", _HOW)
+        raise NamedRunError(f"{str(place)!r} is neither a run nor an adapter: it has no {_ADAPTER}", _HOW)
     checkpoints = Checkpoints(place / "checkpoints")
     if step is None:
         step = checkpoints.latest()
@@ -57,11 +61,11 @@ def names_something(named: str, root: Path) -> bool:
 
 
 def split_step(named: str, root: Path | None = None) -> tuple[Path, int | None]:
-    """The directory of a run, and the step that is named with it, if one is. Raises `NamedCheckpointError`."""
-    place, step = _place(named, runs_root(root))
-    if place is None or not (place / "model.json").is_file():
-        raise NamedCheckpointError(f"there is no run {named!r}", "Name one as `gavel runs` lists it: desk/clerk@12.")
-    return place, step
+    """The directory of a run, and the step that is named with it, if one is. Raises `NamedRunError`."""
+    for place, step in _places(named, runs_root(root)):
+        if (place / "model.json").is_file():
+            return place, step
+    raise NamedRunError(f"there is no run {named!r}", "Name one as `gavel runs` lists it: desk/clerk@12.")
 
 
 def names_checkpoint(named: str, directory: Path, root: Path) -> bool:
@@ -75,15 +79,17 @@ def names_checkpoint(named: str, directory: Path, root: Path) -> bool:
 
 
 def _place(named: str, root: Path) -> tuple[Path | None, int | None]:
+    return next(iter(_places(named, root)), (None, None))
+
+
+def _places(named: str, root: Path) -> list[tuple[Path, int | None]]:
+    """The directories that may be meant, the likeliest first."""
     head, at, tail = named.rpartition("@")
     names: list[tuple[str, int | None]] = [(named, None)]
     if at and head and tail.isdecimal():
         names.append((head, int(tail)))
-    for name, step in names:
-        for place in (Path(name), root / name):
-            if name and place.is_dir():
-                return Path(os.path.abspath(place)), step
-    return None, None
+    places = [(place, step) for name, step in names if name for place in (Path(name), root / name)]
+    return [(Path(os.path.abspath(place)), step) for place, step in places if place.is_dir()]
 
 
 def _whole(checkpoints: Checkpoints, step: int) -> Path:
