@@ -7,6 +7,7 @@ GET  /v1/models/{project}/{name}/files/{path}      of a checkpoint or an export,
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -37,6 +38,8 @@ from gavel.trainer.backends.server.served_files import served_file
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.serving.errors import CLIENT_GONE
+
+logger = logging.getLogger(__name__)
 
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
@@ -90,8 +93,10 @@ def create_app(
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
-        rows = await asyncio.to_thread(whole_rows, jobs.kept((project, name)).directory / "metrics.jsonl")
-        return JSONResponse([row for row in rows if split in (None, row["split"])])
+        metrics = await asyncio.to_thread(whole_rows, jobs.kept((project, name)).directory / "metrics.jsonl")
+        if metrics.damage:
+            logger.warning("%s", metrics.damage)
+        return JSONResponse([row for row in metrics.rows if split in (None, row["split"])])
 
     @app.get("/v1/models/{project}/{name}/files/{path:path}")
     async def file(project: str, name: str, path: str) -> Response:
