@@ -29,7 +29,7 @@ from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterErr
 from gavel.reports.viewer.group_page import group_view
 from gavel.reports.viewer.guard import Guard
 from gavel.reports.viewer.html import asset, group_address, page
-from gavel.reports.viewer.index import Index, NoSuchGroup
+from gavel.reports.viewer.index import Index, NoSuchGroup, place_of
 from gavel.reports.viewer.run_figures import RunFigures, run_figures
 from gavel.reports.viewer.vote_record import cassette_of, read_vote
 from gavel.scenarios.trajectory import Trajectory
@@ -100,6 +100,7 @@ class _Pages:
             run=found,
             figures=figures,
             splits=self._index.choices("split", name),
+            problems=[(path, why) for path, why in self._index.problems() if place_of(path).run == name],
             **self._live(found.state == "running"),
         )
 

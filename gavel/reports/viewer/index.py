@@ -10,6 +10,7 @@ anew. The database can be deleted at any time.
 """
 
 import json
+import logging
 import os
 import random
 import sqlite3
@@ -28,7 +29,9 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.record_format import check_version, from_row
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 
-_FORMAT = 1
+logger = logging.getLogger(__name__)
+
+_FORMAT = 2
 _STORE = ".jsonl.zst"
 _LINES = ".jsonl"
 _BEGINNING = b'{"format_version":'
@@ -110,6 +113,7 @@ class Index:
         self._read_to_end: dict[str, tuple[int, int]] = {}
         """Size and time of change of each file when it was read to its end: one that stays so is not read again, though
         its end may be an unfinished record."""
+        self._told: set[str] = set()
         self._database = database
         self._updating = threading.Lock()
         try:
@@ -224,7 +228,7 @@ class Index:
             return dict(connection.execute("SELECT run, count(*) FROM groups GROUP BY run"))
 
     def problems(self) -> list[tuple[str, str]]:
-        """Files that could not be read, with the reason."""
+        """Files that could not be read, or not whole, with the reason."""
         with self._connection() as connection:
             found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
         return [*found, *((os.fsencode(path).decode("utf-8", "replace"), _NO_TEXT) for path in self._unnamed)]
@@ -258,11 +262,22 @@ class Index:
                     self.progress = Progress(done + end - begin, everything)
                     if stop():
                         return
+            if end < size:
+                problem = (
+                    f"its last {size - end:,} bytes are no whole record: being written, left by a kill, or damaged"
+                )
         except GavelError as error:
-            problem, end = error.message, size  # it is looked at again when it changes
+            problem = f"{error.message}. {error.remedy}"
+            self._warn(problem)
         self._read_to_end[path] = state
         connection.execute("UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, size, problem, id))
         connection.commit()
+
+    def _warn(self, sentence: str) -> None:
+        """Once for each sentence; of an unfinished end the store itself warns."""
+        if sentence not in self._told:
+            self._told.add(sentence)
+            logger.warning("%s", sentence)
 
     @contextmanager
     def _connection(self) -> Generator[sqlite3.Connection]:

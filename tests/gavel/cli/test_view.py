@@ -60,18 +60,24 @@ def test_it_shows_runs_and_what_they_add_while_they_go_on(tmp_path: Path) -> Non
     assert list((tmp_path / "cache" / "gavel" / "view").glob("*.sqlite"))
 
 
-def test_damaged_files_of_runs_are_told_once_on_the_command_line(tmp_path: Path) -> None:
+def test_damaged_files_are_told_once_on_the_command_line(tmp_path: Path) -> None:
     damage_row(run_directory(tmp_path / "runs"))
     (run_directory(tmp_path / "runs", run="desk/lost") / "model.json").write_text("[]")
+    store(tmp_path / "runs", 3).path.write_bytes(b"no zstd at all")
     process, address = started(tmp_path)
     try:
         with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
             until(lambda: "8 groups" in client.get(f"{address}/groups").text)
+            until(lambda: "is not shown whole" in client.get(address).text)
     finally:
         ended(process)
     assert process.stdout is not None
     printed = process.stdout.read()
-    for told in ("metrics.jsonl cannot be read (line 2)", "model.json is not a JSON object"):
+    for told in (
+        "metrics.jsonl cannot be read (line 2)",
+        "model.json is not a JSON object",
+        "000003.jsonl.zst is no trajectory store",
+    ):
         assert printed.count(told) == 1
 
 

@@ -93,6 +93,17 @@ def test_damaged_rows_are_told_on_the_list_and_on_the_page_of_the_run(client, ro
     assert "success 0.50 at step 2" in shown(client, f"/run/{RUN}")
 
 
+def test_a_damaged_file_of_trajectories_is_told_on_the_list_and_on_the_page_of_its_run(root, tmp_path):
+    run_directory(root, run="desk/other")
+    store(root, 2).path.write_bytes(b"no zstd at all")
+    index = Index(root, tmp_path / "index.sqlite")
+    index.update()
+    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+        told = "000002.jsonl.zst is no trajectory store"
+        for address, times in (("/", 1), (f"/run/{RUN}", 1), ("/run/desk/other", 0)):
+            assert shown(client, address).count(told) == times
+
+
 def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
     text = shown(client, GROUP)
     for part in ("I am done.", "Mended it.", "0.90", "± 0.05", "because", "no success", "look", "a lamp", "at step 2"):

@@ -127,6 +127,40 @@ def test_a_damaged_file_is_a_problem_with_its_reason_and_the_others_are_shown(in
     assert index.counts() == {RUN: 4}
 
 
+def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restored(index, root, caplog):
+    file = store(root, 3).path
+    store(root, 3).extend(group(member(f"number {n}", 0.5, task=f"x{n}")) for n in range(3))
+    whole = file.read_bytes()
+    first, second, _ = (row.end for row in store(root, 3).rows_from(0))
+    file.write_bytes(flipped(whole, (first + second) // 2))
+    for _ in range(3):
+        index.update()
+    assert index.counts() == {RUN: 5}
+    ((path, problem),) = index.problems()
+    assert path.endswith("000003.jsonl.zst")
+    assert f"damaged at byte {first}" in problem
+    assert "Restore it" in problem
+    assert caplog.text.count("000003.jsonl.zst is damaged at byte") == 1
+    file.write_bytes(whole)
+    os.utime(file, ns=(0, 0))  # whatever the clock's steps
+    index.update()
+    assert index.problems() == []
+    assert index.counts() == {RUN: 7}
+
+
+def test_a_damaged_last_record_is_a_problem_though_it_could_be_an_unfinished_one(index, root):
+    store(root, 3).append(group(member("the only one", 0.5)))
+    alone = store(root, 3).path.read_bytes()
+    store(root, 3).path.write_bytes(flipped(alone, len(alone) // 2))
+    index.update()
+    ((_, problem),) = index.problems()
+    assert f"its last {len(alone):,} bytes are no whole record" in problem
+
+
+def flipped(content, at):
+    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
+
 def test_a_group_that_changed_under_the_index_is_an_error_not_another_group(index, root):
     os.truncate(store(root, 1).path, 10)
     with pytest.raises(StoreError):
