@@ -54,11 +54,19 @@ def backend(
     from gavel.trainer.backends.server.serve import serve
     from gavel.trainer.config import EngineChoice, VllmSettings
     from gavel.trainer.distributed import join, launched
+    from gavel.trainer.engines.vllm_launch import check_startable
     from gavel.trainer.learner.replicas import follow_leader
     from gavel.trainer.runs.run_directory import runs_root
+    from gavel.trainer.runs.trackers.tracker import chosen_tracker
 
     if engine not in ("transformers", "vllm"):
         raise typer.BadParameter("transformers or vllm", param_hint="--engine")
+    sampler: EngineChoice = "transformers"
+    if engine == "vllm" or vllm_url or vllm_replicas:
+        settings = {"urls": tuple(vllm_url or ()), "replicas": vllm_replicas or 1}
+        sampler = validated(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
+        check_startable(sampler)
+    chosen_tracker(tracker)  # these are refused now, not when the first client registers a model
     if launched():
         world = join()  # now: the processes meet before the first client comes
         if world.rank:
@@ -66,10 +74,6 @@ def backend(
     given = os.environ.get("GAVEL_BACKEND_KEY")  # no option: a command line is seen by every user of the machine
     key = checked_key(given) if given else secrets.token_urlsafe(24)
     root = runs_root(runs)
-    sampler: EngineChoice = "transformers"
-    if engine == "vllm" or vllm_url or vllm_replicas:
-        settings = {"urls": tuple(vllm_url or ()), "replicas": vllm_replicas or 1}
-        sampler = validated(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
     local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions, tracker=tracker)
 
     def announce(url: str) -> None:

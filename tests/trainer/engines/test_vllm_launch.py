@@ -1,5 +1,6 @@
 """How several servers are started: each on a GPU of its own."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.engines.vllm_launch import Served, _devices, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, _devices, check_startable, vllm_engine
 
 SERVED = Served("org/base", torch.float32, "cuda", rank=8, slots=4, max_context=64, versions=1)
 
@@ -54,3 +55,37 @@ def test_each_replica_sees_its_gpu_alone_and_has_a_port_and_a_log_of_its_own(
         ("3", "vllm-logs/1.log"),
     ]
     assert len({url for _, url, _ in started}) == 2
+
+
+def an_interpreter(directory: Path, *, found: str) -> str:
+    """Python without packages, and with the module `found`."""
+    (directory / "modules" / found).mkdir(parents=True)
+    (directory / "modules" / found / "__init__.py").touch()
+    script = directory / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={directory}/modules exec {sys.executable} -S "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_servers_that_cannot_be_started_here_are_told_before_any_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    without = an_interpreter(tmp_path / "without", found="another")
+    with pytest.raises(EngineError, match=f"{without} cannot start vLLM: it has no module vllm") as error:
+        check_startable(VllmSettings(python=without))
+    assert "GAVEL_VLLM_PYTHON" in error.value.remedy
+    with pytest.raises(EngineError, match="there is no interpreter /no/such/python"):
+        check_startable(VllmSettings(python="/no/such/python"))
+    (tmp_path / "broken").write_text("no program")
+    (tmp_path / "broken").chmod(0o755)
+    with pytest.raises(EngineError, match="broken cannot start vLLM"):
+        check_startable(VllmSettings(python=str(tmp_path / "broken")))
+    with_it = an_interpreter(tmp_path / "with", found="vllm")
+    check_startable(VllmSettings(python=with_it, replicas=4))
+    with pytest.raises(EngineError, match="5 replicas of vLLM need a GPU each, and there are 4"):
+        check_startable(VllmSettings(python=with_it, replicas=5))
+
+
+def test_servers_that_run_already_need_no_vllm_here() -> None:
+    check_startable(VllmSettings(urls=("http://gpu-1:8000",), python="/no/such/python"))
