@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from gavel.cli.compare_blind import blind_judge
 from gavel.cli.compare_cells import Cell
 from gavel.cli.compare_progress import StepCount
 from gavel.cli.compare_session import cores, folder_of, plan_cells, rank_runs, run_comparison
+from gavel.cli.figure_table import print_figures
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import plain
 from gavel.cli.wait_display import WaitDisplay
@@ -95,28 +95,26 @@ class _After:
 def print_comparison(comparison: Comparison) -> None:
     """The table, the statements about judge and hand (all, where these are not compared), and the report's path."""
     console = Console()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", overflow="fold")
-    for heading in (
-        "held-out success",
-        f"steps to {comparison.threshold:.2f}",
-        "reward's gap to success",
-        "cost, USD",
-        "time",
-    ):
-        table.add_column(heading, justify="right")
-    for arm in comparison.arms:
-        gap = signed(arm.hacking_gap.value)
-        row = (arm.name, with_interval(arm.final), steps_text(arm), gap, cost_text(arm), duration(arm.seconds))
-        table.add_row(*map(plain, row))
-    console.print(table)
+    steps = f"steps to {comparison.threshold:.2f}"
+    rows = [
+        (
+            arm.name,
+            with_interval(arm.final),
+            steps_text(arm),
+            signed(arm.hacking_gap.value),
+            cost_text(arm),
+            duration(arm.seconds),
+        )
+        for arm in comparison.arms
+    ]
+    print_figures(console, ("", "held-out success", steps, "reward's gap to success", "cost, USD", "time"), rows)
     if comparison.before:
-        console.print(_measures(comparison))
+        _print_measures(console, comparison)
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.cells):
             console.print(plain(f"Alarms, trained on {arm.name}: {alarms_text(arm)}"), soft_wrap=True)
     if comparison.blind is not None:
-        console.print(_ranking(comparison.blind))
+        _print_ranking(console, comparison.blind)
         judges = ", ".join(comparison.blind.judges)
         cost = f", {comparison.blind.cost}" if comparison.blind.cost else ""
         unscored = comparison.blind.unscored_text
@@ -136,30 +134,24 @@ def print_comparison(comparison: Comparison) -> None:
     console.print(plain(f"Report: {report}"), soft_wrap=True)
 
 
-def _ranking(blind: BlindRanking) -> Table:
+def _print_ranking(console: Console, blind: BlindRanking) -> None:
     """How often the attempts of each row beat those of the others."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("wins, ranked blind", overflow="fold")
-    table.add_column("against all", justify="right")
-    for name in blind.contenders:
-        table.add_column(plain(name), justify="right", overflow="fold")
-    for name in blind.contenders:
-        against = (blind.beats(name, other) for other in blind.contenders)
-        cells = (name, blind.overall[name].text, *("–" if rate is None else rate.text for rate in against))
-        table.add_row(*map(plain, cells))
-    return table
+    rows = [
+        (
+            name,
+            blind.overall[name].text,
+            *("–" if rate is None else rate.text for rate in (blind.beats(name, other) for other in blind.contenders)),
+        )
+        for name in blind.contenders
+    ]
+    print_figures(console, ("wins, ranked blind", "against all", *blind.contenders), rows)
 
 
-def _measures(comparison: Comparison) -> Table:
+def _print_measures(console: Console, comparison: Comparison) -> None:
     """What held-out attempts are like before training and after it, by reward."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("held-out attempts", overflow="fold")
-    for name in comparison.before:
-        table.add_column(plain(name.replace("_", " ")), justify="right")
-    for label, found in (
-        ("before training", comparison.before),
-        *((arm.name, arm.measures) for arm in comparison.arms),
-    ):
-        values = (with_interval(found[name]) if name in found else "–" for name in comparison.before)
-        table.add_row(*map(plain, (label, *values)))
-    return table
+    named = {"before training": comparison.before, **{arm.name: arm.measures for arm in comparison.arms}}
+    rows = [
+        (label, *(with_interval(found[name]) if name in found else "–" for name in comparison.before))
+        for label, found in named.items()
+    ]
+    print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), rows)

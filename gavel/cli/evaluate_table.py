@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from gavel.cli.figure_table import print_figures
 from gavel.cli.terminal import plain
 from gavel.llm.counted import counted
 from gavel.reports.model_table import ModelTable, cost_text
@@ -33,20 +34,17 @@ def print_model_table(console: Console, table: ModelTable) -> None:
 
 def _print_models(console: Console, table: ModelTable, heading: str) -> None:
     console.print(plain(f"{heading} (95 % intervals)"))
-    grid = Table(box=None, pad_edge=False, header_style="")
-    grid.add_column("", overflow="fold")
     several, known = table.samples > 1, any(row.success.tasks for row in table.rows)
     headings = [*(["success"] if known else []), *([f"pass@{table.samples}"] if several and known else [])]
     headings += ["judge", "wins"] if table.judges else []
-    for name in (*headings, "USD"):
-        grid.add_column(name, justify="right", no_wrap=True)
+    rows: list[list[str]] = []
     for row in table.rows:
         cells = [row.success.short()] if known else []
         if several and known:
             cells.append(row.pass_at[table.samples].short() if table.samples in row.pass_at else "–")
         cells += [row.score.short(), row.wins.short()] if table.judges else []
-        grid.add_row(*map(plain, (row.name, *cells, cost_text(row.cost_usd))))
-    console.print(grid)
+        rows.append([row.name, *cells, cost_text(row.cost_usd)])
+    print_figures(console, ["", *headings, "USD"], rows)
 
 
 def _print_figures(console: Console, table: ModelTable, heading: str) -> None:
@@ -71,20 +69,14 @@ def _print_figures(console: Console, table: ModelTable, heading: str) -> None:
 def print_scenario_table(console: Console, table: ScenarioTable) -> None:
     """A row for each model: its success on each scenario (the judge's score where success is not known), the mean over
     scenarios, US dollars and the seconds of an episode. Then what could not be evaluated, and the report."""
-    grid = Table(box=None, pad_edge=False, header_style="")
-    grid.add_column("", overflow="fold")
-    for each in table.tables:
-        grid.add_column(
-            plain(f"{each.scenario}{' (judge)' if by_judge(each) else ''}"), justify="right", overflow="fold"
-        )
+    headings = [f"{each.scenario}{' (judge)' if by_judge(each) else ''}" for each in table.tables]
     several = sum(not by_judge(each) for each in table.tables) > 1
-    for name in (*(["mean"] if several else []), "USD", "an episode"):
-        grid.add_column(name, justify="right", no_wrap=True)
+    lines: list[list[str]] = []
     for name in table.models:
         rows = [table.row(each, name) for each in table.tables]
         cells = [figure(row).short() for row in rows] + ([table.mean(name).short()] if several else [])
-        grid.add_row(*map(plain, (name, *cells, cost_text(table.cost(name)), seconds_of(*rows))))
-    console.print(grid)
+        lines.append([name, *cells, cost_text(table.cost(name)), seconds_of(*rows)])
+    print_figures(console, ["", *headings, *(["mean"] if several else []), "USD", "an episode"], lines)
     for name, reason in table.failed.items():
         console.print(plain(f"{name} was not evaluated: {reason}"), soft_wrap=True)
     console.print(plain(f"Report: {table.directory / 'report.html'}"), soft_wrap=True)

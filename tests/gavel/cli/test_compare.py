@@ -59,6 +59,16 @@ def test_existing_runs_are_compared_without_a_claim(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html").is_file()
 
 
+def test_a_narrow_terminal_has_every_figure_whole(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made_run(tmp_path / "runs" / "desk" / name)
+    done = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs", COLUMNS="40")
+    assert done.returncode == 0, done.stderr
+    assert "…" not in done.stdout
+    for figure in ("held-out success: 0.90", "steps to 0.80: 3", "reward's gap to success: +0.67", "cost, USD: 0.75"):
+        assert done.stdout.count(figure) == 2
+
+
 def test_damaged_files_of_runs_are_told_once_beside_the_figures(tmp_path: Path) -> None:
     for name in ("one", "two"):
         made_run(tmp_path / "runs" / "desk" / name)
