@@ -11,10 +11,12 @@ pytest.importorskip("verifiers.v1", reason="make test-bridges installs verifiers
 
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.verifiers.package import ExportError, write_package
+from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task
+from gavel.scenarios.truth import Truth
 from tests.scenarios.bridges.openenv.players import script
 from tests.scenarios.bridges.openenv.test_server import DESK, SCRIPTS
 
@@ -159,8 +161,38 @@ async def test_a_scenario_exported_and_loaded_again_gives_the_same_attempts_and_
         assert DESK.success is not None
         assert DESK.hand_reward is not None
         assert outside.metrics["environment_reward"] == pytest.approx(DESK.hand_reward(inside))
-        assert outside.metrics["verifiers/success"] == float(DESK.success(inside))
+        assert outside.metrics["success"] == outside.metrics["verifiers/success"] == float(DESK.success(inside))
         assert outside.tools == inside.tools
+
+
+def test_a_judge_is_told_the_same_of_a_scenario_exported_and_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "shop.py").write_text(
+        "import gavel\n"
+        "one = gavel.Task(user='One.', reference='A fact.', criteria=[{'name': 'short', 'text': 'It is short.'}])\n"
+        "two = gavel.Task(user='Two.', rubric='Only this.')\n"
+        "shop = gavel.Scenario('told shop', tasks=[one, two], held_out=[], rubric='Be kind.', success=lambda _: True)\n"
+    )
+    name = write_package(f"{tmp_path / 'shop.py'}:shop", tmp_path / "out")
+    monkeypatch.syspath_prepend(tmp_path / "out")
+    one, two = find_scenario(f"verifiers:{name}?held_out=0").tasks()
+    assert one.truth == Truth("Be kind.", "A fact.", (Criterion("short", "It is short."),))
+    assert two.truth == Truth("Only this.")
+
+
+async def test_success_is_the_environment_s_own_unless_a_sum_is_named(exported: str):
+    denied = SCRIPTS["denies"]
+    for address, succeeds in (
+        (f"verifiers:{exported}?tasks=40", None),
+        (f"verifiers:{exported}?tasks=40&success=-9", 1.0),
+    ):
+        again = find_scenario(address)
+        own = {f"train/{task.id}": task for task in DESK.tasks()[:40]}
+        for task in again.tasks()[:6]:
+            found = await rollout(script(denied(own[task.id])), again, task)
+            expected = found.metrics["verifiers/success"] if succeeds is None else succeeds
+            assert found.metrics["success"] == expected
 
 
 def test_the_other_split_is_an_option_of_the_taskset(exported: str):

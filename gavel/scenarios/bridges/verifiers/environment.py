@@ -5,7 +5,7 @@
 
 The harness plays the scenario's own rollout against the endpoint that verifiers gives it, so tools, worlds and limits
 are those of the scenario. The reward is its hand reward, or else success; success and the measures are metrics. An
-episode that failed has an error, and no reward.
+episode that failed has an error, and no reward. Each task carries what a judge is told: `verifiers:` reads it there.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,8 @@ from gavel.scenarios.bridges.package_address import installed
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
 from gavel.scenarios.stepped_episode import outcome
+from gavel.scenarios.task import Task
+from gavel.scenarios.truth import Truth
 
 _SPLITS: Mapping[str, Split] = {"train": "train", "test": "held_out"}
 _INFO = "gavel"
@@ -54,6 +56,7 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
         split: str = "train"
         index: int = 0
         answer: str | None = None
+        gavel: dict[str, Any] = {}  # noqa: RUF012 -- of a pydantic model
 
     class ScenarioTask(v1.Task[ScenarioData, v1.State, v1.TaskConfig]):
         @property
@@ -75,10 +78,15 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
     class Tasks(v1.Taskset[ScenarioTask, ScenarioTasksetConfig]):
         def load(self) -> Iterator[Any]:
             split: str = self.config.split
-            tasks = found().tasks(_SPLITS[str(split)])
-            for index, task in enumerate(tasks):
+            own = found()
+            for index, task in enumerate(own.tasks(_SPLITS[str(split)])):
                 data = ScenarioData(
-                    id=task.id, prompt=task.user or None, split=split, index=index, answer=task.reference
+                    id=task.id,
+                    prompt=task.user or None,
+                    split=split,
+                    index=index,
+                    answer=task.reference,
+                    gavel=_truth(own, task).dump(),
                 )
                 yield ScenarioTask(data, self.config.task)
 
@@ -114,6 +122,12 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
     for each in (Tasks, Agent):
         each.__qualname__ = each.__name__
     return Tasks, Agent
+
+
+def _truth(scenario: Scenario, task: Task) -> Truth:
+    """What the judge is told of a task, the scenario's rubric included."""
+    own = task.truth
+    return Truth(own.rubric or scenario.rubric or None, own.reference, own.criteria)
 
 
 def check_exportable(scenario: Scenario) -> None:

@@ -4,8 +4,9 @@
     verifiers:desk-tasks?env=best-of-n&config={"n": 4}         # an environment by name, with further settings
 
 Its own episodes are played: taskset, harness, rewards and all, with the policy behind a relay. Each trainable agent's
-trace is a trajectory, whose sampled turns can be trained. `environment_reward` is the trace's weighted sum of rewards,
-and an episode succeeds from `success` on: for comparison only.
+trace is a trajectory, whose sampled turns can be trained. `environment_reward` is the trace's weighted sum of rewards.
+An episode succeeds where the environment's metric `success` says so, or its reward is `success` at least: for
+comparison only.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import described
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import Truth, read_truth
 
 _START_SECONDS = 120.0
 
@@ -51,7 +53,9 @@ class Options(BaseModel):
     """Of the taskset, at most."""
     held_out: float = Field(default=0.2, ge=0, lt=1)
     """Share of them that is held out, chosen by task."""
-    success: float = 1.0
+    success: float | None = None
+    """Weighted sum of rewards from which an episode is a success; by default the environment's metric `success` tells,
+    or else a sum of 1."""
     seconds: float = Field(default=1800.0, gt=0)
     """That an episode may take."""
     config: str = "{}"
@@ -126,14 +130,23 @@ def _settings(name: str, options: Options, runtime: str) -> Message:
 
 def _task(index: int, task: Any) -> Task:
     data: Message = task.data.model_dump(mode="json")
-    answer: Any = data.get("answer")
-    prompt = str(task.data.prompt_text or "")
+    truth = _truth(data)
     return Task(
         id=str(task.key),
-        user=prompt,
+        user=str(task.data.prompt_text or ""),
         data={"index": index},
-        reference=None if answer in (None, "") else f"The answer: {answer}",
+        rubric=truth.rubric,
+        reference=truth.reference,
+        criteria=list(truth.criteria),
     )
+
+
+def _truth(data: Message) -> Truth:
+    """What the judge is told: what a scenario of Gavel's wrote there, or a taskset's answer."""
+    told, answer = data.get("gavel"), data.get("answer")
+    if isinstance(told, dict):
+        return read_truth(cast(Message, told))
+    return Truth(reference=None if answer in (None, "") else f"The answer: {answer}")
 
 
 class _Environment:
@@ -197,7 +210,9 @@ class _Environment:
             trajectory.status_reason = errors[-1].message[:1000] if errors else str(trace.stop_condition)
             return
         reward = float(sum(each.score * each.weight for each in rewards.values()))
-        trajectory.metrics |= {REWARD: reward, SUCCESS: float(reward >= self._success)}
+        told = metrics.get(SUCCESS) if self._success is None else None
+        succeeded = reward >= (1.0 if self._success is None else self._success) if told is None else told >= 1
+        trajectory.metrics |= {REWARD: reward, SUCCESS: float(succeeded)}
         if trace.is_truncated or trace.is_timeout:
             trajectory.status, trajectory.status_reason = "truncated", str(trace.stop_condition)
 
