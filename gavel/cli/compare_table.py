@@ -50,7 +50,7 @@ async def train_and_print(
         plain(f"Gavel compare · {scenario.name} · {counted(len(cells), 'run')}, {at_once} at once{again}"),
         soft_wrap=True,
     )
-    steps, ended = StepCount(cells), [0]
+    steps, ended = StepCount(cells, at_once), [0]
 
     def done(cell: Cell, ran: bool) -> None:
         ended[0] += 1
@@ -86,10 +86,15 @@ class _After:
         self._before, self._display = before, display
 
     def waiting(
-        self, what: str, total: int, unit: str, status: Callable[[], str] = lambda: ""
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+        left: Callable[[], float | None] | None = None,
     ) -> AbstractContextManager[Callable[[], None]]:
         self._before.close()
-        return self._display.waiting(what, total, unit, status)
+        return self._display.waiting(what, total, unit, status, left)
 
 
 def print_comparison(comparison: Comparison) -> None:

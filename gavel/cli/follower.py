@@ -6,10 +6,18 @@ from typing import Protocol
 
 
 class Follower(Protocol):
-    """Is told how work goes on: `waiting` is around `total` parts, each of which calls what it gives."""
+    """Is told how work goes on: `waiting` is around `total` parts, each of which calls what it gives.
+
+    `left` tells the seconds that the rest takes, None as long as nobody knows; without it the parts so far tell them.
+    """
 
     def waiting(
-        self, what: str, total: int, unit: str, status: Callable[[], str] = ...
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = ...,
+        left: Callable[[], float | None] | None = ...,
     ) -> contextlib.AbstractContextManager[Callable[[], None]]: ...
 
 
@@ -18,6 +26,11 @@ class Silent:
 
     @contextlib.contextmanager
     def waiting(
-        self, what: str, total: int, unit: str, status: Callable[[], str] = lambda: ""
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+        left: Callable[[], float | None] | None = None,
     ) -> Generator[Callable[[], None]]:
         yield lambda: None

@@ -35,16 +35,27 @@ class WaitDisplay:
 
     @contextmanager
     def waiting(
-        self, what: str, total: int, unit: str, status: Callable[[], str] = lambda: ""
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+        left: Callable[[], float | None] | None = None,
     ) -> Generator[Advance, None, None]:
-        """Around work in `total` parts, each of which calls what this gives; `status` is read whenever it is shown."""
+        """Around work in `total` parts, each of which calls what this gives.
+
+        `status` and `left`, the seconds that the rest takes, are read whenever they are shown.
+        """
         started = told = time.monotonic()
         done = 0
 
+        def by_parts() -> float | None:
+            return (time.monotonic() - started) / done * (total - done) if done else None
+
         def line() -> str:
-            elapsed = time.monotonic() - started
-            left = f"about {duration(elapsed / done * (total - done))} left" if 0 < done < total else ""
-            return " · ".join(filter(None, (left, status())))
+            seconds = (left or by_parts)() if 0 < done < total else None
+            rest = "" if seconds is None else f"about {duration(seconds)} left"
+            return " · ".join(filter(None, (rest, status())))
 
         bar = Progress(
             TextColumn("{task.description}", markup=False),

@@ -5,6 +5,7 @@ import io
 from rich.console import Console
 
 from gavel.cli.wait_display import WaitDisplay
+from gavel.reports.demo_page import duration
 
 
 def test_a_piped_wait_is_one_line_with_its_status() -> None:
@@ -26,6 +27,18 @@ def test_a_long_wait_tells_how_much_is_left() -> None:
     assert first.startswith("[b]x: 1/2 tasks · about ")
     assert first.endswith(" left")
     assert last.startswith("[b]x: 2/2 tasks in ")
+
+
+def test_the_time_left_is_that_of_whoever_knows_it_better() -> None:
+    text = io.StringIO()
+    known: list[float | None] = [None, 90.0]
+    display = WaitDisplay(Console(file=text, width=80), every=0)
+    with display.waiting("training", 3, "steps", left=lambda: known.pop(0)) as advance:
+        for _ in range(3):
+            advance()
+    first, second, _ = text.getvalue().splitlines()
+    assert first == "training: 1/3 steps"
+    assert second == f"training: 2/3 steps · about {duration(90.0)} left"
 
 
 def test_a_terminal_shows_a_live_line() -> None:
