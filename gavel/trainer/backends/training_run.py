@@ -133,6 +133,7 @@ class TrainingRun:
                 base_model=model.base_model,
                 rendering_by=self.policy.rendering_by,
                 encode=self.policy.encode,
+                vocabulary=self.policy.vocabulary,
             )
             with saving(self.step):
                 self._start.keep(self._write_start)

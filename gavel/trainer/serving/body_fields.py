@@ -3,10 +3,11 @@
 text(item, "call_id", "input item 2")     ->   "c1", or BadRequest: input item 2 has no call_id
 """
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.errors import BadRequest
+from gavel.trainer.serving.errors import BadRequest, shown
 
 _KINDS: dict[type, str] = {
     bool: "true or false",
@@ -48,6 +49,14 @@ def parts(content: Any, where: str) -> list[Message]:
     if not isinstance(content, list):
         raise BadRequest(f"{where} is {kind_of(content)}", "Give text, or a list of parts with text.")
     return objects(content, where, f"{where}, part")
+
+
+def check_types(body: Mapping[str, Any], types: Mapping[str, type]) -> None:
+    """Raises `BadRequest` for a field of another type than the vendor's API takes; null is none."""
+    for name, wanted in types.items():
+        value = body.get(name)
+        if value is not None and not isinstance(value, wanted):
+            raise BadRequest(f"{name}={shown(value)} is not {_KINDS[wanted]}", f"Correct it, or leave {name} out.")
 
 
 def kind_of(value: Any) -> str:

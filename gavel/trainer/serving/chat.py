@@ -66,8 +66,9 @@ class ChatCompletions:
         max_reply: int | None = None,
         base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
-        """`decode` gives the text of token ids; `base_model` names the model without an adapter.
+        """`decode` gives the text of token ids, of which there are `vocabulary`; `base_model`: without an adapter.
         `max_reply`: tokens of a reply whose request sets no limit; None: the rest of the context.
 
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
@@ -76,6 +77,7 @@ class ChatCompletions:
         self._decode = decode
         self._model = model
         self._max_context = max_context
+        self._vocabulary = vocabulary
         self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
         self.turn_cache = TurnCache(renderer, decode, max_context)
@@ -191,7 +193,7 @@ class ChatCompletions:
 
     def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> "_Chat":
         """`prompt`: in place of the rendered messages."""
-        asked = read_chat_request(body)
+        asked = read_chat_request(body, self._vocabulary)
         version = self._version(asked.model)
         form = self._chat_format(asked.template_arguments)
         self._check_length(asked)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.shaping import Shaping
+from gavel.trainer.serving.body_fields import check_types
 from gavel.trainer.serving.errors import BadRequest, shown
 
 _MAX_TEMPERATURE = 2.0
@@ -40,20 +41,20 @@ _KNOWN = {
     "top_logprobs",
 }
 _INERT = {
-    "include_reasoning",
-    "metadata",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "reasoning_effort",
-    "return_tokens_as_token_ids",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-    "verbosity",
+    "include_reasoning": bool,
+    "metadata": dict,
+    "prediction": dict,
+    "prompt_cache_key": str,
+    "prompt_cache_retention": str,
+    "reasoning_effort": str,
+    "return_tokens_as_token_ids": bool,
+    "safety_identifier": str,
+    "service_tier": str,
+    "store": bool,
+    "user": str,
+    "verbosity": str,
 }
-"""Parameters that say nothing about what is sampled here."""
+"""Parameters that say nothing about what is sampled here, with their types."""
 _MAX_TOOLS = 1024
 """Rendering more keeps the endpoint busy for seconds."""
 _CALL_FORM = '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
@@ -115,14 +116,16 @@ class ChatRequest:
     """What tells the turn from one that is equal to it; no body gives it."""
 
 
-def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
-    """Raises `BadRequest`, or what reading a malformed body raises."""
+def read_chat_request(body: Mapping[str, Any], vocabulary: int | None = None) -> ChatRequest:
+    """`vocabulary`: tokens of the model, where it is known. Raises `BadRequest`, or what reading a malformed body
+    raises."""
     messages = check_messages(body.get("messages"))
     if not isinstance(body.get("model"), str):
         raise BadRequest("the request names no model", "Ask model.get_inference_name() for each rollout.")
     for name, value in body.items():
-        if name not in _KNOWN | _INERT | _SHAPING.keys() and value is not None:
+        if name not in _KNOWN | _INERT.keys() | _SHAPING.keys() and value is not None:
             raise BadRequest(f"{name}={shown(value)} is not supported here", f"Leave {name} out.")
+    check_types(body, _INERT)
     if body.get("modalities") not in (None, [], ["text"]):
         raise BadRequest(
             f"modalities={shown(body['modalities'])} is not supported here", "This endpoint serves text only."
@@ -146,7 +149,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         one_call=switch(body, "parallel_tool_calls") is False,
         must_call=must_call,
         call=call,
-        shaping=_shaping(body),
+        shaping=_shaping(body, vocabulary),
         schema=_schema(body.get("response_format")),
         template_arguments=body.get("chat_template_kwargs"),
         stream=switch(body, "stream") is True,
@@ -266,7 +269,7 @@ def _tool_choice(choice: Any, tools: list[Message] | None) -> tuple[bool, str | 
             )
 
 
-def _shaping(body: Mapping[str, Any]) -> Shaping | None:
+def _shaping(body: Mapping[str, Any], vocabulary: int | None) -> Shaping | None:
     """None where the distribution stays the policy's."""
     given = {name: body[name] for name in _SHAPING if body.get(name) is not None}
     for name, value in given.items():
@@ -283,6 +286,11 @@ def _shaping(body: Mapping[str, Any]) -> Shaping | None:
         ) from error
     if any(token < 0 for token in bias):
         raise BadRequest(f"logit_bias={shown(body['logit_bias'])} names a token below 0")
+    if vocabulary is not None and (foreign := next((token for token in bias if token >= vocabulary), None)):
+        raise BadRequest(
+            f"logit_bias={shown(body['logit_bias'])} names the token {foreign}, which the model does not have",
+            f"Its tokens are 0 to {vocabulary - 1}.",
+        )
     if not all(abs(value) <= _MAX_BIAS for token, value in bias.items()):
         raise BadRequest(f"logit_bias={shown(body['logit_bias'])} is not within {-_MAX_BIAS:g} and {_MAX_BIAS:g}")
     shaping = Shaping(**given, logit_bias=bias)

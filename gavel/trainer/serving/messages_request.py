@@ -11,11 +11,19 @@ import json
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.body_fields import an_object, kind_of, objects, parts, text
+from gavel.trainer.serving.body_fields import an_object, check_types, kind_of, objects, parts, text
 from gavel.trainer.serving.chat_request import token_limit
 from gavel.trainer.serving.errors import BadRequest, Unthreaded, shown
 
-_INERT = {"cache_control", "container", "inference_geo", "metadata", "service_tier", "thinking"}
+_INERT = {
+    "cache_control": dict,
+    "container": object,
+    "inference_geo": str,
+    "metadata": dict,
+    "service_tier": str,
+    "thinking": dict,
+}
+"""What changes nothing that is sampled, with its types."""
 _TRANSLATED = {
     "max_tokens",
     "output_config",
@@ -32,7 +40,8 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 def chat_request(body: Message) -> Message:
     """The chat request of `body`. Raises `BadRequest`."""
-    chat = {name: value for name, value in body.items() if name not in _INERT | _TRANSLATED}
+    chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
+    check_types(body, _INERT)
     if body.get("thread") is not None:
         raise Unthreaded
     if not body.get("messages"):

@@ -58,12 +58,14 @@ class EndpointServer:
         base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
         encode: Encode | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
 
         `max_context` bounds prompt and reply, `max_reply` a reply whose request sets no limit; both in tokens.
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
         `encode` gives the tokens of a text; without it there is no `/v1/completions`.
+        `vocabulary`: tokens of the model; without it a `logit_bias` of a token beyond them is not found out.
         """
         self._max_context = max_context
         self.chat = ChatCompletions(
@@ -75,6 +77,7 @@ class EndpointServer:
             max_reply=max_reply,
             base_model=base_model,
             rendering_by=rendering_by,
+            vocabulary=vocabulary,
         )
         listener = listen(host, port)
         self.base_url = f"{address_of(listener, host)}/v1"

@@ -10,28 +10,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.body_fields import an_object, kind_of, objects, parts, text
-from gavel.trainer.serving.chat_request import switch, token_limit
+from gavel.trainer.serving.body_fields import an_object, check_types, kind_of, objects, parts, text
+from gavel.trainer.serving.chat_request import token_limit
 from gavel.trainer.serving.errors import BadRequest, shown
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _INERT = {
-    "include",
-    "max_tool_calls",
-    "metadata",
-    "moderation",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "stream_options",
-    "user",
+    "include": list,
+    "max_tool_calls": int,
+    "metadata": dict,
+    "moderation": object,
+    "prompt_cache_key": str,
+    "prompt_cache_options": dict,
+    "prompt_cache_retention": str,
+    "reasoning": dict,
+    "safety_identifier": str,
+    "service_tier": str,
+    "store": bool,
+    "stream_options": dict,
+    "user": str,
 }
-"""What changes nothing that is sampled."""
+"""What changes nothing that is sampled, with its types."""
 _TRANSLATED = {
     "background",
     "input",
@@ -50,7 +50,7 @@ _LOGPROBS = "message.output_text.logprobs"
 def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Message]) -> Message:
     """The chat request of `body`, whose conversation is `earlier` and then `items`. Raises `BadRequest`."""
     _check(body)
-    chat = {name: value for name, value in body.items() if name not in _INERT | _TRANSLATED}
+    chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
     instructions = body.get("instructions")
     if isinstance(instructions, list):
         opening = chat_messages(objects(instructions, "instructions", "instruction"))
@@ -182,9 +182,7 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _check(body: Message) -> None:
-    switch(body, "store")
-    if not isinstance(body.get("include") or [], list):
-        raise BadRequest(f"include is {kind_of(body['include'])}", "Give a list of texts.")
+    check_types(body, _INERT)
     if body.get("background"):
         raise BadRequest("background=True is not supported here", "Leave background out.")
     if body.get("truncation") not in (None, "disabled"):

@@ -80,6 +80,7 @@ def endpoint_of(engine: Engine, policy: Policy) -> Generator[EndpointServer]:
         max_context=MAX_CONTEXT,
         rendering_by=policy.rendering_by,
         encode=policy.encode,
+        vocabulary=policy.vocabulary,
     )
     try:
         yield server

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.serving.chat_request import _KNOWN, _SHAPING, ChatRequest, read_chat_request
+from gavel.trainer.serving.chat_request import _INERT, _KNOWN, _SHAPING, ChatRequest, read_chat_request
 from gavel.trainer.serving.errors import BadRequest
 from tests.trainer.serving.bodies import json_values
 
@@ -66,6 +66,31 @@ def test_no_tools_are_none(tools: object) -> None:
     assert read(tools=tools).tools is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("store", 5, "store=5 is not true or false"),
+        ("store", "true", "store='true' is not true or false"),
+        ("metadata", "x", "metadata='x' is not an object"),
+        ("metadata", [], r"metadata=\[\] is not an object"),
+        ("user", [], r"user=\[\] is not text"),
+        ("user", 7, "user=7 is not text"),
+        ("service_tier", {}, "service_tier={} is not text"),
+        ("prediction", "x", "prediction='x' is not an object"),
+    ],
+)
+def test_a_parameter_without_effect_has_its_type_all_the_same(name: str, value: object, reason: str) -> None:
+    with pytest.raises(BadRequest, match=reason) as refused:
+        read(**{name: value})
+    assert refused.value.remedy == f"Correct it, or leave {name} out."
+
+
+def test_a_parameter_without_effect_may_be_null_and_hold_what_it_likes() -> None:
+    plain = read()
+    assert read(**dict.fromkeys(_INERT)) == plain
+    assert read(metadata={"run": 3, "tags": ["a"]}, user="", service_tier="unheard of", verbosity="") == plain
+
+
 @pytest.mark.parametrize("bias", [{"cat": 5}, {"5": "much"}, {"5": None}, [5], "5"])
 def test_a_bias_without_numbers_is_refused(bias: object) -> None:
     with pytest.raises(BadRequest, match="gives no numbers to token ids"):
@@ -75,6 +100,14 @@ def test_a_bias_without_numbers_is_refused(bias: object) -> None:
 def test_a_bias_of_no_token_is_refused() -> None:
     with pytest.raises(BadRequest, match="names a token below 0"):
         read(logit_bias={"-1": 5})
+
+
+def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused_with_the_range() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "logit_bias": {"511": 5, "512": -100}}
+    with pytest.raises(BadRequest, match="names the token 512, which the model does not have") as refused:
+        read_chat_request(body, 512)
+    assert refused.value.remedy == "Its tokens are 0 to 511."
+    assert read_chat_request(body, 513).shaping == read_chat_request(body).shaping
 
 
 @pytest.mark.parametrize("name", ["top_k", "top_logprobs"])

@@ -108,6 +108,8 @@ def test_fields_are_renamed_or_pass(given, expected):
     [
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"tool_choice": {"type": "some"}}, "some"),
+        ({"metadata": "me"}, "metadata='me' is not an object"),
+        ({"thinking": True}, "thinking=True is not an object"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "image"),
         ({"messages": None}, "there are no messages"),
         ({"messages": "hi"}, "messages is text"),

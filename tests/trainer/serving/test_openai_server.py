@@ -76,7 +76,7 @@ class Recited:
 
 
 def serve(policy: Policy, engine, **settings) -> EndpointServer:
-    settings = {"model": "desk", "max_context": MAX_CONTEXT} | settings
+    settings = {"model": "desk", "max_context": MAX_CONTEXT, "vocabulary": policy.vocabulary} | settings
     return EndpointServer(engine, policy.renderer, policy.decode, rendering_by=policy.rendering_by, **settings)
 
 
@@ -344,6 +344,7 @@ async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
         {"frequency_penalty": 2.5},
         {"presence_penalty": "much"},
         {"logit_bias": {"5": 101}},
+        {"logit_bias": {"5": 1, "99999999": 3}},
         {"response_format": {"type": "json_schema"}},
         {"tool_choice": "perhaps"},
         {"tool_choice": {"type": "function", "function": {"name": "no_such_tool"}}},
@@ -351,6 +352,11 @@ async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
         {"temperature": 2.5},
         {"max_tokens": 0},
         {"max_completion_tokens": -3},
+        {"store": 5},
+        {"metadata": "x"},
+        {"user": []},
+        {"service_tier": {}},
+        {"reasoning_effort": 3},
     ],
 )
 async def test_what_cannot_be_done_is_refused_by_name(client, setting):
@@ -612,7 +618,7 @@ async def test_a_streamed_turn_adds_up_to_the_turn_that_is_not_streamed(client, 
         {"top_p": 0.5},
         {"top_p": 0},
         {"frequency_penalty": 0.5, "presence_penalty": 1.0},
-        {"logit_bias": {"5": 1, "99999999": 3}},
+        {"logit_bias": {"5": 1}},
         {"extra_body": {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2}},
     ],
 )
