@@ -26,6 +26,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("orders", "--orders"),
     Flag("mode", "--mode"),
     Flag("unseen", "--unseen"),
+    Flag("alone", "--alone"),
     Flag("images", "--images"),
     Flag("redact", "--redact"),
     Flag("cache", "--cache"),
