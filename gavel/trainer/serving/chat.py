@@ -77,7 +77,7 @@ class ChatCompletions:
         self._decode = decode
         self._model = model
         self._max_context = max_context
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
         self.turn_cache = TurnCache(renderer, decode, max_context)
@@ -193,7 +193,7 @@ class ChatCompletions:
 
     def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> "_Chat":
         """`prompt`: in place of the rendered messages."""
-        asked = read_chat_request(body, self._vocabulary)
+        asked = read_chat_request(body, self.vocabulary)
         version = self._version(asked.model)
         form = self._chat_format(asked.template_arguments)
         self._check_length(asked)

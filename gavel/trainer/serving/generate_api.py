@@ -74,5 +74,11 @@ class GenerateApi:
         if isinstance(ids, str) and ids:
             return self._encode(ids)
         if isinstance(ids, list) and ids and all(type(each) is int and each >= 0 for each in cast("list[Any]", ids)):
-            return cast("list[int]", ids)
+            prompt, vocabulary = cast("list[int]", ids), self._chat.vocabulary
+            if vocabulary is not None and max(prompt) >= vocabulary:  # it would stop the engine
+                raise BadRequest(
+                    f"prompt names the token {max(prompt)}, which the model does not have",
+                    f"Its tokens are 0 to {vocabulary - 1}.",
+                )
+            return prompt
         raise BadRequest("prompt is neither a text nor token ids", 'Send {"prompt": {"prompt_token_ids": […]}}.')

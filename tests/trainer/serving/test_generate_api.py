@@ -61,3 +61,11 @@ def test_what_is_not_served_is_refused(http, body):
 
 def test_the_server_says_that_it_is_well(http):
     assert http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("token", [10**6, 10**30])
+def test_a_token_that_the_model_does_not_have_is_refused_and_the_engine_goes_on(http, policy, token):
+    answer = http.post("/generate", json={"prompt": {"prompt_token_ids": [5, token]}, "max_tokens": 1})
+    assert answer.status_code == 400
+    assert f"Its tokens are 0 to {policy.vocabulary - 1}." in answer.json()["error"]["message"]
+    assert http.post("/generate", json={"prompt": {"prompt_token_ids": [5]}, "max_tokens": 1}).status_code == 200
