@@ -18,7 +18,7 @@ returns = gavel.Scenario(
     system="You run the returns desk. Refund what was bought at most 30 days ago.",
     tools=[look_up_order, refund],
     tasks=[gavel.Task(user=f"I want my money back for order {number}.") for number in ORDERS],
-    rubric="- calls look_up_order before refund.\n- ends with a message to the customer.",
+    rubric='- calls look_up_order before refund.\n- says "refund" or "30 days" to the customer.',
     max_turns=4,
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
-from gavel.judge.prompt.events import TextEvent, ToolCallEvent
+from gavel.judge.prompt.events import Event, TextEvent, ToolCallEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Facts:
     """The calls of `calls`, with arguments and results."""
     request: str = ""
     """Everything that the user said."""
+    said: str = ""
+    """Everything that the agent said to the user."""
 
 
 def facts_of(attempt: Sequence[Conversation]) -> Facts:
@@ -57,8 +59,13 @@ def facts_of(attempt: Sequence[Conversation]) -> Facts:
         known=known,
         ends_with_message=isinstance(last, TextEvent) and last.role == "assistant" and bool(last.text.strip()),
         made=tuple(made),
-        request="\n".join(event.text for event in events if isinstance(event, TextEvent) and event.role == "user"),
+        request=_text_of("user", events),
+        said=_text_of("assistant", events),
     )
+
+
+def _text_of(role: str, events: Sequence[Event]) -> str:
+    return "\n".join(event.text for event in events if isinstance(event, TextEvent) and event.role == role)
 
 
 def words_of(value: Any) -> list[str]:

@@ -12,6 +12,7 @@ A rule is a line that begins with "- " and has one of these forms; other lines o
     - calls only one of X, Y, Z
     - calls X and Y at most once
     - is told "one phrase" or "another" (by the user: what a world answers to words; or: is not told)
+    - says "one phrase" or "another" ... (the agent, in any message; or: does not say)
     - ends with a message ...
 
 A condition consists of names, constants, comparisons, `and`, `or` and `not`. It is evaluated by Jinja's sandbox.
@@ -29,6 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from gavel.judge.offline.facts import Facts, words_of
 
 _SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+_QUOTED = r'"[^"]+"(?:(?:, | or )"[^"]+")*'
 _COMPARISONS = {"eq", "ne", "lt", "lteq", "gt", "gteq"}
 
 
@@ -189,6 +191,19 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Says:
+    """The agent said one of `phrases`, or, if not `wanted`, none of them."""
+
+    text: str
+    phrases: tuple[str, ...]
+    wanted: bool
+
+    def kept(self, facts: Facts) -> bool:
+        said = facts.said.casefold()
+        return any(phrase.casefold() in said for phrase in self.phrases) == self.wanted
+
+
+@dataclass(frozen=True, slots=True)
 class EndsWithMessage:
     """The last event is a message to the user that is not blank."""
 
@@ -209,6 +224,7 @@ Rule = (
     | OnlyOneOf
     | AtMostOnce
     | Told
+    | Says
     | EndsWithMessage
 )
 
@@ -226,7 +242,7 @@ def _rule(text: str) -> Rule | None:
     if found := re.fullmatch(r"calls only one of (.+)", text, re.IGNORECASE):
         actions = _names(found[1])
         return OnlyOneOf(text, actions) if actions else None
-    for read in (_told, _at_most_once, _only_after, _when_asked, _when_found, _arguments_from):
+    for read in (_told, _says, _at_most_once, _only_after, _when_asked, _when_found, _arguments_from):
         if (rule := read(text)) is not None:
             return rule
     if found := re.fullmatch(r"calls (\S+) when (.+)", text, re.IGNORECASE):
@@ -242,8 +258,17 @@ def _rule(text: str) -> Rule | None:
 
 
 def _told(text: str) -> Rule | None:
-    found = re.fullmatch(r'is (not )?told ("[^"]+"(?:(?:, | or )"[^"]+")*)', text, re.IGNORECASE)
-    return Told(text, tuple(re.findall(r'"([^"]+)"', found[2])), found[1] is None) if found else None
+    found = re.fullmatch(rf"is (not )?told ({_QUOTED})", text, re.IGNORECASE)
+    return Told(text, _phrases(found[2]), found[1] is None) if found else None
+
+
+def _says(text: str) -> Rule | None:
+    found = re.match(rf"(says|does not say) ({_QUOTED})", text, re.IGNORECASE)
+    return Says(text, _phrases(found[2]), found[1].lower() == "says") if found else None
+
+
+def _phrases(quoted: str) -> tuple[str, ...]:
+    return tuple(re.findall(r'"([^"]+)"', quoted))
 
 
 def _at_most_once(text: str) -> Rule | None:
@@ -259,11 +284,10 @@ def _only_after(text: str) -> Rule | None:
 
 
 def _when_asked(text: str) -> Rule | None:
-    found = re.fullmatch(r'calls (.+?) when the request says ("[^"]+"(?:(?:, | or )"[^"]+")*)', text, re.IGNORECASE)
+    found = re.fullmatch(rf"calls (.+?) when the request says ({_QUOTED})", text, re.IGNORECASE)
     if not found or not (actions := _names(found[1])):
         return None
-    quoted = re.findall(r'"([^"]+)"', found[2])
-    words = tuple(" ".join(words_of(each.lower())) for each in quoted)
+    words = tuple(" ".join(words_of(each.lower())) for each in _phrases(found[2]))
     return WhenAsked(text, actions, words) if all(words) else None
 
 
@@ -346,7 +370,7 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
                 checks.append((1.0, kept))
             case Told(wanted=True):
                 checks.append((2.0, kept))
-            case OnlyOneOf() | Told() | AtMostOnce() | EndsWithMessage():
+            case OnlyOneOf() | Told() | Says() | AtMostOnce() | EndsWithMessage():
                 checks.append((0.5, kept))
     if right_actions:
         checks.append((2.0, all(right_actions)))

@@ -177,8 +177,27 @@ def test_what_the_agent_says_itself_is_not_told_to_it():
     assert not kept('is told "You have found the exit"', attempt)
 
 
+@pytest.mark.parametrize(
+    ("rule", "said", "is_kept"),
+    [
+        ('says "refund" or "30 days" to the customer.', "That was within 30 DAYS.", True),
+        ('says "refund", "money" or "30 days"', "No.", False),
+        ('does not say "as an AI"', "As an AI, I cannot.", False),
+        ('does not say "as an AI"', "It is on its way.", True),
+    ],
+)
+def test_what_the_agent_says_is_a_rule(rule: str, said: str, is_kept: bool):
+    assert kept(rule, facts("refund", ending=said)) is is_kept
+
+
+def test_what_the_user_or_a_tool_says_is_not_said_by_the_agent():
+    asked = Facts(calls=(), errors=0, known={"note": "refund"}, ends_with_message=False, request="A refund, please.")
+    assert not kept('says "refund"', asked)
+
+
 def test_a_line_that_only_resembles_a_rule_is_none():
     assert read_rules("- is told that the chest is open\n- is told\n- is not told ''") == []
+    assert read_rules("- says what is true\n- says\n- says ''\n- it says \"yes\"") == []
 
 
 @pytest.mark.parametrize(
