@@ -121,6 +121,21 @@ async def test_a_batch_has_limits_too(content: str, type: str, status: int, clie
     assert answer.status_code == status
 
 
+async def test_a_line_that_is_too_large_does_not_cost_a_batch_the_answers_of_the_others(client: httpx.AsyncClient):
+    lines = [group("good", "bad"), group("x" * 30_000, "bad"), group("good good", "bad"), group("y" * 70_000, "bad")]
+    sent = "\n".join(map(json.dumps, lines)).encode()
+
+    async def in_pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(sent), 7_000):
+            yield sent[start : start + 7_000]
+
+    for content in (sent, in_pieces()):
+        answer = await client.post("/v1/score/batch", content=content, headers={"Content-Type": "application/x-ndjson"})
+        found = {line["index"]: line for line in map(json.loads, answer.text.splitlines())}
+        assert [found[index].get("scores") for index in range(4)] == [[0.25, 0.0], None, [0.5, 0.0], None]
+        assert [found[index]["status"] for index in (1, 3)] == [413, 413]
+
+
 async def test_judgements_are_listed_by_status_and_page(client: httpx.AsyncClient):
     places = [(await client.post("/v1/score", json=group("good", "bad" * n))).headers["location"] for n in (1, 2, 3)]
     await client.post("/v1/score", json=group("same", "same", project="p"))

@@ -41,15 +41,20 @@ async def batch(
 ) -> Response:
     """Takes NDJSON: a body of `POST /v1/score` in each line. All are stored first, then answered as they are judged.
 
-    A line that is refused costs itself alone. An Idempotency-Key stands for the whole batch.
+    A line that is refused costs itself alone, and blank lines are not counted. An Idempotency-Key stands for the whole
+    batch.
     """
     accepted: dict[str, list[int]] = {}
     records: dict[str, Record] = {}
     refused: list[bytes] = []
+    of_body: Problem | None = None
     number = 0
     async for line in lines_of(request):
         key = None if idempotency_key is None else f"{idempotency_key}:{number}"
         try:
+            if isinstance(line, Problem):
+                of_body = line
+                raise line
             record = (await engine.submit(parsed(ScoreRequest, line), caller, key)).record
         except Problem as problem:
             refused.append(_line(number, problem.body))
@@ -59,6 +64,8 @@ async def batch(
             accepted.setdefault(record.id, []).append(number)
             records[record.id] = record
         number += 1
+    if of_body is not None and not accepted:
+        raise of_body
     return StreamingResponse(_answers(engine, records, accepted, refused), media_type=_OUT, headers=UNBUFFERED)
 
 
