@@ -64,8 +64,7 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
 
 
 def _items(address: Address, kind: Kind) -> tuple[range, range]:
-    train = kind.train if address.tasks is None else address.tasks
-    held_out = kind.held_out if address.held_out is None else address.held_out
+    train, held_out = address.splits(kind.train, kind.held_out)
     if both := set(train) & set(held_out):
         raise ScenarioError(
             f"item {min(both)} is among tasks= and among held_out=.",

@@ -28,7 +28,8 @@ class Address:
     """None: the server is asked."""
     tasks: range | None = None
     """Item ids that are trained on. None: those of the kind."""
-    held_out: range | None = None
+    held_out: range | int | None = None
+    """Item ids that are kept for evaluation; a number: the next ones after those that are trained on."""
     style: Style = "react"
     turns: int = 30
     concurrency: int = 64
@@ -37,6 +38,17 @@ class Address:
     """Seconds that one request may take."""
     dialect: Dialect | None = None
     """None: the answer to `/create` tells it."""
+
+    def splits(self, train: range, held_out: range) -> tuple[range, range]:
+        """The items of both splits; these where the address names none."""
+        trained = self.tasks or train
+        match self.held_out:
+            case None:
+                return trained, held_out
+            case int() as count:
+                return trained, range(trained.stop, trained.stop + count)
+            case items:
+                return trained, items
 
 
 def parse(address: str) -> Address:
@@ -55,14 +67,10 @@ def parse(address: str) -> Address:
     if kind is not None and kind not in KINDS:
         raise ScenarioError(f"AgentGym has no environment {kind!r} that is known.", f"Known: {', '.join(KINDS)}.")
     found = Address(urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), kind)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    for name, value in options:
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
         found = _with(found, name, value)
     if found.tasks is not None and found.held_out is None:
         raise ScenarioError("tasks= is without held_out=, the items that are kept for evaluation.", _EXAMPLE)
-    if found.tasks is not None and found.held_out is not None and "-" not in dict(options)["held_out"]:
-        after = found.tasks.stop
-        found = replace(found, held_out=range(after, after + len(found.held_out)))
     return found
 
 
@@ -71,7 +79,8 @@ def _with(address: Address, name: str, value: str) -> Address:
         case "tasks":
             return replace(address, tasks=_items(name, value))
         case "held_out":
-            return replace(address, held_out=_items(name, value))
+            items = _items(name, value)
+            return replace(address, held_out=items if "-" in value else len(items))
         case "style" if value in get_args(Style):
             return replace(address, style=cast(Style, value))
         case "dialect" if value in get_args(Dialect):

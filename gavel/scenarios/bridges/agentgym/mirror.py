@@ -69,10 +69,9 @@ def mirrored(address: Address, metadata: Mapping[str, Any], headers: Mapping[str
             f"{address.url}/metadata describes no scenario: {error}", "Serve it with the same version of Gavel."
         ) from error
     counts = described.tasks
-    items = {"train": range(counts.train), "held_out": range(counts.train, counts.train + counts.held_out)}
-    chosen = {"train": address.tasks or items["train"], "held_out": address.held_out or items["held_out"]}
+    train, held_out = address.splits(range(counts.train), range(counts.train, counts.train + counts.held_out))
     tasks = _tasks(address.url, headers, counts.train + counts.held_out)
-    if outside := [each[-1] for each in chosen.values() if each and each[-1] not in tasks]:
+    if outside := [each[-1] for each in (train, held_out) if each and each[-1] not in tasks]:
         raise ScenarioError(
             f"{address.url} has no item {outside[0]}: its items are 0 to {len(tasks) - 1}.", "Leave tasks= out."
         )
@@ -87,8 +86,8 @@ def mirrored(address: Address, metadata: Mapping[str, Any], headers: Mapping[str
         described.scenario,
         system=described.system,
         environment=partial(world, EnvServer(connection, _KIND, dialect="a"), described.system, described.measures),
-        tasks=[tasks[item] for item in chosen["train"]],
-        held_out=[tasks[item] for item in chosen["held_out"]],
+        tasks=[tasks[item] for item in train],
+        held_out=[tasks[item] for item in held_out],
         max_turns=described.max_turns,
         max_steps=described.max_steps,
         call_seconds=2 * connection.seconds,

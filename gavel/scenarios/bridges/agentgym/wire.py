@@ -3,8 +3,8 @@
     A   /create -> {"id": 3, …}    /reset -> {"observation": …}       /step -> {"observation", "reward", "done"}
     B   /create -> 3               /reset -> "text" or ["text", null]  /step -> the same, or {"state", "reward", "done"}
 
-An error is `{"error": …}` with status 200 (A) or a status (B). What has none of these forms raises `WireError`: a
-reward that is missing is never taken for 0.
+An error is `{"error": …}` with status 200 (A) or a status (B); one that is null or empty is none. What has none of
+these forms raises `WireError`: a reward that is missing is never taken for 0.
 """
 
 import json
@@ -59,7 +59,7 @@ class Stepped:
 def created(answer: Any) -> Created:
     """Raises `RefusedError`, `WireError`."""
     match answer:
-        case {"error": error}:
+        case {"error": error} if error:
             raise RefusedError(f"/create: {_told(error)}")
         case {"id": int() | str() as name} if not isinstance(name, bool):
             return Created(name, "a")
@@ -78,7 +78,7 @@ def first_observation(answer: Any) -> str | None:
     Raises `RefusedError`, `WireError`.
     """
     match answer:
-        case {"error": error}:
+        case {"error": error} if error:
             raise RefusedError(_told(error))
         case dict():
             fields = cast("dict[str, Any]", answer)
@@ -99,7 +99,7 @@ def first_observation(answer: Any) -> str | None:
 def stepped(answer: Any) -> Stepped:
     """Raises `RefusedError`, `WireError`."""
     match answer:
-        case {"error": error}:
+        case {"error": error} if error:
             raise RefusedError(_told(error))
         case {"reward": reward, "done": done}:
             fields = cast("dict[str, Any]", answer)
@@ -145,7 +145,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _told(error: Any) -> str:
-    return _text(error)[:_EXCERPT] or "an error without words"
+    return _text(error)[:_EXCERPT]
 
 
 def _excerpt(value: Any) -> str:

@@ -26,6 +26,7 @@ from gavel.scenarios.environment import tools_of
 from gavel.scenarios.scenario import Scenario
 
 _INDEX = ("data_idx", "game", "item_id", "session_id", "seed")
+_TURN = {"role", "content", "tool_calls"}
 _MOST_BYTES = 2**20
 _MOST_TASKS = 1000
 """In one answer."""
@@ -128,6 +129,8 @@ class _Served:
         action, ended = body.get("message") or body.get("action"), body.get("finish_reason")
         if not isinstance(action, str | dict) or not isinstance(ended, str | None):
             raise HeldError('a step is {"id": 0, "action": "text"}')
+        if isinstance(action, dict) and not action.keys() & _TURN:
+            raise HeldError('an action is a text, or a turn as {"role": "assistant", "content": "text"}')
         return web.json_response(
             await self._environments.step(environment, cast("str | dict[str, Any]", action), finish_reason=ended)
         )
@@ -181,7 +184,8 @@ def _guard(key: str | None) -> Any:
             host = request.url.host or ""
             if not is_loopback(host) or "Origin" in request.headers:  # a page of another site, in a browser here
                 return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
-        elif not hmac.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {key}".encode()):
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if key is not None and not hmac.compare_digest(given, f"Bearer {key}".encode()):
             return web.json_response({"error": "the key is missing or another one"}, status=401)
         return await handler(request)
 

@@ -86,7 +86,7 @@ class OpenEnvService:
     ) -> web.StreamResponse:
         if self._key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._key.encode()):
+            if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._key.encode()):
                 return web.json_response({"detail": "the bearer token is missing or wrong"}, status=401)
         try:
             return await handler(request)

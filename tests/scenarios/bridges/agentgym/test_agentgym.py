@@ -316,6 +316,17 @@ async def test_an_episode_that_is_cancelled_leaves_nothing_behind(servers) -> No
     assert (await play(scenario, saying("Thought: so. Action: say 0"))).metrics["success"] == 1.0
 
 
+async def test_an_error_that_is_null_is_none() -> None:
+    with TextCraft() as server:
+        scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
+        answers: dict[str, Any] = {
+            "/reset": {"observation": "Win.", "error": None},
+            "/step": {"observation": "x", "reward": 1, "done": True, "error": ""},
+        }
+        server.fail = lambda path: web.json_response(answers[path]) if path in answers else None
+        assert (await play(scenario, saying("Action: say 0"))).metrics["success"] == 1.0
+
+
 @pytest.mark.parametrize("page", ["<html>proxy</html>", "", "[" * 100_000])
 async def test_a_page_in_place_of_json_fails_the_episode(page: str) -> None:
     with TextCraft() as server:
@@ -375,6 +386,11 @@ def test_an_address_that_cannot_be_used_is_told_with_a_remedy(address: str, told
 def test_an_item_cannot_be_trained_on_and_held_out(servers) -> None:
     with pytest.raises(ScenarioError, match="item 7 is among"):
         agentgym(f"{servers('babyai').url}?tasks=0-9&held_out=7-12")
+
+
+def test_a_number_of_held_out_items_alone_stands_for_those_after_the_trained_ones(servers) -> None:
+    scenario = agentgym(f"{servers('babyai').url}?held_out=2")
+    assert [len(scenario.tasks("train")), len(scenario.tasks("held_out"))] == [200, 2]
 
 
 async def test_environments_that_are_left_are_closed_where_the_server_can() -> None:

@@ -300,6 +300,7 @@ async def test_wrong_requests_about_an_environment_leave_it_usable(desk: str) ->
     first = (await ask(desk, "/reset", {"id": number, "data_idx": 0})).json()
     assert (await ask(desk, f"/observation?id={number}")).json() == first["observation"]
     assert "a step is" in (await ask(desk, "/step", {"id": number, "action": 3})).json()["error"]
+    assert "an action is a text" in (await ask(desk, "/step", {"id": number, "action": {"a": 1}})).json()["error"]
     bad = {"role": "assistant", "tool_calls": [3]}
     assert "OpenAI's form" in (await ask(desk, "/step", {"id": number, "message": bad})).json()["error"]
     over = (await ask(desk, "/step", {"id": number, "action": "No."})).json()
@@ -379,6 +380,7 @@ async def test_what_nobody_asks_for_is_ended_and_what_is_asked_for_stays() -> No
 async def test_a_key_is_asked_for_and_the_bridge_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(returns_desk, key="secret") as url:
         assert (await ask(url, "/create", {})).status_code == 401
+        assert (await ask(url, "/create", {}, headers={"Authorization": b"Bearer \xe9\xff"})).status_code == 401
         assert (await ask(url, "/", headers={"Authorization": "Bearer secret"})).status_code == 200
         with pytest.raises(gavel.GavelError, match="another key") as error:
             agentgym(url)

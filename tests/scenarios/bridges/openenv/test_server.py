@@ -336,6 +336,7 @@ async def test_a_key_is_needed_where_one_is_set(monkeypatch: pytest.MonkeyPatch)
     async with running(OpenEnvService(DESK, key="open sesame").app()) as url, aiohttp.ClientSession(url) as client:
         for path, status in (("/health", 200), ("/schema", 401), ("/ws", 401)):
             assert (await client.get(path)).status == status
+        assert (await client.get("/schema", headers={"Authorization": "Bearer \udce9"})).status == 401
         mirror = await mirror_of(url, "?token=DESK_KEY&tasks=5")
         found = await rollout(script([{"content": "No."}]), mirror, mirror.tasks()[0])
         assert found.status == "finished"
