@@ -10,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from gavel.scenarios.scenario import ScenarioError
 
+_PYTHON = {"True": True, "False": False, "None": None}
+"""As text they would be true, all three."""
 _O = TypeVar("_O", bound=BaseModel)
 
 
@@ -43,6 +45,8 @@ def installed(module: str, distribution: str, what: str) -> ModuleType:
 
 
 def _value(text: str) -> Any:
+    if text in _PYTHON:
+        return _PYTHON[text]
     try:
         return json.loads(text)
     except ValueError:

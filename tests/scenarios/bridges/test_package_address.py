@@ -17,6 +17,10 @@ def test_what_is_no_option_goes_to_the_world():
     assert rest == {"board": 8, "word": "b&c", "flag": True}
 
 
+def test_python_s_constants_are_what_they_are_in_json():
+    assert parsed("games", "Chess?a=True&b=False&c=None", Options)[2] == {"a": True, "b": False, "c": None}
+
+
 def test_an_option_of_another_form_is_named():
     with pytest.raises(ScenarioError, match=r"games:Chess.*size: Input should be a valid integer"):
         parsed("games", "Chess?size=many", Options)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gavel.scenarios.bridges.verl import verl
+from gavel.scenarios.bridges.verl.dataset import read_tasks
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
@@ -26,6 +27,20 @@ async def later(data_source, solution_str, ground_truth, extra_info):
 
 def broken(solution_str):
     return None
+
+def as_numpy(solution_str):
+    import numpy
+    return {"score": numpy.float32(0.5)}
+
+def as_array(solution_str):
+    import numpy
+    return numpy.array([0.5, 1.0])
+
+def as_text(solution_str):
+    return "0.5"
+
+def ending(solution_str):
+    raise SystemExit(3)
 
 not_a_function = 3
 """
@@ -99,10 +114,32 @@ async def test_rewards_may_be_dictionaries_or_coroutines(data: Path):
         await played_reward(data, f"{reward}:broken", "x")
 
 
+async def test_a_scalar_of_numpy_is_a_number_and_nothing_else_is_taken_for_one(data: Path):
+    reward = data.parent / "reward.py"
+    assert (await played_reward(data, f"{reward}:as_numpy", "x")) == 0.5
+    for name in ("as_array", "as_text"):
+        with pytest.raises(ScenarioError, match="compute_score gave"):
+            await played_reward(data, f"{reward}:{name}", "x")
+
+
+async def test_a_reward_that_ends_the_program_is_told(data: Path):
+    with pytest.raises(ScenarioError, match=r"ended with SystemExit\(3\)"):
+        await played_reward(data, f"{data.parent / 'reward.py'}:ending", "x")
+
+
 async def played_reward(data: Path, reward: str, text: str) -> float:
     scenario = verl(f"{data}?held_out={data.parent / 'test.parquet'}&reward={reward}")
     assert scenario.hand_reward is not None
     return scenario.hand_reward(await played(scenario, text))
+
+
+def test_columns_may_hold_their_objects_as_json_text(tmp_path: Path):
+    fields = ("prompt", "reward_model", "extra_info")
+    row = a_row(3)
+    text = row | {name: json.dumps(row[name]) for name in fields}
+    (task,) = read_tasks(written(tmp_path / "rows.parquet", [text]), None)
+    assert (task.user, task.reference) == ("3 + 3?", "6")
+    assert {name: task.data[name] for name in fields} == {name: row[name] for name in fields}
 
 
 def test_the_ground_truth_is_kept_from_the_judge_where_it_is_asked(data: Path):
@@ -158,6 +195,7 @@ def test_a_mistake_in_the_address_is_told(data: Path, query: str, told: str):
         ({"prompt": [{"role": "user"}]}, "no list of messages"),
         ({"prompt": ["x"]}, "no list of messages"),
         ({"prompt": "x", "extra_info": [1]}, "extra_info is no object"),
+        ({"prompt": "x", "reward_model": "rule"}, "reward_model is no object"),
     ],
 )
 def test_a_row_of_another_shape_is_told_with_its_place(tmp_path: Path, row: dict[str, Any], told: str):

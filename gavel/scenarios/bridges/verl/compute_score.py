@@ -48,16 +48,30 @@ class ComputeScore:
             "extra_info": {**info, "num_turns": sum(1 for _ in trajectory.choices())},
         }
         known = {name: value for name, value in asked.items() if self._takes_all or name in self._takes}
-        found = self._function(**known)
-        if inspect.iscoroutine(found):
-            found = _awaited(found)
-        score = cast("dict[str, Any]", found).get("score") if isinstance(found, dict) else found
-        value = float(score) if isinstance(score, int | float) else math.nan
+        try:
+            found = self._function(**known)
+            if inspect.iscoroutine(found):
+                found = _awaited(found)
+        except SystemExit as error:  # would end the whole command without a word
+            raise ScenarioError(
+                f"compute_score ended with SystemExit({error.code!r})", "Let it return a number, or raise an Exception."
+            ) from error
+        value = _number(cast("dict[str, Any]", found).get("score") if isinstance(found, dict) else found)
         if not math.isfinite(value):
             raise ScenarioError(
                 f"compute_score gave {found!r:.200}", "Let it return a finite number, or a dict with one as `score`."
             )
         return value
+
+
+def _number(score: Any) -> float:
+    """Of whatever has one, also a scalar of NumPy's or a tensor's; NaN for anything else."""
+    if isinstance(score, str | bytes):  # "0.5" may be the answer, in place of its score
+        return math.nan
+    try:
+        return float(score)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
 
 
 def solution(trajectory: Trajectory, prompt: int) -> str:

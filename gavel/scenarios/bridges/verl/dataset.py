@@ -48,13 +48,11 @@ def _task(row: Row, *, reference: bool) -> Task:
     if "prompt" not in fields:
         raise ScenarioError(f"{row.where} is no row of verl's: it has no prompt", _SHAPE)
     prompt = _messages(fields["prompt"], row.where)
-    model: Any = fields.get("reward_model") or {}
-    truth: Any = cast(Message, model).get("ground_truth") if isinstance(model, dict) else None
-    info: Any = fields.get("extra_info") or {}
-    if not isinstance(info, dict):
-        raise ScenarioError(f"{row.where}: extra_info is no object", _SHAPE)
-    known = cast(Message, info)
-    data: dict[str, Any] = {name: fields[name] for name in FIELDS if name in fields} | {"prompt": prompt}
+    model, known = (_object(fields, name, row.where) for name in ("reward_model", "extra_info"))
+    truth = model.get("ground_truth")
+    objects = {"reward_model": model, "extra_info": known}
+    data: dict[str, Any] = {name: objects.get(name, fields[name]) for name in FIELDS if name in fields}
+    data["prompt"] = prompt
     told = truth if isinstance(truth, str) else None if truth is None else json.dumps(truth, ensure_ascii=False)
     rubric = known.get("rubric")
     return Task(
@@ -66,8 +64,27 @@ def _task(row: Row, *, reference: bool) -> Task:
     )
 
 
+def _object(fields: Message, name: str, where: str) -> Message:
+    """A field that holds an object, or one as JSON text; empty where it lacks."""
+    value: Any = _decoded(fields.get(name)) or {}
+    if not isinstance(value, dict):
+        raise ScenarioError(f"{where}: {name} is no object", _SHAPE)
+    return cast(Message, value)
+
+
+def _decoded(value: Any) -> Any:
+    """A list or object that was written into its column as JSON text; anything else as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
 def _messages(given: Any, where: str) -> list[Message]:
-    items: Any = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    decoded = _decoded(given) if isinstance(given, str) and '"role"' in given else given
+    items: Any = [{"role": "user", "content": decoded}] if isinstance(decoded, str) else decoded
     messages = [cast(Message, item) for item in cast("list[Any]", items) if isinstance(item, dict)] if items else []
     usable = len(messages) == len(items) and all("content" in each and "role" in each for each in messages)
     if not usable or not any(message["role"] == "user" for message in messages):
