@@ -11,7 +11,7 @@ for HTTP/2 with its first request, whose body the parser would drop.
 import asyncio
 import re
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl, service_unavailable
@@ -25,6 +25,7 @@ _MAX_FRAMING = 64 * 2**10
 _FRAMING_OF_A_BYTE = 8
 """A chunk of one byte has five bytes more; some clients pad the size with zeros."""
 _STALLED_SECONDS = 60.0
+_LINGERING_SECONDS = 5.0
 _OFFER = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -58,6 +59,22 @@ class _Flow(FlowControl):
         self.write_paused, self._resumed = False, None
 
 
+class _Lingering:
+    """The transport of an answer after which the connection ends: it closes once the request's body has come.
+
+    What is closed before is reset by the system, and a client that is still sending loses the answer.
+    """
+
+    def __init__(self, connection: "BoundedConnection") -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection.transport, name)
+
+    def close(self) -> None:
+        self._connection.close_after_body()
+
+
 class BoundedConnection(HttpToolsProtocol):
     """A connection of `bounded_connection`."""
 
@@ -69,6 +86,7 @@ class BoundedConnection(HttpToolsProtocol):
         "_deadline",
         "_first",
         "_head",
+        "_is_last",
         "_received",
         "_stalled",
     )  # beside them, uvicorn's fit a dictionary that shares its keys: 1.2 KiB less for each connection
@@ -86,6 +104,8 @@ class BoundedConnection(HttpToolsProtocol):
         """When the head must be complete."""
         self._stalled: asyncio.TimerHandle | None = None
         """When the client must have read something."""
+        self._is_last = False
+        """Whether the connection ends when the request has come."""
         self._answered = False
         """Whether the next byte begins another request."""
         self._between_requests = True
@@ -155,6 +175,8 @@ class BoundedConnection(HttpToolsProtocol):
         if self._handover is not None:
             self._begin_to_count(self._handover)
         super().on_headers_complete()
+        if not self.cycle.keep_alive:
+            self.cycle.transport = cast("asyncio.Transport", _Lingering(self))
 
     def _begin_to_count(self, handover: Handover) -> None:
         if not self._counts:
@@ -175,6 +197,16 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._between_requests = True
         super().on_message_complete()
+        if self._is_last:
+            self._close()
+
+    def close_after_body(self) -> None:
+        """Closes the connection when the rest of the body has come and is dropped, or some seconds later."""
+        if self._between_requests:
+            self._close()
+        elif not self._is_last:
+            self._is_last = True
+            self.loop.call_later(_LINGERING_SECONDS, self._close)
 
     def on_response_complete(self) -> None:
         self._no_longer_counts()

@@ -239,6 +239,16 @@ async def serving_here(folder: Path, limits: ServiceLimits) -> AsyncIterator[int
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+def test_who_ends_the_connection_after_a_request_reads_why_it_was_refused(service: Attacked, version: bytes):
+    data = post("Connection: close", body=b"x" * 20_000_000).replace(b"HTTP/1.1", version, 1)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=HANG_SECONDS) as connection:
+        connection.sendall(data)
+        answer = answer_on(connection)
+        assert (answer.status, answer.kind) == (413, "too-large")
+        assert connection.recv(1) == b""
+
+
 def test_a_batch_whose_line_drips_is_refused(service: Attacked):
     with socket.create_connection(("127.0.0.1", service.port), timeout=HANG_SECONDS) as connection:
         connection.sendall(request("POST", "/v1/score/batch", CHUNKED))
