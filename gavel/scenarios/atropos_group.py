@@ -25,6 +25,7 @@ from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
 
 UNTRAINED = -100
 """In `masks`: the policy did not choose this token."""
+MASKS = "An entry of `masks` is the token's id where the policy chose the token, and -100 elsewhere."
 NO_LOGPROB = 1.0
 """In `inference_logprobs`, where the policy did not choose the token; no log-prob is above 0."""
 TOKEN_ADVANTAGES = "token_advantages"
@@ -118,6 +119,14 @@ class AtroposGroup(BaseModel):
                         f"inference_logprobs[{number}] of a trained token is {max(trained):g}, above 0: no log-prob; "
                         f"{NO_LOGPROB} stands only where masks is {UNTRAINED}"
                     )
+
+    def other_targets(self) -> str | None:
+        """The first entry of `masks` that is neither -100 nor its token, such as those of 0 and 1; None without any."""
+        for number, (tokens, mask) in enumerate(zip(self.tokens, self.masks, strict=True)):
+            for place, (token, kept) in enumerate(zip(tokens, mask, strict=True)):
+                if kept not in (token, UNTRAINED):
+                    return f"masks[{number}][{place}] is {kept}, which is neither {UNTRAINED} nor the token, {token}"
+        return None
 
     def __len__(self) -> int:
         """Members."""

@@ -137,6 +137,14 @@ def test_what_cannot_be_trained_is_refused_with_its_place(changes: dict, told: s
     assert told in str(raised.value)
 
 
+def test_a_mask_of_ones_and_zeros_is_found_out():
+    assert a_group().other_targets() is None
+    mask = {"masks": [[-100, -100, 20, 21, -100, 22], [-100, 0, 1]]}
+    assert a_group(**mask, inference_logprobs=None).other_targets() == (
+        "masks[1][1] is 0, which is neither -100 nor the token, 8"
+    )
+
+
 def test_a_field_of_a_later_version_is_kept():
     assert json.loads(a_group(future={"a": 1}).model_dump_json())["future"] == {"a": 1}
 

@@ -290,13 +290,18 @@ def _rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, 
     """The option that makes an environment tell its state as text, where it can."""
     try:
         with OwnChance(0):
-            modes = package.make(name, **arguments).metadata.get("render_modes") or ()
+            made = package.make(name, **arguments)
     except Exception as error:
         raise ScenarioError(
             f"the environment {name} cannot be made: {described(error)}",
             "Look at its arguments: what is no option is one.",
         ) from error
-    return {"render_mode": "ansi"} if "ansi" in modes else {}
+    for key, parameter in inspect.signature(cast("type[object]", type(made.unwrapped))).parameters.items():
+        if isinstance(parameter.default, bool) and isinstance(arguments.get(key), str):  # any text would be true
+            raise ScenarioError(
+                f"{key}={arguments[key]} is neither true nor false", f"Write {key}=true or {key}=false."
+            )
+    return {"render_mode": "ansi"} if "ansi" in (made.metadata.get("render_modes") or ()) else {}
 
 
 def _meanings(environment: Any) -> Sequence[str] | None:

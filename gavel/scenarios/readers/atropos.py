@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import ValidationError
 
 from gavel.llm.counted import counted
-from gavel.scenarios.atropos_group import AtroposGroup
+from gavel.scenarios.atropos_group import MASKS, AtroposGroup
 from gavel.scenarios.readers.row import Format, Row, RowError, Source, WholeGroup, is_list, is_object
 
 _WITH_MESSAGES = "Let the environment write them: include_messages=True in its configuration."
@@ -27,6 +27,8 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
             place = ".".join(map(str, first["loc"]))
             what = first["msg"].removeprefix("Value error, ")
             raise RowError(f"{row.where} is no group of Atropos: {place + ': ' if place else ''}{what}") from error
+        if told := stored.other_targets():
+            raise RowError(f"{row.where}: {told}.", MASKS)
         if stored.messages is None:
             raise RowError(f"{row.where} cannot be judged: it has token ids and no messages.", _WITH_MESSAGES)
         group = stored.trajectories(None, {} if stored.env_id is None else {"env_id": stored.env_id})

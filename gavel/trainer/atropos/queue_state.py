@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gavel.llm.errors import GavelError
-from gavel.scenarios.atropos_group import AtroposGroup
+from gavel.scenarios.atropos_group import MASKS, AtroposGroup
 from gavel.trainer.atropos.batch_choice import choose_exactly
 from gavel.trainer.atropos.group_queue import GroupQueue
 from gavel.trainer.atropos.registration import TrainerRegistration, minimums
@@ -145,3 +145,5 @@ class QueueState:
                 f"a member holds the token {highest}, and the model has {space.vocabulary:,} tokens",
                 "Give the environment the tokenizer of the model that is trained (tokenizer_name).",
             )
+        if told := group.other_targets():
+            raise GroupRefusedError(told, MASKS)

@@ -114,6 +114,7 @@ async def test_an_environment_that_raises_fails_its_episode():
         ("gymnasium:CartPole-v1?actions=left", "2 actions, and 1 names"),
         ("gymnasium:Pendulum-v1", "neither Text nor Discrete"),
         ("gymnasium:FrozenLake-v1?wind=3", "cannot be made"),
+        ("gymnasium:FrozenLake-v1?is_slippery=no", "is_slippery=no is neither true nor false"),
     ],
 )
 def test_an_address_that_is_none_is_told(address: str, said: str):

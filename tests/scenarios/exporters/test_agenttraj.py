@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from openai.types.chat.chat_completion import Choice
 
 from gavel.scenarios.exporters.export import export_file, stored_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.reading import read_file
+from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.exporters.attempts import TOOLS, call, sampled
 
@@ -54,6 +56,20 @@ def test_a_list_in_one_json_file_is_read_too(tmp_path: Path) -> None:
 def test_turns_that_do_not_say_what_is_learned_stay_sharegpt(tmp_path: Path) -> None:
     plain = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], "item_id": "1"}
     assert "ShareGPT" in read_file(written(tmp_path / "t.jsonl", plain)).summary
+
+
+@pytest.mark.parametrize(
+    ("turn", "told"),
+    [
+        ({"from": "gpt", "loss": "true", "value": "x"}, "conversations.3.loss is 'true'"),
+        ({"from": "gpt", "loss": True, "value": None}, "conversations.3.value is no text"),
+    ],
+)
+def test_a_turn_of_other_types_is_told_with_its_place(turn: dict[str, object], told: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", {"conversations": [*OPENING, turn], "item_id": "1"})
+    with pytest.raises(RowError, match=told) as caught:
+        read_file(path)
+    assert caught.value.remedy
 
 
 def test_what_is_read_is_written_as_it_was(tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ def test_a_row_is_a_group_with_scores_and_tokens(tmp_path: Path):
     assert second.metadata["env_id"] == 3
 
 
+def test_masks_of_ones_and_zeros_are_refused(tmp_path: Path):
+    row = GROUP | {"masks": [[0, 0, 1, 0, 1], [0, 0, 1]], "inference_logprobs": None}
+    with pytest.raises(RowError, match=r"masks\[0\]\[0\] is 0") as caught:
+        read_file(written(tmp_path, row))
+    assert caught.value.remedy
+
+
 def test_what_is_read_is_written_as_it_was(tmp_path: Path):
     out = tmp_path / "out.jsonl"
     told = export_file(stored_groups(read_groups(written(tmp_path, GROUP))), "atropos", out)

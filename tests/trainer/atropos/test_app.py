@@ -245,6 +245,8 @@ def test_what_the_learner_can_never_train_is_refused_at_the_door(own: httpx.Clie
     long = [[1] * 65] * 2
     length = own.post("/scored_data", json={"tokens": long, "masks": long, "scores": [0, 1]})
     assert (length.status_code, "takes 64" in length.json()["detail"]) == (422, True)
+    masks = own.post("/scored_data", json=body(0) | {"masks": [[0, 1, 1]] * 2})
+    assert (masks.status_code, "masks[0][0] is 0" in masks.json()["detail"]) == (422, True)
     assert post(own, "/scored_data", body(0)) == {"status": "received"}
 
 
