@@ -5,12 +5,14 @@ class Brevity(RewardFunction):
         return -0.01 if not done else float("." in current_observation.context_text)
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from gavel.compat.rl4lms.metrics import RougeMetric, SacreBleuMetric, rouge_scores
 from gavel.compat.rl4lms.observation import Observation
+from gavel.llm.errors import GavelError
 
 
 class RewardFunction(ABC):
@@ -146,9 +148,9 @@ class IncreasingNumbersReward(RewardFunction):
 
 
 def reward_of(function: AnyReward, before: Observation, action: int, after: Observation, done: bool) -> float:
-    """The reward of one action by either kind of function."""
+    """The reward of one action by either kind of function. Raises `GavelError` for what is no finite number."""
     if isinstance(function, RewardFunction):
-        return float(function(before, action, after, done, after.meta_info))
+        return _finite(function(before, action, after, done, after.meta_info))
     (value,) = function(
         [after.prompt_or_input_text],
         [after.context_text],
@@ -156,4 +158,14 @@ def reward_of(function: AnyReward, before: Observation, action: int, after: Obse
         [done],
         [after.meta_info],
     )
-    return float(value)
+    return _finite(value)
+
+
+def _finite(value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise GavelError(f"the reward function gave {value!r:.100}.", "Let it return a finite number.")
+    return number

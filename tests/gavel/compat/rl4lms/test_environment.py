@@ -129,6 +129,18 @@ def test_a_reward_function_sees_the_states_before_and_after_every_action(tokeniz
     assert env.step(3)[1] == 0.0  # without a function
 
 
+@pytest.mark.parametrize("given", ["0.5", None, math.nan, math.inf])
+def test_a_reward_that_is_no_finite_number_is_refused(tokenizer: Any, given: Any) -> None:
+    class Giving(rl4lms.RewardFunction):
+        def __call__(self, *args: Any, **more: Any) -> Any:
+            return given
+
+    env = env_of(tokenizer, Giving())
+    env.reset()
+    with pytest.raises(GavelError, match="the reward function gave"):
+        env.step(1)
+
+
 def test_a_batched_function_is_asked_with_one_text(tokenizer: Any) -> None:
     class Length(rl4lms.BatchedRewardFunction):
         def __call__(self, prompt_texts, gen_texts, ref_texts, dones, meta_infos=None):
