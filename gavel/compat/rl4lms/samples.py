@@ -16,12 +16,16 @@ Item = TypeVar("Item")
 
 @dataclass
 class Sample:
-    """One prompt with its references; fields and order are RL4LMs'."""
+    """One prompt with its references; fields and order are RL4LMs'. Raises `GavelError` for references in one text."""
 
     id: str
     prompt_or_input_text: str
     references: list[str]
     meta_data: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.references, str):  # every letter would count as a reference
+            raise GavelError(f"the references of the sample {self.id} are a text.", "Give a list: [text].")
 
 
 class TextGenPool:

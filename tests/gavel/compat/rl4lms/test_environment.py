@@ -343,3 +343,8 @@ def check(trajectory: Trajectory) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED_PATH))
     assert tokenizer.decode(extra["prompt_token_ids"]) == str(trajectory.messages()[0]["content"])
     assert np.isfinite(extra["token_logprobs"]).all()
+
+
+def test_references_are_a_list() -> None:
+    with pytest.raises(GavelError, match="the references of the sample 3 are a text"):
+        rl4lms.Sample("3", "a", "b")  # type: ignore[arg-type]
