@@ -1,5 +1,4 @@
 import re
-import time
 from importlib.resources import files
 
 import pytest
@@ -56,15 +55,10 @@ def test_the_levels_and_what_may_be_said_of_scores_do_not_overlap_in_meaning():
     assert not {"example", "draft", "cost", "penalty", "dummy", "not"} & understood()
 
 
-def test_searching_takes_time_in_proportion_to_the_length():
+def test_a_long_text_is_searched():
+    """Within the limit of every test: with time in proportion to the square of the length it would take hours."""
     phrases = pattern("unmeant", "meaning", "revises")
-
-    def seconds(sentences: int) -> float:
-        started = time.process_time()
-        assert not phrases.search("K7QX looked it up and refunded 14.20 within policy. " * sentences)
-        return time.process_time() - started
-
-    assert seconds(2_000) < 40 * seconds(200) + 0.5
+    assert not phrases.search("K7QX looked it up and refunded 14.20 within policy. " * 100_000)
 
 
 CONCEPTS = ("best", "worst", "better", "deserves", "not", "wins", "attempt", "good", "unmeant")

@@ -1,6 +1,5 @@
 import json
 import re
-import time
 from contextlib import suppress
 from random import Random
 
@@ -388,14 +387,10 @@ LONG = (
 
 
 @pytest.mark.parametrize("unit", LONG)
-def test_reading_takes_time_in_proportion_to_the_length(unit):
-    def seconds(length: int) -> float:
-        started = time.process_time()
-        with suppress(VerdictError):
-            read_verdict(f"{PLAIN}\n{unit * (length // len(unit))}", LABELS)
-        return time.process_time() - started
-
-    assert seconds(120_000) < 40 * seconds(12_000) + 0.5
+def test_a_long_reply_is_read(unit):
+    """Within the limit of every test: with time in proportion to the square of the length it would take longer."""
+    with suppress(VerdictError):
+        read_verdict(f"{PLAIN}\n{unit * (3_000_000 // len(unit))}", LABELS)
 
 
 def test_an_explanation_may_tell_anything_that_an_agent_said_of_numbers_and_scales():
