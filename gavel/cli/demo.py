@@ -1,5 +1,6 @@
 """`gavel demo`: the main job, small enough for a laptop."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -66,6 +67,8 @@ def demo(
         loop = job.loop.model_copy(update={"steps": config.loop.steps})
         return print_run_estimate(judge.build(rubric), loop, {"Rollouts as the demo's are": job.rollout_tokens})
     need_extra("train", job.command)
+    if job.threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
     with loading(TRAINER):
         from gavel.cli.demo_session import DemoSettings, run_demo
 

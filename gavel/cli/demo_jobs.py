@@ -16,6 +16,7 @@ LIKELIHOOD = "likelihood"
 """The judge without a key of a job whose rubric the stand-in cannot check."""
 
 DemoScenario = Literal["returns_desk", "booking_desk"]
+_AT_A_DESK = LoopConfig(max_tokens=64, concurrency=256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,10 @@ class DemoJob:
     decimals: Mapping[str, int] = field(default_factory=dict[str, int])
     """Digits of a measure, where they are not two."""
     success: str = "held-out success"
-    slots: int = 128
+    slots: int = 256
     max_context: int = 4096
+    threads: int | None = 1
+    """Of the tensor library, which splits what a tiny model computes at a loss; None: its own choice."""
     rollout_tokens: int = 200
     """What `--dry-run` assumes."""
     command: str = "gavel demo"
@@ -59,7 +62,7 @@ RETURNS_DESK = DemoJob(
     base_model=EMBEDDED_POLICY,
     judge=STAND_IN,
     steps=30,
-    loop=LoopConfig(max_tokens=64),
+    loop=_AT_A_DESK,
     train=TrainConfig(learning_rate=2e-3),
     lora=LoraSettings(),
     measures={"looked_before_acting": "looked before acting", "turns": "turns"},
@@ -82,7 +85,7 @@ BOOKING_DESK = DemoJob(
     base_model=BOOKING_POLICY,
     judge=STAND_IN,
     steps=30,
-    loop=LoopConfig(max_tokens=64),
+    loop=_AT_A_DESK,
     train=TrainConfig(learning_rate=2e-3),
     lora=LoraSettings(),
     measures={"turns": "turns", "tool_errors": "tool errors"},
@@ -113,6 +116,7 @@ ONE_SENTENCE = DemoJob(
     lora=LoraSettings(rank=8),
     slots=32,
     max_context=128,
+    threads=None,
     measures={"words": "words", "names_topic": "names its topic", "truncated": "cut off at 40 tokens"},
     decimals={"words": 1},
     success="one short sentence that names its topic",

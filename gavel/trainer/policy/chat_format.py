@@ -14,6 +14,7 @@ from renderers.base import MODEL_RENDERER_MAP
 
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.remembered_encodings import RememberedEncodings
 from gavel.trainer.policy.template_renderer import (
     CALLED,
     SAID,
@@ -118,7 +119,7 @@ def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     except ValidationError as error:
         first = error.errors()[0]
         raise ArgumentsError(f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from error
-    return create_renderer(tokenizer, chosen)
+    return create_renderer(RememberedEncodings(tokenizer), chosen)
 
 
 def rendering_by(
