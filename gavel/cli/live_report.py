@@ -1,4 +1,4 @@
-"""A run's page, written again while the run goes on; never more than a twentieth of the run's time goes into it."""
+"""A run's page, written again while the run goes on; never more than a fiftieth of the run's time goes into it."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 from gavel.llm.errors import GavelError
 from gavel.reports.run_page import write_run_report
 
-_SHARE = 20
+_SHARE = 50
 
 logger = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
 
-def look_up_order(order_id: str, task: Task) -> dict[str, object]:
+async def look_up_order(order_id: str, task: Task) -> dict[str, object]:
     """Look up an order."""
     case = _case(order_id, task)
     return {"item": case.item, "days": case.days, "opened": case.opened}
 
 
-def read_policy(item: str, task: Task) -> dict[str, object]:
+async def read_policy(item: str, task: Task) -> dict[str, object]:
     """Read the policy of an item."""
     case = Case.model_validate(task.data)
     if item != case.item:
@@ -27,17 +27,17 @@ def read_policy(item: str, task: Task) -> dict[str, object]:
     return {"window": case.window, "opened_ok": case.opened_ok}
 
 
-def refund(order_id: str, task: Task) -> str:
+async def refund(order_id: str, task: Task) -> str:
     """Pay the money back."""
     return f"refunded {_case(order_id, task).order_id}"
 
 
-def exchange(order_id: str, task: Task) -> str:
+async def exchange(order_id: str, task: Task) -> str:
     """Exchange the item."""
     return f"exchanged {_case(order_id, task).order_id}"
 
 
-def deny(order_id: str, task: Task) -> str:
+async def deny(order_id: str, task: Task) -> str:
     """Deny the request."""
     return f"denied {_case(order_id, task).order_id}"
 
