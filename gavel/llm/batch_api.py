@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import httpx
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from gavel.llm.batch_vendors import connection, vendor_of
 from gavel.llm.dialect import CONNECTION
 from gavel.llm.errors import LlmError
+from gavel.llm.http_libraries import TRANSPORT_ERRORS
 from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import load_litellm
 from gavel.llm.question import Question
@@ -171,7 +171,7 @@ class BatchApi:
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, httpx.TransportError) or may_pass(error)
+    return isinstance(error, TRANSPORT_ERRORS) or may_pass(error)
 
 
 def _is_rate_limit(error: BaseException) -> bool:

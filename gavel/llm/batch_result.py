@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import httpx
 import openai
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from gavel.llm.openai_http import openai_httpx
 from gavel.llm.retry import is_permanent
 
 
@@ -53,8 +53,8 @@ class BatchResult(BaseModel):
         if status == 200:
             status = 500  # an error that came as a reply
         kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
-        request = httpx.Request("POST", "https://batch/v1/chat/completions")
-        return kind(words, response=httpx.Response(status, request=request), body=self.body)
+        request = openai_httpx.Request("POST", "https://batch/v1/chat/completions")
+        return kind(words, response=openai_httpx.Response(status, request=request), body=self.body)
 
     @property
     def may_be_mended(self) -> bool:

@@ -2,12 +2,20 @@
 
 from collections.abc import Iterator
 
-import httpx
 import openai
 
-_LOST = (openai.APITimeoutError, httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError, ConnectionResetError)
+from gavel.llm.http_libraries import either
+
+_LOST = (
+    openai.APITimeoutError,
+    *either("ReadError"),
+    *either("ReadTimeout"),
+    *either("RemoteProtocolError"),
+    ConnectionResetError,
+)
 """The connection broke, or the wait ended, after the request was sent."""
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, ConnectionRefusedError)
+_NOT_SENT = (*either("ConnectError"), *either("ConnectTimeout"), *either("PoolTimeout"), ConnectionRefusedError)
+_ANSWERED = either("HTTPStatusError")
 
 
 def may_be_paid(error: BaseException) -> bool:
@@ -16,7 +24,7 @@ def may_be_paid(error: BaseException) -> bool:
     What is neither, such as a body that is cut off, may.
     """
     causes = list(_causes(error))
-    if any(isinstance(cause, httpx.HTTPStatusError) for cause in causes):
+    if any(isinstance(cause, _ANSWERED) for cause in causes):
         return False
     if any(isinstance(cause, _LOST) for cause in causes):
         return True

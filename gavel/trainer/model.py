@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import httpx
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from gavel.llm.loopback import is_on_this_machine
+from gavel.llm.openai_http import openai_httpx
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
@@ -77,12 +77,12 @@ class Model(ModelSpec):
             self._clients[loop] = InProcessClient(
                 base_url=base_url,
                 api_key=api_key,
-                timeout=httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),
+                timeout=openai_httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),
                 max_retries=self._repeats(),
                 # httpx's own pool takes time quadratic in the number of rollouts. No proxy is used for loopback.
                 http_client=DefaultAioHttpClient(
                     trust_env=not is_on_this_machine(base_url or ""),
-                    verify=httpx.create_ssl_context() if (base_url or "").startswith("https://") else True,
+                    verify=openai_httpx.create_ssl_context() if (base_url or "").startswith("https://") else True,
                 ),
             )
             closer = loop.create_task(_close_with_loop(self._clients[loop]))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,7 +76,7 @@ async def test_a_refused_question_leaves_its_member_alone_without_a_score(server
         (lambda p: [2 * each for each in p], "sum to 2"),
         (lambda p: [each / 2 for each in p], "sum to 0.5"),
         (lambda p: [0.0 for _ in p], "sum to 0"),
-        (lambda p: p[:5], "sum to"),
+        (lambda p: p[:5], "sum to|no probabilities of 10 levels"),  # by version of LiteLLM
         (lambda p: [math.nan, *p[1:]], "no number from 0 to 1"),
         (lambda p: [-0.5, 1.5, *[0.0] * 8], "no number from 0 to 1"),
     ],
@@ -84,7 +85,7 @@ async def test_what_is_no_distribution_is_no_score(openai_server: DecisionServer
     openai_server.spoil = lambda label, p: spoil(p) if p[7] == 0.5 else p
     judged = await judge(openai_server, orders=2).score(qualities(2, 7, 4))
     assert [t.reward is None for t in judged] == [False, True, False]
-    assert reason in judged.trajectories[1].judgement.reason
+    assert re.search(reason, judged.trajectories[1].judgement.reason)
 
 
 async def test_when_every_question_is_refused_nobody_has_a_score(server: DecisionServer):

@@ -23,7 +23,6 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-import httpx
 import openai
 
 from gavel.judge.errors import JudgeError
@@ -31,6 +30,7 @@ from gavel.judge.prompt.canonical_group import Conversation, TextEvent, ToolCall
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids
 from gavel.judge.stats import centred_positions
+from gavel.llm.openai_http import openai_httpx
 from gavel.llm.types import Message
 
 ID = re.compile(r"\bsim-\w+")
@@ -283,7 +283,7 @@ class _Limited(openai.RateLimitError):
     litellm_response_headers = {"retry-after": "0"}  # noqa: RUF012
 
 
-_REQUEST = httpx.Request("POST", "http://simulated.invalid/v1/chat/completions")
+_REQUEST = openai_httpx.Request("POST", "http://simulated.invalid/v1/chat/completions")
 
 
 def _timed_out(entries: _Entries, random: Random) -> str:
@@ -291,4 +291,4 @@ def _timed_out(entries: _Entries, random: Random) -> str:
 
 
 def _limited(entries: _Entries, random: Random) -> str:
-    raise _Limited("rate limit reached", response=httpx.Response(429, request=_REQUEST), body=None)
+    raise _Limited("rate limit reached", response=openai_httpx.Response(429, request=_REQUEST), body=None)

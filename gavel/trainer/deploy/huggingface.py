@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import httpx
-
+from gavel.llm.http_libraries import HTTP_ERRORS
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment
@@ -189,7 +188,7 @@ class HuggingFaceHost:
 
         try:
             await record.once("endpoint", find=find, make=make)
-        except (httpx.HTTPError, OSError) as error:
+        except (*HTTP_ERRORS, OSError) as error:
             raise refused(f"the endpoint {name} cannot be made", error, _REMEDIES) from error
 
     async def _price(self, hub: Any, machine: dict[str, Any]) -> str:
@@ -248,7 +247,7 @@ class HuggingFaceHost:
     async def _ask(self, ask: Callable[[], T], what: str) -> T:
         try:
             return await repeated(lambda: asyncio.to_thread(ask))
-        except (httpx.HTTPError, OSError) as error:
+        except (*HTTP_ERRORS, OSError) as error:
             raise refused(what, error, _REMEDIES) from error
 
 

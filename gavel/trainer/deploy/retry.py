@@ -18,6 +18,7 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from gavel.llm.hidden_secrets import hide_secrets, without_secrets
+from gavel.llm.http_libraries import TRANSPORT_ERRORS
 from gavel.trainer.deploy.errors import DeployError
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def status_of(error: BaseException) -> int | None:
     """The HTTP status that an error tells; 0 where no answer came, None where it is no error of HTTP."""
     if isinstance(error, HostRefusal):
         return error.status
-    if isinstance(error, httpx.TransportError):
+    if isinstance(error, TRANSPORT_ERRORS):
         return 0
     response: Any = getattr(error, "response", None)
     for found in (getattr(error, "status_code", None), getattr(response, "status_code", None)):

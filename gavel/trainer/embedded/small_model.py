@@ -20,6 +20,7 @@ from typing import Any
 
 from gavel.installation import install_line
 from gavel.llm.errors import GavelError
+from gavel.llm.http_libraries import HTTP_ERRORS
 
 SMALL_MODEL = "smollm2-135m"
 """Its name as a `base_model`."""
@@ -131,7 +132,7 @@ def _from_hub(directory: Path, say: Callable[[str], None]) -> str | None:
         for name in _FILES:
             with contextlib.suppress(RemoteEntryNotFoundError):
                 hf_hub_download(HUB_NAME, name, revision=revision, local_dir=directory, endpoint=constants.ENDPOINT)
-    except (httpx.HTTPError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError, ValueError, KeyError) as error:
+    except (*HTTP_ERRORS, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError, ValueError, KeyError) as error:
         return f"the hub cannot be reached: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
     shutil.rmtree(directory / ".cache", ignore_errors=True)
     missing = [name for name in ("config.json", "model.safetensors") if not (directory / name).is_file()]

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-import httpx
 from openai import APIConnectionError, APITimeoutError
 from openai.types.chat.chat_completion import ChatCompletion
 
+from gavel.llm.openai_http import openai_httpx
 from gavel.scenarios.chat_model import RolloutClient
 from gavel.trainer.serving.capture_book import KEY_PREFIX
 
@@ -44,7 +44,7 @@ def no_longer_serve(base_url: str) -> None:
 class InProcessClient(RolloutClient):
     """An OpenAI client of any address; where an endpoint of this process has it, `turn` needs no HTTP."""
 
-    def __init__(self, *, http_client: httpx.AsyncClient, **settings: Any) -> None:
+    def __init__(self, *, http_client: openai_httpx.AsyncClient, **settings: Any) -> None:
         """`http_client` sends every request; `settings` are those of `AsyncOpenAI`."""
         super().__init__(http_client=http_client, **settings)
         self._http = http_client
@@ -73,8 +73,8 @@ class InProcessClient(RolloutClient):
         return answer.content if answer.status_code == 200 and answer.content[:1] == b"{" else None
 
     async def _answer(self, asked: "asyncio.Future[str]") -> str:
-        limit = self.timeout.read if isinstance(self.timeout, httpx.Timeout) else self.timeout
-        request = httpx.Request("POST", f"{self.base_url}chat/completions")
+        limit = self.timeout.read if isinstance(self.timeout, openai_httpx.Timeout) else self.timeout
+        request = openai_httpx.Request("POST", f"{self.base_url}chat/completions")
         deadline = asyncio.timeout(limit)
         try:
             async with deadline:

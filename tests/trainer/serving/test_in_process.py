@@ -5,11 +5,11 @@ import copy
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import httpx
 import pytest
 from openai import APIConnectionError, APITimeoutError, BadRequestError
 from openai.types.chat.chat_completion import ChatCompletion
 
+from gavel.llm.openai_http import openai_httpx
 from gavel.trainer.serving.capture_book import KEY_PREFIX
 from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
 from gavel.trainer.serving.openai_server import EndpointServer
@@ -25,12 +25,12 @@ BODY: dict[str, Any] = {
 }
 
 
-class Wire(httpx.AsyncHTTPTransport):
+class Wire(openai_httpx.AsyncHTTPTransport):
     """HTTP that counts its requests."""
 
     requests = 0
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: openai_httpx.Request) -> openai_httpx.Response:
         self.requests += 1
         return await super().handle_async_request(request)
 
@@ -54,7 +54,7 @@ def wire() -> Wire:
 
 @pytest.fixture
 async def client(server, wire) -> AsyncIterator[InProcessClient]:
-    http = httpx.AsyncClient(transport=wire)
+    http = openai_httpx.AsyncClient(transport=wire)
     async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
         yield client
 
@@ -135,15 +135,15 @@ async def test_a_refusal_over_http_is_told_as_the_api_tells_it(client, server, w
 @pytest.mark.parametrize("page", [b"<html>busy</html>", b"", b"{torn", b"[1]"])
 async def test_an_answer_that_is_none_is_asked_again_through_the_api(server, policy, page):
     class Once(Wire):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def handle_async_request(self, request: openai_httpx.Request) -> openai_httpx.Response:
             if self.requests:
                 return await super().handle_async_request(request)
             self.requests += 1
-            return httpx.Response(200, content=page, request=request)
+            return openai_httpx.Response(200, content=page, request=request)
 
     no_longer_serve(server.base_url)
     wire = Once()
-    http = httpx.AsyncClient(transport=wire)
+    http = openai_httpx.AsyncClient(transport=wire)
     async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
         assert (await client.turn(BODY)).choices[0].message.role == "assistant"
     assert wire.requests == 2

@@ -17,6 +17,7 @@ from typing import Any
 
 from gavel.installation import install_line
 from gavel.llm.hidden_secrets import hide_secrets, without_secrets
+from gavel.llm.http_libraries import TRANSPORT_ERRORS
 from gavel.trainer.runs.storage.store import StorageError
 
 
@@ -110,7 +111,6 @@ class HubStore:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        import httpx
         from huggingface_hub.errors import (
             HfHubHTTPError,
             HFValidationError,
@@ -125,7 +125,7 @@ class HubStore:
             HFValidationError,
             LocalEntryNotFoundError,
             OfflineModeIsEnabled,
-            httpx.TransportError,
+            *TRANSPORT_ERRORS,
             OSError,
             RuntimeError,
             ValueError,
