@@ -24,7 +24,7 @@ from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policies
 from gavel.trainer.policy.families import chooses_experts, usable_context, why_alone, why_unbatched
-from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.loading import BaseModelError, plain_logits
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import request_for
@@ -63,7 +63,7 @@ def forked() -> list[TokenSequence]:
 def plain_logprobs(model: Any, tokens: TokenSequence) -> torch.Tensor:
     """Of the sampled tokens, by one forward pass of the whole model over the sequence."""
     ids = torch.tensor([tokens.token_ids])
-    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].float()
+    logits = plain_logits(model, ids)[0].float()
     places = [place for place, own in enumerate(tokens.sampled) if own]
     temperatures = torch.tensor([tokens.temperatures[place] for place in places])
     found = torch.log_softmax(logits[[place - 1 for place in places]] / temperatures[:, None], -1)

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from gavel.trainer.config import PolicySettings
 from gavel.trainer.policy.chat_format import chat_renderer
-from gavel.trainer.policy.loading import BaseModelError, dtype_of
+from gavel.trainer.policy.loading import BaseModelError, dtype_of, plain_logits
 from gavel.trainer.policy.policy import load_base, load_config, source_of
 
 BASE = "the base without an adapter"
@@ -79,7 +79,7 @@ class LocalPolicy:
         """What `candidate` says of a reply's tokens after the prompt. `[T]`, nats"""
         ids = torch.tensor([[*prompt_ids, *reply_ids]], device=self._model.device)
         with self._active(candidate):
-            logits = self._model(input_ids=ids, use_cache=False).logits
+            logits = plain_logits(self._model, ids)
         said = logits[0, len(prompt_ids) - 1 : -1].float().log_softmax(-1)
         return said.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
 

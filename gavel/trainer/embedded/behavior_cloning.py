@@ -31,6 +31,7 @@ from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
 from gavel.scenarios.library.demonstrated_call import Call
 from gavel.scenarios.task import Task
+from gavel.trainer.cached_pass import cached
 from gavel.trainer.embedded import EMBEDDED_POLICY, embedded_path
 from gavel.trainer.embedded.courses import COURSES, Course, Stage, Turns
 from gavel.trainer.embedded.tokenizer import END_OF_TURN, MARKERS, PADDING, SPECIAL_TOKENS, token_id, train_tokenizer
@@ -166,14 +167,14 @@ def backward(
     for first in range(0, len(batch), rows):
         some = batch[first : first + rows]  # of nearly one length, so little is padded
         cache = DynamicCache()
-        model.model(input_ids=torch.tensor([preamble]), past_key_values=cache)
+        model.model(input_ids=torch.tensor([preamble]), **cached(model.model, cache))
         cache.batch_repeat_interleave(len(some))
         start = len(preamble)
         tokens = [torch.tensor(each.token_ids[start:]) for each in some]
         cloned = [torch.tensor(each.cloned[start:]) for each in some]
         ids = pad_sequence(tokens, batch_first=True, padding_value=padding)
         said = pad_sequence(cloned, batch_first=True)[:, 1:]
-        hidden = model.model(input_ids=ids, past_key_values=cache).last_hidden_state[:, :-1]
+        hidden = model.model(input_ids=ids, **cached(model.model, cache)).last_hidden_state[:, :-1]
         part = cross_entropy(model.lm_head(hidden[said]), ids[:, 1:][said], reduction="sum") / total
         part.backward()
         loss += part.item()

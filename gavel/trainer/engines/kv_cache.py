@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from gavel.trainer.cached_pass import cached
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.policy.loading import text_decoder
 
@@ -133,8 +134,13 @@ class SlotView:
         ascending = bool((rows[1:] > rows[:-1]).all())
         self._contiguous = slice(first, last + 1) if ascending and last - first + 1 == len(rows) else None
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stores `[rows, kv_heads, new, head_dim]`, returns `[rows, kv_heads, width, head_dim]`."""
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, **_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Stores `[rows, kv_heads, new, head_dim]`, returns `[rows, kv_heads, width, head_dim]`.
+
+        What else a version of transformers hands its own caches is not needed.
+        """
         stored = self.slots.layers
         if layer == len(stored):
             shape = (self.slots.count, keys.shape[1], self.slots.capacity)
@@ -177,7 +183,7 @@ def slot_bytes(model: Any, max_context: int) -> int:
     for tokens in (1, 2):
         cache = DynamicCache(config=decoder.config)
         ids = torch.zeros((1, tokens), dtype=torch.int64, device=model.device)
-        decoder(input_ids=ids, past_key_values=cache, use_cache=True)
+        decoder(input_ids=ids, use_cache=True, **cached(decoder, cache))
         held.append(sum(_bytes(vars(layer)) for layer in cache.layers))
     return held[0] + (held[1] - held[0]) * (max_context - 1)
 

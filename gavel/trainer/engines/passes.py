@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from gavel.trainer.cached_pass import cached
 from gavel.trainer.engines.kv_cache import Slots, SlotView
 from gavel.trainer.kernels.attention_span import Span, layer_spans
 from gavel.trainer.kernels.gqa_decode import SlotMasks, attend_grouped
@@ -55,8 +56,8 @@ class BatchedPasses:
             position_ids=positions,
             attention_mask=next(iter(masks.values())),
             slot_masks=SlotMasks(self._spans, masks),
-            past_key_values=SlotView(self._slots, rows, positions, width),
             use_cache=False,
+            **cached(self._decoder, SlotView(self._slots, rows, positions, width)),
         ).last_hidden_state
         last = torch.from_numpy(counts - 1).to(self._device)
         return self._form.logits(self._head(hidden[torch.arange(len(rows), device=self._device), last]).float())
@@ -96,7 +97,7 @@ class SinglePasses:
         hidden = self._decoder(
             input_ids=torch.from_numpy(tokens[None].astype(np.int64)).to(self._device),
             position_ids=torch.arange(start, start + len(tokens), device=self._device)[None],
-            past_key_values=cache,
             use_cache=True,
+            **cached(self._decoder, cache),
         ).last_hidden_state
         return self._form.logits(self._head(hidden[0, -1]).float())

@@ -36,7 +36,7 @@ from gavel.trainer.engines.running_reply import RunningReply
 from gavel.trainer.kernels.lm_head import keep_logits_precise
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.families import why_unbatched
-from gavel.trainer.policy.loading import text_decoder
+from gavel.trainer.policy.loading import plain_logits, text_decoder
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class TransformersEngine:
         def forward() -> list[float]:
             self._adapters.activate(self._adapters.find(None))
             ids = torch.tensor([list(token_ids)], device=self._model.device)
-            logits = self._model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+            logits = plain_logits(self._model, ids)[0, :-1].float()
             return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
 
         return self._between_passes(forward)

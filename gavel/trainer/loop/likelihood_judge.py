@@ -19,11 +19,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import Conversation, TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.llm.types import Message
+from gavel.trainer.cached_pass import cached
 
 LIKELIHOOD = "likelihood"
 """Its name among the judge models."""
@@ -107,7 +109,9 @@ class LikelihoodJudge:
             return []
         shared = _common([start[:-1] for start, _ in pairs])
         beginning = torch.tensor([pairs[0][0][:shared]], device=self._model.device)
-        prefix = self._model(beginning, use_cache=True, logits_to_keep=1).past_key_values if shared else None
+        prefix = DynamicCache(config=self._model.config) if shared else None
+        if prefix is not None:
+            self._model(beginning, use_cache=True, logits_to_keep=1, **cached(self._model, prefix))
         order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]) + len(pairs[index][1]))
         values: dict[int, tuple[float, int]] = {}
         for chunk in (order[at : at + _BATCH] for at in range(0, len(order), _BATCH)):
@@ -118,7 +122,7 @@ class LikelihoodJudge:
             if cache is not None:
                 cache.batch_repeat_interleave(len(rows))
             # padding comes last, so nothing attends to it
-            logits = self._model(ids[:, :-1], past_key_values=cache, use_cache=cache is not None).logits
+            logits = self._model(ids[:, :-1], use_cache=cache is not None, **cached(self._model, cache)).logits
             logprobs = logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
             for index, row, each in zip(chunk, rows, logprobs, strict=True):
                 tokens = len(pairs[index][1])

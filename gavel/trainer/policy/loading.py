@@ -130,14 +130,24 @@ def text_decoder(model: Any) -> Any:
 
     Raises `BaseModelError` where transformers gives something else for it.
     """
-    decoder: Any = model.get_decoder()
-    found = getattr(decoder, "model") if isinstance(decoder, GenerationMixin) else decoder  # noqa: B009
+    decoder = model.get_decoder()
+    found: Any = getattr(decoder, "model") if isinstance(decoder, GenerationMixin) else decoder  # noqa: B009
     if not isinstance(found, PreTrainedModel):
         raise BaseModelError(
             f"transformers does not tell the decoder of {model.config.model_type} from its head",
             "Choose another base model.",
         )
     return found
+
+
+def plain_logits(model: Any, token_ids: torch.Tensor) -> torch.Tensor:
+    """Those of the model's own forward pass, in its precision. `[B, T]` to `[B, T, V]`
+
+    Llama 4 has a language model with its head inside one that reads images: transformers 5.24 fails in the outer pass.
+    """
+    inner = model.get_decoder()
+    whole: Any = inner if isinstance(inner, GenerationMixin) else model
+    return whole(input_ids=token_ids, use_cache=False).logits
 
 
 def is_quantized(model: Any) -> bool:

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from gavel.trainer.config import ExportDtype, PolicySettings
-from gavel.trainer.policy.loading import BaseModelError, dtype_of, is_quantized
+from gavel.trainer.policy.loading import BaseModelError, dtype_of, is_quantized, plain_logits
 from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.export_mark import ExportError
 
@@ -130,7 +130,7 @@ def _probe(model: Any) -> torch.Tensor:
 @torch.inference_mode()
 def _logprobs(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """Log-probs of the probe's tokens, `[T - 1]`."""
-    logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+    logits = plain_logits(model, ids)[0, :-1].float()
     return logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
 
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
+from gavel.trainer.cached_pass import cached
 from gavel.trainer.kernels.gqa_decode import attend_grouped
 
 
@@ -14,16 +15,16 @@ def test_heads_that_share_keys_attend_as_they_do_apart(key_heads):
     with torch.no_grad():
         plain = model(input_ids=ids).logits
         attend_grouped(model.get_decoder())
-        begun = model(input_ids=ids[:, :5])
+        cache = DynamicCache(config=model.config)
+        begun = model(input_ids=ids[:, :5], **cached(model, cache))
         assert torch.allclose(begun.logits, plain[:, :5], atol=1e-5)
-        cache = begun.past_key_values
         for place in range(5, 9):
             seen = torch.ones(3, 1, 1, place + 1, dtype=torch.bool)
             step = model(
                 input_ids=ids[:, place : place + 1],
                 position_ids=torch.full((3, 1), place),
                 attention_mask=seen,
-                past_key_values=cache,
+                **cached(model, cache),
             )
             assert torch.allclose(step.logits[:, 0], plain[:, place], atol=1e-5)
 

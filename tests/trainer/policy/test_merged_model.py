@@ -12,7 +12,7 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import merged_model
-from gavel.trainer.policy.loading import auto_class
+from gavel.trainer.policy.loading import auto_class, plain_logits
 from gavel.trainer.policy.lora_targets import lora_targets
 from gavel.trainer.policy.merged_model import ExportError, export_dtype, write_merged
 from gavel.trainer.policy.policy import Policy
@@ -28,7 +28,7 @@ NATS = {torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float16: 0.05}
 def logprobs(model: Any) -> torch.Tensor:
     ids = torch.tensor(IDS)
     with torch.inference_mode():
-        found = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        found = plain_logits(model, ids)[0, :-1].float().log_softmax(-1)
     return found.gather(-1, ids[0, 1:, None])[:, 0]
 
 
