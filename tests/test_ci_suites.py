@@ -87,7 +87,7 @@ def test_a_suite_starts_while_its_limit_is_left(
 ) -> None:
     now, started = 1000.0, []
 
-    def run(suite: object) -> bool:  # which may take 3 minutes
+    def run(suite: object, minutes: float) -> bool:  # which may take 3 minutes
         nonlocal now
         started.append(suite.name)  # type: ignore[attr-defined]
         now += 150
@@ -98,6 +98,25 @@ def test_a_suite_starts_while_its_limit_is_left(
     assert suites.run_in_time([(suite, "its turn") for suite in three(suites, 3)], 60 * minutes)
     assert "".join(started) == ran
     assert capfd.readouterr().err.count("LEFT OUT (its turn)") == 3 - len(ran)
+
+
+def test_on_a_slow_machine_a_suite_may_take_longer(
+    suites: ModuleType, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(suites, "run", lambda suite, minutes: limits.append(minutes) or True)
+    few, many = suites.Suite("few", "few", (), 2), suites.Suite("many", "many", (), 5)
+    assert suites.run_in_time([(few, "its turn"), (many, "its turn")], 60 * 9, slowness=2.0)
+    assert limits == [4.0]
+    assert "Suite many LEFT OUT (its turn): it may take 10 minutes" in capfd.readouterr().err
+
+
+def test_a_machine_is_never_taken_for_faster_than_the_reference(
+    suites: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds, factor in ((0.5, 1.0), (3.0, 3.0)):
+        monkeypatch.setattr(suites, "_seconds", lambda seconds=seconds: seconds * suites.REFERENCE_SECONDS)
+        assert suites.slowness() == pytest.approx(factor)
 
 
 @pytest.mark.usefixtures("makefile")
@@ -145,6 +164,13 @@ def makefile(suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(suites, "ROOT", tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def no_make_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A make that runs these tests hands its options to those that they run."""
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.usefixtures("makefile")
 @pytest.mark.parametrize(
     ("target", "prepare", "passes", "said"),
@@ -157,7 +183,7 @@ def makefile(suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_suite_passes_fails_or_cannot_be_installed(
     suites: ModuleType, capfd: pytest.CaptureFixture[str], target: str, prepare: str, passes: bool, said: str
 ) -> None:
-    assert suites.run(suites.Suite("s", target, (), 1, prepare)) is passes
+    assert suites.run(suites.Suite("s", target, (), 1, prepare), 1) is passes
     assert said in capfd.readouterr().err
 
 
