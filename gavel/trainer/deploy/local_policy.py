@@ -79,7 +79,7 @@ class LocalPolicy:
         """What `candidate` says of a reply's tokens after the prompt. `[T]`, nats"""
         ids = torch.tensor([[*prompt_ids, *reply_ids]], device=self._model.device)
         with self._active(candidate):
-            logits = plain_logits(self._model, ids)
+            logits: Any = plain_logits(self._model, ids)
         said = logits[0, len(prompt_ids) - 1 : -1].float().log_softmax(-1)
         return said.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
 
