@@ -154,12 +154,16 @@ class TurnCache:
         return sampled + rendered[ends[-1] :] if ends and sampled[-1] in chat.stop_ids else rendered
 
     def _spliced(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
-        """`rendered` with its beginning replaced by `sampled`, if both decode to the same text; else `rendered`."""
+        """`rendered` with its beginning replaced by `sampled`, if both decode to the same text; else `rendered`.
+
+        A turn that was cut by a limit goes on with the end that it is rendered with.
+        """
         ends = [at for at, token in enumerate(rendered, 1) if token in chat.stop_ids]
-        turns = sum(token in chat.stop_ids for token in sampled)
-        if sampled[-1] not in chat.stop_ids or len(ends) < turns:
+        cut = sampled[-1] not in chat.stop_ids
+        turns = sum(token in chat.stop_ids for token in sampled) + cut
+        if len(ends) < turns:
             return rendered
-        end = ends[turns - 1]
+        end = ends[turns - 1] - cut
         same = self._decode(rendered[:end]) == self._decode(sampled)
         return sampled + rendered[end:] if same else rendered
 

@@ -72,6 +72,35 @@ def test_where_no_bridge_is_proven_the_sampled_tokens_still_stand_for_the_same_t
     assert policy.tokenizer.decode(found.token_ids) == policy.tokenizer.decode(rendered)
 
 
+def test_a_turn_that_was_cut_goes_on_from_its_own_tokens_with_the_end_that_it_lacks(conversations, policy):
+    prompt = conversations.prompt(OPENING, TOOLS).token_ids
+    cut = [token for letter in "Let me s" for token in policy.tokenizer.encode(letter, add_special_tokens=False)]
+    reply = {"role": "assistant", "content": policy.decode(cut)}
+    conversations.sampled(OPENING, TOOLS, reply, prompt, cut)
+    messages = [*OPENING, reply, QUESTION]
+    conversations._renderer = Unbridged(policy.renderer)
+    found = conversations.prompt(messages, TOOLS)
+    rendered = list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
+    assert found.continues
+    assert found.token_ids[: len(prompt) + len(cut)] == prompt + cut
+    assert found.token_ids[len(prompt) + len(cut)] == policy.renderer.get_stop_token_ids()[0]
+    assert found.token_ids != rendered
+    assert policy.decode(found.token_ids) == policy.decode(rendered)
+
+
+class Unbridged:
+    """A renderer that proves no bridge."""
+
+    def __init__(self, renderer):
+        self._renderer = renderer
+
+    def __getattr__(self, name):
+        return getattr(self._renderer, name)
+
+    def bridge_to_next_turn(self, *_, **__):
+        return None
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_what_the_template_shows_otherwise_is_rendered_as_it_shows_it(conversations, policy, said, cut):
     thought = policy.tokenizer.encode("<think>\nWell.\n</think>\n\n", add_special_tokens=False)
