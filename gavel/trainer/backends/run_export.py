@@ -98,8 +98,11 @@ def _checkpoint(run: Path, step: int | None) -> tuple[int, Path | None]:
     kept = checkpoints.steps()
     if step is None:
         latest = checkpoints.latest()
-        if latest is None and kept:
-            raise RunDirectoryError(f"no checkpoint of the run in {run} is whole", "Restore one of them.")
+        if latest is None and (kept or any(row["step"] for row in whole_rows(run / "metrics.jsonl").rows)):
+            raise RunDirectoryError(
+                f"the run in {run} was trained, but none of its checkpoints is whole",
+                "Restore one of them, or export the base as it was: --step 0.",
+            )
         step = latest or 0
     if step == 0:
         return 0, None

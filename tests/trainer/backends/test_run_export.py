@@ -151,6 +151,14 @@ def test_a_damaged_description_is_named(run: Path, text: str) -> None:
         export_run(run)
 
 
+def test_a_trained_run_without_checkpoints_is_not_its_base(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunDirectoryError, match="was trained, but none of its checkpoints is whole") as error:
+        export_run(run)
+    assert "--step 0" in str(error.value)
+    assert export_run(run, step=0).is_dir()
+
+
 def test_no_run_is_no_export(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="there is no run"):
         export_run(tmp_path)
