@@ -21,7 +21,7 @@ TurnLimits = dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]]
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class LoraSettings(Settings):
@@ -109,7 +109,7 @@ class Ppo(_Clipped):
     """Clips a value's change since the batch began, in the value loss; None = no clipping."""
     value_coefficient: float = Field(default=0.1, gt=0)
     """Weight of the value loss beside the policy's; it is averaged in the same way."""
-    value_learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
+    value_learning_rate: float = Field(default=1e-3, gt=0, le=1e3)
     """Peak for the value head, which begins at zero; the schedule is the adapter's."""
 
     @model_validator(mode="before")
@@ -181,7 +181,7 @@ class SamplerCorrection(Settings):
 class _Updates(Settings):
     """How the adapter is updated, whatever it learns from."""
 
-    learning_rate: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=1e-5, gt=0, le=1e3)
     """Peak; for LoRA about ten times that of full fine-tuning."""
     warmup_steps: int = Field(default=0, ge=0)
     """Linear warm-up, in training steps (calls of `model.train` and `model.train_sft`)."""
@@ -212,7 +212,7 @@ class _Updates(Settings):
 class SftConfig(_Updates):
     """One call of `model.train_sft`."""
 
-    learning_rate: float = Field(default=2e-4, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=2e-4, gt=0, le=1e3)
     """Peak; for LoRA about ten times that of full fine-tuning."""
     batch_size: int = Field(default=16, ge=1)
     """Trajectories in an update, at most; each update averages over its own trained tokens."""
@@ -248,11 +248,11 @@ class TrainConfig(_Updates):
     top_entropy: float = Field(default=1.0, gt=0, le=1)
     """Share of the batch's tokens, those with the highest entropy when the batch begins, that the policy loss trains
     (arXiv 2506.01939: 0.2). Less than 1 costs a pass without a gradient."""
-    entropy_bonus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    entropy_bonus: float = Field(default=0.0, ge=0)
     """Weight of the entropy, which is subtracted from every token's loss."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the reference in the loss."""
-    kl_in_reward: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    kl_in_reward: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the reference in the reward: of k1, the sampler's log-prob less the
     reference's, as in PPO-style RLHF and RLOO. It costs a pass without a gradient."""
     kl_in_reward_per: Literal["token", "sequence"] = "token"
@@ -355,7 +355,7 @@ class LoopConfig(Settings):
     """How many training steps a group's policy may be older than the policy that it trains. 0: a step is rolled out,
     judged and trained before the next one starts. More: all three overlap, on a backend that serves one adapter more.
     """
-    refill: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    refill: float = Field(default=0.0, ge=0)
     """Groups without a signal are replaced by further ones, at most so many times `tasks_per_step` in a step (DAPO's
     dynamic sampling, arXiv 2503.14476); each costs its rollouts and its judging. 0: none is replaced."""
     stall_seconds: float | None = Field(default=None, gt=0)

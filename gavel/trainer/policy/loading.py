@@ -150,6 +150,26 @@ def plain_logits(model: Any, token_ids: torch.Tensor) -> torch.Tensor:
     return whole(input_ids=token_ids, use_cache=False).logits
 
 
+def loaded_whole(kind: Any, source: str, **given: Any) -> Any:
+    """The model that `kind.from_pretrained` loads from `source`.
+
+    Raises `BaseModelError` for weights that its files lack, or have in another shape: transformers draws the first at
+    random, anew at each loading.
+    """
+    remedy = "Fetch its files again, or mend its config.json."
+    # what does not fit is told here, by name
+    model, found = kind.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **given)
+    misfits: list[Any] = sorted(found["mismatched_keys"])
+    for each, stored, wanted in misfits:
+        misfit = f"{each} is {[*stored]}, and {[*wanted]} is asked for"
+        raise BaseModelError(f"the weights of {source!r} do not fit its config: {misfit}", remedy)
+    missing = sorted({*found["missing_keys"]} & {each for each, _ in model.named_parameters()})
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise BaseModelError(f"the files of {source!r} lack the weight {missing[0]}{more}", remedy)
+    return model
+
+
 def is_quantized(model: Any) -> bool:
     """Whether its weights are stored quantized."""
     return getattr(model.config, "quantization_config", None) is not None

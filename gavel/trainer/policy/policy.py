@@ -14,7 +14,7 @@ from typing import Any, Literal
 import httpx
 import torch
 from huggingface_hub import constants, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from renderers import Renderer
@@ -43,6 +43,7 @@ from gavel.trainer.policy.loading import (
     check_settings,
     dtype_of,
     is_quantized,
+    loaded_whole,
     no_progress_bar,
     prepare_4bit_layers,
     quantization_config,
@@ -323,6 +324,9 @@ def load_config(base_model: str) -> Any:
         )  # None would ask at the terminal
     except (OSError, ValueError) as error:
         raise _unloadable(base_model, error) from error
+    except StrictDataclassError as error:
+        wrong = " ".join(str(error).split())
+        raise BaseModelError(f"the config of {base_model!r} is wrong: {wrong}", "Mend its config.json.") from error
 
 
 def _unsharded(config: Any, reason: str) -> BaseModelError:
@@ -343,13 +347,14 @@ def load_base(
 ) -> Any:
     """An instance of the base model, frozen.
 
-    Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised.
+    Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised, or when its files do
+    not hold all of its weights.
     """
     quantized = quantization_config(quantization, dtype)
     extra = {} if quantized is None else {"quantization_config": quantized}
     with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
         kind = auto_class(AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False))
-        base = kind.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
+        base = loaded_whole(kind, source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
     return base.requires_grad_(False)
 

@@ -1,5 +1,8 @@
 """The base model stays, the adapter comes and goes, and a wrong name is an error at once."""
 
+import json
+import re
+
 import huggingface_hub
 import pytest
 import torch
@@ -146,6 +149,34 @@ def test_a_half_downloaded_model_is_an_error(own_directory):
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(BaseModelError, match="cannot be loaded"):
         Policy(str(own_directory), LORA)
+
+
+def test_a_weight_that_the_files_lack_is_named_and_not_drawn_at_random(own_directory):
+    weights = load_file(own_directory / "model.safetensors")
+    name = next(name for name in weights if name.endswith("up_proj.weight"))
+    del weights[name]
+    save_file(weights, own_directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BaseModelError, match=f"lack the weight {re.escape(name)}") as error:
+        Policy(str(own_directory), LORA, renderer="qwen3")
+    assert "Fetch its files again" in str(error.value)
+
+
+def changed_config(directory, **fields):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | fields))
+
+
+def test_weights_that_do_not_fit_the_config_are_named_with_both_shapes(own_directory):
+    wide = json.loads((own_directory / "config.json").read_text())["intermediate_size"]
+    changed_config(own_directory, intermediate_size=wide + 8)
+    with pytest.raises(BaseModelError, match=rf"do not fit its config: .*{wide}.*{wide + 8}"):
+        Policy(str(own_directory), LORA, renderer="qwen3")
+
+
+def test_a_field_of_the_config_of_another_type_is_told(own_directory):
+    changed_config(own_directory, num_attention_heads="four")
+    with pytest.raises(BaseModelError, match="num_attention_heads"):
+        Policy(str(own_directory), LORA, renderer="qwen3")
 
 
 def test_a_directory_of_the_users_own_is_a_base_model(own_directory):
