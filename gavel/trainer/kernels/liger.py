@@ -95,7 +95,7 @@ def _take_rope(
     module: Any, rotations: dict[tuple[Any, ...], FunctionType | None], dtype: torch.dtype, device: torch.device
 ) -> bool:
     """Gives the instance a forward of the same code that finds Liger's function by the name of transformers'."""
-    forward: Any = type(module).forward
+    forward: Any = inspect.unwrap(type(module).forward)  # of what renames its arguments
     size = getattr(module, "head_dim", None)
     if _ROPE not in getattr(getattr(forward, "__code__", None), "co_names", ()) or not isinstance(size, int):
         return False
