@@ -27,6 +27,8 @@ from gavel.installation import install_line
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings
 
+FETCH_AGAIN = "Fetch its files again, or mend its config.json."
+"""The remedy for a directory whose files are damaged or do not fit together."""
 _BLOCK = 64
 """Weights that share a quantization scale."""
 _LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -156,17 +158,16 @@ def loaded_whole(kind: Any, source: str, **given: Any) -> Any:
     Raises `BaseModelError` for weights that its files lack, or have in another shape: transformers draws the first at
     random, anew at each loading.
     """
-    remedy = "Fetch its files again, or mend its config.json."
     # what does not fit is told here, by name
     model, found = kind.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **given)
     misfits: list[Any] = sorted(found["mismatched_keys"])
     for each, stored, wanted in misfits:
         misfit = f"{each} is {[*stored]}, and {[*wanted]} is asked for"
-        raise BaseModelError(f"the weights of {source!r} do not fit its config: {misfit}", remedy)
+        raise BaseModelError(f"the weights of {source!r} do not fit its config: {misfit}", FETCH_AGAIN)
     missing = sorted({*found["missing_keys"]} & {each for each, _ in model.named_parameters()})
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise BaseModelError(f"the files of {source!r} lack the weight {missing[0]}{more}", remedy)
+        raise BaseModelError(f"the files of {source!r} lack the weight {missing[0]}{more}", FETCH_AGAIN)
     return model
 
 

@@ -38,6 +38,7 @@ from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import sharded_base, whole_parts
 from gavel.trainer.policy.loading import (
+    FETCH_AGAIN,
     BaseModelError,
     auto_class,
     check_settings,
@@ -326,7 +327,7 @@ def load_config(base_model: str) -> Any:
         raise _unloadable(base_model, error) from error
     except StrictDataclassError as error:
         wrong = " ".join(str(error).split())
-        raise BaseModelError(f"the config of {base_model!r} is wrong: {wrong}", "Mend its config.json.") from error
+        raise BaseModelError(f"the config of {base_model!r} is wrong: {wrong}", FETCH_AGAIN) from error
 
 
 def _unsharded(config: Any, reason: str) -> BaseModelError:
@@ -339,7 +340,8 @@ def _unsharded(config: Any, reason: str) -> BaseModelError:
 
 def _unloadable(base_model: str, error: Exception) -> BaseModelError:
     said, remedy = what_transformers_says(error)
-    return BaseModelError(f"the base model {base_model!r} cannot be loaded: {said}", remedy or _NAMES)
+    remedy = remedy or (FETCH_AGAIN if Path(base_model).is_dir() else _NAMES)
+    return BaseModelError(f"the base model {base_model!r} cannot be loaded: {said}", remedy)
 
 
 def load_base(

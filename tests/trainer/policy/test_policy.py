@@ -147,8 +147,9 @@ def test_a_directory_without_a_model_is_an_error(tmp_path):
 def test_a_half_downloaded_model_is_an_error(own_directory):
     weights = own_directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(BaseModelError, match="cannot be loaded"):
+    with pytest.raises(BaseModelError, match="cannot be loaded") as error:
         Policy(str(own_directory), LORA)
+    assert "Fetch its files again" in error.value.remedy
 
 
 def test_a_weight_that_the_files_lack_is_named_and_not_drawn_at_random(own_directory):
