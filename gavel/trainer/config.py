@@ -109,7 +109,7 @@ class Ppo(_Clipped):
     """Clips a value's change since the batch began, in the value loss; None = no clipping."""
     value_coefficient: float = Field(default=0.1, gt=0)
     """Weight of the value loss beside the policy's; it is averaged in the same way."""
-    value_learning_rate: float = Field(default=1e-3, gt=0, le=1e3)
+    value_learning_rate: float = Field(default=1e-3, gt=0, le=1e30)
     """Peak for the value head, which begins at zero; the schedule is the adapter's."""
 
     @model_validator(mode="before")
@@ -181,7 +181,7 @@ class SamplerCorrection(Settings):
 class _Updates(Settings):
     """How the adapter is updated, whatever it learns from."""
 
-    learning_rate: float = Field(default=1e-5, gt=0, le=1e3)
+    learning_rate: float = Field(default=1e-5, gt=0, le=1e30)
     """Peak; for LoRA about ten times that of full fine-tuning."""
     warmup_steps: int = Field(default=0, ge=0)
     """Linear warm-up, in training steps (calls of `model.train` and `model.train_sft`)."""
@@ -212,7 +212,7 @@ class _Updates(Settings):
 class SftConfig(_Updates):
     """One call of `model.train_sft`."""
 
-    learning_rate: float = Field(default=2e-4, gt=0, le=1e3)
+    learning_rate: float = Field(default=2e-4, gt=0, le=1e30)
     """Peak; for LoRA about ten times that of full fine-tuning."""
     batch_size: int = Field(default=16, ge=1)
     """Trajectories in an update, at most; each update averages over its own trained tokens."""
