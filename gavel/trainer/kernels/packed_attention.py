@@ -17,7 +17,15 @@ from transformers.masking_utils import sdpa_mask
 from gavel.llm.errors import GavelError
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.kernels.attention_kernels import Kernel, ScoreForm, at_least_float, dense_attention, kernel_for
+from gavel.trainer.kernels import varlen_attention
+from gavel.trainer.kernels.attention_kernels import (
+    CudaFlash,
+    Kernel,
+    ScoreForm,
+    at_least_float,
+    dense_attention,
+    kernel_for,
+)
 from gavel.trainer.kernels.attention_span import FULL, Span, layer_spans
 from gavel.trainer.kernels.packed_parts import Part, limited_parts
 
@@ -45,6 +53,7 @@ class PackedRow:
     layers: set[int] = field(default_factory=set)
     """The layers that attended to it."""
     _parts: dict[tuple[Kernel, Span], list[Part]] = field(default_factory=dict)
+    _levels: list[varlen_attention.Level] = field(default_factory=list)
 
     def span(self, layer: int) -> Span:
         """The span of a layer, as far as it matters for a row of this depth."""
@@ -57,6 +66,11 @@ class PackedRow:
             found = kernel.parts(segments) if span == FULL else limited_parts(segments, positions, span)
             self._parts[kernel, span] = list(found)
         return self._parts[kernel, span]
+
+    def levels(self) -> list[varlen_attention.Level]:
+        if not self._levels:
+            self._levels.extend(varlen_attention.levels(self.packed.segments, self.positions.device))
+        return self._levels
 
     def seen(self, part: Part, span: Span) -> torch.Tensor | None:
         """Whether each query of a masked part sees each of its keys. `[queries, keys]`"""
@@ -150,6 +164,30 @@ class _PackedAttention(torch.autograd.Function):
         ctx: Any, query: Any, key: Any, value: Any, row: PackedRow, span: Span, form: ScoreForm, sinks: Any
     ) -> torch.Tensor:
         kernel = kernel_for(query, value, form)
+        way = _ByLevels if kernel is CudaFlash and span == FULL else _ByParts
+        whole, normaliser = way.forward(query, key, value, row, kernel, span, form)
+        if sinks is not None:
+            logits = sinks.detach().to(normaliser.dtype)[None, :, None]
+            whole = whole * torch.sigmoid(normaliser - logits)[..., None]
+            normaliser = torch.logaddexp(normaliser, logits)
+        output = whole.to(query.dtype)
+        ctx.save_for_backward(query, key, value, output, normaliser)
+        ctx.way, ctx.how = way, (row, kernel, span, form)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        found = ctx.way.backward(gradient, *ctx.saved_tensors, *ctx.how)
+        return *(total.to(gradient.dtype) for total in found), None, None, None, None
+
+
+class _ByParts:
+    """One call of the kernel for each part."""
+
+    @staticmethod
+    def forward(
+        query: Any, key: Any, value: Any, row: PackedRow, kernel: Kernel, span: Span, form: ScoreForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         _, heads, length, _ = query.shape
         whole = query.new_empty((1, length, heads, value.shape[-1]), dtype=at_least_float(query.dtype)).transpose(1, 2)
         normaliser = whole.new_empty((1, length, heads)).transpose(1, 2)
@@ -167,32 +205,35 @@ class _PackedAttention(torch.autograd.Function):
             known = normaliser[:, :, rows]
             whole[:, :, rows].lerp_(own.to(whole.dtype), torch.sigmoid(own_normaliser - known)[..., None])
             torch.logaddexp(known, own_normaliser, out=known)
-        if sinks is not None:
-            logits = sinks.detach().to(whole.dtype)[None, :, None]
-            whole *= torch.sigmoid(normaliser - logits)[..., None]
-            normaliser = torch.logaddexp(normaliser, logits)
-        output = whole.to(query.dtype)
-        ctx.save_for_backward(query, key, value, output, normaliser)
-        ctx.kernel, ctx.row, ctx.span, ctx.form = kernel, row, span, form
-        return output
+        return whole, normaliser
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        query, key, value, output, normaliser = ctx.saved_tensors
-        empty = torch.empty_like if ctx.span == FULL else torch.zeros_like
+    def backward(
+        gradient: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        output: Any,
+        normaliser: Any,
+        row: PackedRow,
+        kernel: Kernel,
+        span: Span,
+        form: ScoreForm,
+    ) -> Sequence[torch.Tensor]:
+        empty = torch.empty_like if span == FULL else torch.zeros_like
         found = [empty(each, dtype=at_least_float(each.dtype)) for each in (query, key, value)]
-        for part in ctx.row.parts(ctx.kernel, ctx.span):
+        for part in row.parts(kernel, span):
             rows, keys = part.rows, part.keys
-            own_gradients = ctx.kernel.backward(
+            own_gradients = kernel.backward(
                 gradient[:, :, rows],
                 query[:, :, rows],
                 key[:, :, keys],
                 value[:, :, keys],
                 output[:, :, rows],
                 normaliser[:, :, rows],
-                ctx.form,
+                form,
                 part.causal,
-                ctx.row.seen(part, ctx.span),
+                row.seen(part, span),
             )
             # A segment's own queries precede those of its descendants, so its keys occur in the causal part first.
             for total, place, own, fresh in zip(
@@ -202,4 +243,42 @@ class _PackedAttention(torch.autograd.Function):
                     total[:, :, place] = own
                 else:
                     total[:, :, place] += own
-        return *(total.to(query.dtype) for total in found), None, None, None, None
+        return found
+
+
+class _ByLevels:
+    """One call of the flash kernel for each depth of the row."""
+
+    @staticmethod
+    def forward(
+        query: Any, key: Any, value: Any, row: PackedRow, kernel: Kernel, span: Span, form: ScoreForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        factors = [_by_token(each) for each in (query, key, value)]
+        whole, normaliser = varlen_attention.forward(*factors, row.levels(), form.scale)
+        return _by_head(whole), normaliser[None]
+
+    @staticmethod
+    def backward(
+        gradient: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        output: Any,
+        normaliser: Any,
+        row: PackedRow,
+        kernel: Kernel,
+        span: Span,
+        form: ScoreForm,
+    ) -> Sequence[torch.Tensor]:
+        given = [_by_token(each) for each in (gradient, query, key, value, output)]
+        found = varlen_attention.backward(*given, normaliser[0], row.levels(), form.scale)
+        return [_by_head(each) for each in found]
+
+
+def _by_token(heads: torch.Tensor) -> torch.Tensor:
+    """`[1, heads, U, D]` as `[U, heads, D]`."""
+    return heads[0].transpose(0, 1)
+
+
+def _by_head(tokens: torch.Tensor) -> torch.Tensor:
+    return tokens.transpose(0, 1)[None]

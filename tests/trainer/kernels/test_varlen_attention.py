@@ -1,0 +1,85 @@
+"""Attention by levels against plain attention under the trie's mask; on a CPU with a plain kernel in flash's place."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+
+from gavel.trainer.kernels import packed_attention, varlen_attention
+from gavel.trainer.kernels.attention_kernels import CudaFlash, Plain, ScoreForm
+from gavel.trainer.kernels.varlen_attention import Level, levels
+from tests.trainer.kernels.test_packed_attention import FORM, attended, compare, factors, obvious, row, trie_mask
+
+
+def runs(level: Level):
+    for queries, keys in zip(pairwise(level.query_ends.tolist()), pairwise(level.key_ends.tolist()), strict=True):
+        yield slice(*queries), slice(*keys)
+
+
+def by_head(tokens: torch.Tensor) -> torch.Tensor:
+    return tokens.transpose(0, 1)[None]
+
+
+def plain_flash(query, key, value, level, scale):
+    outputs, normalisers = [], []
+    for rows, keys in runs(level):
+        given = by_head(query[rows]), by_head(key[keys]), by_head(value[keys])
+        output, normaliser = Plain.forward(*given, ScoreForm(scale), level.causal, None)
+        outputs.append(output[0].transpose(0, 1))
+        normalisers.append(normaliser[0])
+    return torch.cat(outputs), torch.cat(normalisers, -1)
+
+
+def plain_flash_backward(gradient, query, key, value, output, normaliser, level, scale):
+    found = []
+    for rows, keys in runs(level):
+        given = [by_head(each) for each in (gradient[rows], query[rows], key[keys], value[keys], output[rows])]
+        own = Plain.backward(*given, normaliser[None, :, rows], ScoreForm(scale), level.causal, None)
+        found.append([each[0].transpose(0, 1) for each in own])
+    return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def flash_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(packed_attention, "kernel_for", lambda query, value, form: CudaFlash)
+    monkeypatch.setattr(varlen_attention, "flash", plain_flash)
+    monkeypatch.setattr(varlen_attention, "flash_backward", plain_flash_backward)
+
+
+@pytest.mark.parametrize("shape", [(1, 20, 2), (20, 12, 2), (6, 40, 3), (9, 30, 1000)])
+@pytest.mark.parametrize("sinks", [None, torch.tensor([-3.0, 0.0, 0.5, 1.0, 2.0, 40.0], dtype=torch.float64)])
+def test_levels_attend_as_the_mask_of_the_trie_says(shape, sinks):
+    packed = row(*shape)
+    query, key, value = factors(len(packed.token_ids), torch.float64)
+    expected = (
+        scaled_dot_product_attention(query, key, value, trie_mask(packed), scale=0.3, enable_gqa=True)
+        if sinks is None
+        else obvious(query, key, value, trie_mask(packed), FORM, sinks)
+    )
+    compare(attended(packed, query, key, value, sinks=sinks), expected, query, key, value, 1e-12)
+
+
+@given(st.integers(1, 12), st.integers(1, 30), st.integers(1, 4))
+def test_every_pair_that_the_mask_shows_is_in_one_level(count, longest, words):
+    packed = row(count, longest, words)
+    seen = torch.zeros_like(trie_mask(packed), dtype=torch.int64)
+    for level in levels(packed.segments, torch.device("cpu")):
+        whole = torch.arange(len(packed.token_ids))
+        rows, keys = (whole if places is None else places for places in (level.rows, level.keys))
+        assert level.most_queries == max(r.stop - r.start for r, _ in runs(level))
+        assert level.most_keys == max(k.stop - k.start for _, k in runs(level))
+        for r, k in runs(level):
+            pairs = torch.ones(r.stop - r.start, k.stop - k.start, dtype=torch.int64)
+            seen[rows[r][:, None], keys[k]] += pairs.tril() if level.causal else pairs
+    assert torch.equal(seen, trie_mask(packed).long())
+
+
+def test_a_group_of_replies_is_two_calls_of_the_kernel():
+    packed = row(9, 30, 1000)
+    assert len(levels(packed.segments, torch.device("cpu"))) == 1
+    deeper = row(20, 12, 2)
+    depths = {len(path) for path in deeper.paths}
+    assert 2 < len(levels(deeper.segments, torch.device("cpu"))) <= max(depths)
