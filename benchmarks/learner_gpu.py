@@ -45,9 +45,11 @@ from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.packing import pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
+from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.learner.step_bytes import fitting_tokens, measure_pass
 from gavel.trainer.policy.loading import prepare_4bit_layers, quantization_config
 from gavel.trainer.policy.policy import Policy
 
@@ -179,7 +181,10 @@ def random_policy(
             kind = Qwen3MoeConfig if "num_experts" in case.shape else Qwen3Config
             config = kind(**case.shape, tie_word_embeddings=False, max_position_embeddings=40960)  # type: ignore[arg-type]
             drawn = torch.bfloat16 if device == "cuda" else dtype
-            model = AutoModelForCausalLM.from_config(config, dtype=drawn).requires_grad_(False).to(dtype)
+            model = AutoModelForCausalLM.from_config(config, dtype=drawn).requires_grad_(False)
+            for weight in model.parameters():  # not the frequencies of RoPE, which are float32 always
+                weight.data = weight.data.to(dtype)
+            model.config.dtype = dtype
         return in_4bits(model, dtype) if quantization else model
 
     settings = PolicySettings(use_liger_kernel=liger, dtype="float32" if precise else "auto")
@@ -187,7 +192,7 @@ def random_policy(
     policy = Policy(EMBEDDED_POLICY, lora, settings=settings, load=make)  # with a tokenizer that nobody asks
     with torch.no_grad():
         for parameter in policy.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
+            parameter.copy_(0.02 * torch.randn_like(parameter))  # PEFT's own are rounded to the base's type
     return policy
 
 
@@ -244,6 +249,14 @@ def gradient_errors(case: Case, quantization: Literal["4bit"] | None, *, liger: 
     return errors
 
 
+def own_choice(policy: Policy, case: Case) -> TrainConfig:
+    """What a run would measure and take, if the learner had half of the memory that is free."""
+    memory = DeviceMemory(policy.device)
+    need = measure_pass(policy, memory, checkpointing=False)
+    tokens = fitting_tokens(need, memory.free() / 2, policy.device_kind)
+    return TrainConfig(learning_rate=1e-9, micro_batch_tokens=case.unique_tokens, whole_pass_tokens=tokens)
+
+
 def step_config(case: Case) -> TrainConfig:
     return TrainConfig(learning_rate=1e-9, micro_batch_tokens=case.unique_tokens, gradient_checkpointing=True)
 
@@ -287,9 +300,13 @@ def measure(case: Case, peak: float, quantization: Literal["4bit"] | None = None
     policy = random_policy(case, quantization)
     batch = make_batch(case, policy)
     own, padded = Learner(policy), Padded(policy)
-    losses = [own.step(batch, step_config(case))["loss"], padded.step(batch, padded_rows(case))["loss"]]
+    losses = [own.step(batch, step_config(case))["loss"]]
     seconds, gib = timed(lambda: own.step(batch, step_config(case)), policy, case.repetitions)
-    padded_seconds, padded_gib = timed(lambda: padded.step(batch, padded_rows(case)), policy, case.repetitions)
+    whole = own_choice(policy, case)
+    whole_seconds, whole_gib = timed(lambda: own.step(batch, whole), policy, case.repetitions)
+    padded_seconds, padded_gib = timed(  # five times as long, so once
+        lambda: losses.append(padded.step(batch, padded_rows(case))["loss"]), policy, 1
+    )
     unique = len(pack([s.tokens for s in batch.sequences]).token_ids)
     return {
         "device": torch.cuda.get_device_name() if policy.device.type == "cuda" else "cpu",
@@ -306,6 +323,10 @@ def measure(case: Case, peak: float, quantization: Literal["4bit"] | None = None
         "mfu": operations(policy, batch, recomputed=True) / seconds / peak,
         "mfu_without_recompute": operations(policy, batch, recomputed=False) / seconds / peak,
         "peak_gib": gib,
+        "whole_pass_tokens": whole.whole_pass_tokens,
+        "whole_seconds": whole_seconds,
+        "whole_mfu_without_recompute": operations(policy, batch, recomputed=False) / whole_seconds / peak,
+        "whole_peak_gib": whole_gib,
         "padded_seconds": padded_seconds,
         "padded_peak_gib": padded_gib,
         "padded_over_own": padded_seconds / seconds,

@@ -112,8 +112,10 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
     )
     if plan.fits:
         checkpointing = "with" if plan.checkpointing else "without"
+        smaller = f"; passes of up to {plan.whole_pass_tokens:,} without" if plan.whole_pass_tokens else ""
         _say(
-            console, f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens."
+            console,
+            f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.",
         )
         return
     _say(console, "It does not fit. What helps:")

@@ -160,7 +160,8 @@ async def serve_learner(
 def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None) -> dict[str, object]:
     """What a run goes on as; another setting of these is another run."""
     training = config.train.model_dump(
-        mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
+        mode="json",
+        exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"},
     )
     judged = {} if judge is None else {"judge": judge.names, "rubric": judge.rubric.dump(), "orders": judge.orders}
     return {"scenario": project, "batch_size": settings.batch_size, "training": training, **judged}

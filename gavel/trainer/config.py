@@ -206,7 +206,10 @@ class _Updates(Settings):
     elsewhere."""
     gradient_checkpointing: bool | None = None
     """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work.
-    Default: on a GPU."""
+    Default: on a GPU, in passes over more than `whole_pass_tokens`."""
+    whole_pass_tokens: int | None = Field(default=None, ge=0)
+    """Unique tokens up to which a forward pass keeps all that it computes, where `gradient_checkpointing` is not set.
+    Default: what fits the free memory of a GPU, measured as `micro_batch_tokens` is."""
 
 
 class SftConfig(_Updates):

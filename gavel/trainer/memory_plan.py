@@ -78,6 +78,8 @@ class MemoryPlan:
     """What all logits of such a pass would be in float32; they are never held."""
     micro_batch_tokens: int
     """Those that the run would use."""
+    whole_pass_tokens: int | None
+    """Up to so many tokens a pass is computed without checkpointing, with which larger ones are; None: all or none."""
     fitting_tokens: int
     """The largest micro-batch that fits."""
     needed: int
@@ -97,14 +99,16 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
     base, adapter = policy.base_bytes, sum(parameter.nbytes for parameter in policy.parameters())
     if backend.shard_base:  # of a layer every process holds its part, and the layer while it is computed
         base += max(policy.layer_bytes) - sum(policy.layer_bytes) * (backend.processes - 1) // backend.processes
-    checkpointing = train.gradient_checkpointing
-    if checkpointing is None:
-        checkpointing = checkpoints_by_default(device.kind)
+    on = train.gradient_checkpointing
+    if on is None:
+        on = checkpoints_by_default(device.kind)
+    checkpointing = on is not False
     context = _context(policy, run, device, usable - base - adapter)
     passes = {on: learner_bytes(policy, device=device.kind, checkpointing=on) for on in (True, False)}
     sampler = _sampler(policy, config, run, context, device, usable - base - adapter)
     left = usable - base - adapter - sampler.held
     tokens = train.micro_batch_tokens or fitting_tokens(passes[checkpointing], left / (1 - MARGIN), device.kind)
+    whole = passes[False].tokens(left) if train.whole_pass_tokens is None else train.whole_pass_tokens
     longest = max(tokens, context)  # a longer sequence is a micro-batch of its own
     needed = base + adapter + sampler.held + passes[checkpointing].of(longest)
     fits = needed <= usable and sampler.conversations > 0
@@ -133,6 +137,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         pass_whole=passes[False].of(longest) - 3 * adapter,
         all_logits=4 * longest * policy.vocabulary,
         micro_batch_tokens=tokens,
+        whole_pass_tokens=min(whole, tokens) if on is None else None,
         fitting_tokens=passes[checkpointing].tokens(left),
         needed=needed,
         fits=fits,
@@ -163,7 +168,8 @@ def _context(policy: PlannedPolicy, run: RunConfig, device: Device, free: int) -
         return min(asked or most, most)
     with as_on(device.kind), policy.model.disable_adapter():
         longest = slot_bytes(_Plain(policy), most)
-    return shared_context(max(0, round(free * SHARE_OF_MEMORY)), most, run.backend.slots, longest)
+    share = max(0, round(free * SHARE_OF_MEMORY[device.kind]))
+    return shared_context(share, most, run.backend.slots, longest, device.kind)
 
 
 def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, device: Device, free: int) -> _Sampler:
@@ -183,7 +189,7 @@ def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, d
         adapters = versions * sum(layer.get_base_layer().weight.nbytes for layer in layers)  # type: ignore[union-attr]
     else:
         adapters = sum(parameter.nbytes for parameter in policy.parameters()) * versions
-    slots = max(1, min(run.backend.slots, round((free - adapters) * SHARE_OF_MEMORY) // conversation))
+    slots = max(1, min(run.backend.slots, round((free - adapters) * SHARE_OF_MEMORY[device.kind]) // conversation))
     alone = ", one conversation at a time" if why_unbatched(config, context) else ""
     return _Sampler(f"embedded{alone}", adapters + slots * conversation, conversation, slots)
 

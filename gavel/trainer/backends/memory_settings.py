@@ -1,6 +1,8 @@
 """The settings that bound a run's memory: chosen once, written to the run directory, and kept.
 
-    memory.json    {"gradient_checkpointing": true, "micro_batch_tokens": {"with_checkpointing": 20480}, …}
+    memory.json    {"gradient_checkpointing": null, "micro_batch_tokens": {"with_checkpointing": 20480, …}, …}
+
+`gradient_checkpointing` null is that of a GPU: in passes over more tokens than fit without it.
 
 A resumed run cuts its batches as it did before, on whatever device. What a call sets itself wins.
 """
@@ -9,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.learner.step_bytes import FittedPass, checkpoints_by_default
+from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
 from gavel.trainer.runs.run_directory import RunDirectory
 
 FILE = "memory.json"
@@ -28,16 +30,22 @@ class MemorySettings:
         self._begun = begun
 
     def filled(self, config: TrainConfig) -> TrainConfig:
-        """The config with both settings; measures when the run does not know the number of tokens yet."""
+        """The config with all of them; measures when the run does not know a number of tokens yet."""
         kept = self._kept()
-        if config.gradient_checkpointing is not None and config.micro_batch_tokens is not None:
-            return config
-        on, tokens = config.gradient_checkpointing, config.micro_batch_tokens
+        on, tokens, whole = config.gradient_checkpointing, config.micro_batch_tokens, config.whole_pass_tokens
         if on is None:
-            on = bool(kept["gradient_checkpointing"])
+            on = kept["gradient_checkpointing"]
         if tokens is None:
-            tokens = kept["micro_batch_tokens"].get(_mode(on)) or self._measured(kept, on)
-        return config.model_copy(update={"gradient_checkpointing": on, "micro_batch_tokens": tokens})
+            tokens = self._tokens(on is not False)
+        if on is None and whole is None:
+            fitting = self._tokens(False)
+            whole = fitting if fitting > LEAST_TOKENS else 0  # that many may not fit either
+        found = {"gradient_checkpointing": on, "micro_batch_tokens": tokens, "whole_pass_tokens": whole}
+        return config.model_copy(update=found)
+
+    def _tokens(self, checkpointing: bool) -> int:
+        kept = self._kept()
+        return kept["micro_batch_tokens"].get(_mode(checkpointing)) or self._measured(kept, checkpointing)
 
     def _kept(self) -> dict[str, Any]:
         kept = self._directory.description(FILE)

@@ -17,10 +17,11 @@ from gavel.trainer.policy.loading import text_decoder
 
 _FIRST_CAPACITY = 256
 COMMON_CONTEXT = 4096
-_AT_ONCE = 16
+_AT_ONCE = {"cpu": 16, "cuda": 32}
 """Conversations for which a context that nobody asked for leaves room."""
-SHARE_OF_MEMORY = 0.25
-"""Of what is free when the engine starts: the most that its cache grows to."""
+SHARE_OF_MEMORY = {"cpu": 0.25, "cuda": 0.5}
+"""Of what is free when the engine starts: the most that its cache grows to. A GPU decodes many rows in the time of one.
+"""
 
 
 class Slots:
@@ -156,23 +157,24 @@ class SlotView:
 
 def context_that_fits(model: Any, most: int, slots: int) -> int:
     """The context that a model gets of which no other is asked for; `most` is the longest that it can have."""
-    share = int(DeviceMemory(model.device).free() * SHARE_OF_MEMORY)
-    return shared_context(share, most, slots, slot_bytes(model, most))
+    device: str = model.device.type
+    share = int(DeviceMemory(model.device).free() * SHARE_OF_MEMORY[device])
+    return shared_context(share, most, slots, slot_bytes(model, most), device)
 
 
-def shared_context(share: int, most: int, slots: int, longest: int) -> int:
+def shared_context(share: int, most: int, slots: int, longest: int, device: str) -> int:
     """The longest context of which some conversations fit into `share` bytes at once, and no less than a common one.
 
     `longest` is the bytes of one conversation of `most` tokens.
     """
-    fitting = most * share // (min(slots, _AT_ONCE) * longest)
+    fitting = most * share // (min(slots, _AT_ONCE[device]) * longest)
     return min(most, max(fitting // _FIRST_CAPACITY * _FIRST_CAPACITY, COMMON_CONTEXT))
 
 
 def slots_that_fit(model: Any, max_context: int) -> int:
-    """How many slots of `max_context` tokens fit into a quarter of the memory that is free now; at least one."""
+    """How many slots of `max_context` tokens fit into the engine's share of memory that is free now; at least one."""
     free = DeviceMemory(model.device).free()
-    return max(1, int(free * SHARE_OF_MEMORY) // slot_bytes(model, max_context))
+    return max(1, int(free * SHARE_OF_MEMORY[model.device.type]) // slot_bytes(model, max_context))
 
 
 @torch.inference_mode()

@@ -18,6 +18,8 @@ from gavel.trainer.kernels.gqa_decode import SlotMasks, attend_grouped
 from gavel.trainer.kernels.lm_head import logit_form
 from gavel.trainer.policy.loading import text_decoder
 
+_WIDTHS = 256
+
 
 class Passes(Protocol):
     """Computes new tokens of slots."""
@@ -49,7 +51,10 @@ class BatchedPasses:
         first = torch.from_numpy(starts).to(self._device)
         positions = first[:, None] + torch.arange(new.shape[1], device=self._device)
         positions = positions.clamp_(max=self._slots.capacity - 1)
-        width = int(min((starts + tokens.shape[1]).max(), self._slots.capacity))
+        width = int((starts + tokens.shape[1]).max())
+        if self._device.type == "cuda":  # whose kernels are built anew for each width
+            width += -width % _WIDTHS
+        width = min(width, self._slots.capacity)
         masks = self._masks(positions, width)
         hidden = self._decoder(
             input_ids=new,

@@ -23,10 +23,10 @@ from gavel.trainer.learner.errors import LearnerError
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenScores, highest, token_losses, token_weights
 from gavel.trainer.learner.optimizer import OptimizerName, check_optimizer, make_optimizer
-from gavel.trainer.learner.out_of_memory import advising
+from gavel.trainer.learner.out_of_memory import advised
 from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
 from gavel.trainer.learner.schedule import learning_rate
-from gavel.trainer.learner.step_bytes import MOST_TOKENS, with_defaults
+from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
 from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -83,7 +83,6 @@ class Learner:
         config = with_defaults(config, self.policy.device_kind)
         self.check(config)
         self._optimize_by(config.optimizer)
-        self.policy.checkpoint_gradients(bool(config.gradient_checkpointing))
         step_metrics = StepMetrics()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
@@ -241,8 +240,10 @@ class Learner:
                 if not chosen:
                     score([sequences[0].tokens], StepMetrics())
                     continue
-                with advising(chosen, config):
+                try:
                     scored = score(chosen, step_metrics).split([each.trained_tokens for each in chosen])
+                except RuntimeError as error:
+                    raise advised(error, chosen, config)  # noqa: B904 - it has its cause
                 for at, own in zip(indices, scored, strict=True):
                     found[at].copy_(own)
         self.world.sum_(flat)  # each is zero except in one process
@@ -254,12 +255,16 @@ class Learner:
         with self.world.together(communicating=self.policy.sharded):
             for indices in passes:
                 chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
-                with advising([sample.sequence.tokens for sample in chosen], config):
-                    counted = step_metrics if indices else StepMetrics()
+                tokens = [sample.sequence.tokens for sample in chosen]
+                counted = step_metrics if indices else StepMetrics()
+                seed = f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"
+                self.policy.checkpoint_gradients(unique_tokens(tokens) > self._most_whole(config))
+                try:
                     reference = self._reference(chosen, config, counted)
-                    seed = f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"
                     with dropping_out(self.policy.model, seed):
                         self._accumulate(chosen, config, counted, reference)
+                except RuntimeError as error:
+                    raise advised(error, tokens, config)  # noqa: B904 - it has its cause
         # A value head that this loss does not use has no gradient, and AdamW does not change it.
         trained = self.optimizer.param_groups if isinstance(config.loss, Ppo) else self.optimizer.param_groups[:1]
         self._sum_gradients([parameter for group in trained for parameter in group["params"]])
@@ -358,11 +363,17 @@ class Learner:
         """
         tokens, groups = [s.tokens for s in sequences], [s.group for s in sequences]
         own = assign_to_ranks(tokens, groups, self.world.size)[self.world.rank]
-        most = config.micro_batch_tokens or max(MOST_TOKENS.values())
-        planned = micro_batches([tokens[at] for at in own], [groups[at] for at in own], most)
+        most, whole = config.micro_batch_tokens or max(MOST_TOKENS.values()), self._most_whole(config)
+        sizes = [most, int(whole)] if LEAST_WHOLE <= whole < most else [most]
+        plans = (micro_batches([tokens[at] for at in own], [groups[at] for at in own], size) for size in sizes)
+        planned = min(plans, key=lambda plan: pass_costs([[tokens[own[at]] for at in piece] for piece in plan], whole))
         found = [[own[at] for at in indices] for indices in planned]
         passes = max(self.world.gather(len(found))) if self.policy.sharded else len(found)
         return found + [[] for _ in range(passes - len(found))]
+
+    def _most_whole(self, config: TrainConfig) -> float:
+        """Over a sharded base all processes have to compute alike, whatever their tokens are."""
+        return most_whole(config) if not self.policy.sharded or config.gradient_checkpointing is not None else 0
 
     def _score(
         self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics, *, entropy_gradient: bool = False

@@ -1,7 +1,7 @@
 """Memory that runs out in a training step: what to set, so that it does not."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Sequence
 
 import torch
 
@@ -11,15 +11,17 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.learner.errors import LearnerError
 
 
-@contextlib.contextmanager
-def advising(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Iterator[None]:
-    """Raises `LearnerError` with a remedy when memory runs out in `micro_batch`."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            raise _does_not_fit(micro_batch, config) from error
-        raise
+def advised(error: RuntimeError, micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Exception:
+    """What to raise: `LearnerError` with a remedy when memory ran out in `micro_batch`, else the error itself.
+
+    The memory that the pass held is free again: its frames, in the error's traceback, are dropped.
+    """
+    if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        return error
+    advice = _does_not_fit(micro_batch, config)
+    advice.__cause__ = error.with_traceback(None)
+    gc.collect()
+    return advice
 
 
 def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:

@@ -7,9 +7,14 @@
 Memory is in proportion to tokens: all activations are rows of a token, and attention keeps no scores.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from gavel.trainer.config import TrainConfig
+from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.learner.logprobs import trained_logprobs
@@ -20,6 +25,9 @@ MARGIN = 0.1
 LEAST_TOKENS = 256
 MOST_TOKENS = {"cpu": 16384, "cuda": 32768}
 """Larger micro-batches are no faster."""
+LEAST_WHOLE = 2048
+"""Micro-batches are not made smaller than this to avoid checkpointing."""
+_ENDLESS = 2**60
 _PROBED = {"cpu": 512, "cuda": 2048}
 """Tokens of the larger pass that is measured; the other one has a quarter."""
 
@@ -55,9 +63,9 @@ class FittedPass:
     need: PassBytes
 
 
-def checkpoints_by_default(device: str) -> bool:
-    """A GPU's memory is small beside its speed."""
-    return device == "cuda"
+def checkpoints_by_default(device: str) -> bool | None:
+    """None on a GPU, whose memory is small beside its speed: in the passes that would not fit otherwise."""
+    return None if device == "cuda" else False
 
 
 def with_defaults(config: TrainConfig, device: str) -> TrainConfig:
@@ -71,6 +79,21 @@ def with_defaults(config: TrainConfig, device: str) -> TrainConfig:
     )
 
 
+def most_whole(config: TrainConfig) -> float:
+    """The most unique tokens of a pass without checkpointing."""
+    match config.gradient_checkpointing:
+        case None:
+            return config.whole_pass_tokens or 0
+        case on:
+            return 0 if on else math.inf
+
+
+def pass_costs(passes: Sequence[Sequence[TokenSequence]], whole: float) -> int:
+    """Work of passes in forward passes over a token: one, two of a backward pass, and one more with checkpointing."""
+    sizes = [unique_tokens(tokens) for tokens in passes]
+    return sum(size * (3 if size <= whole else 4) for size in sizes)
+
+
 def fitting_tokens(need: PassBytes, free: float, device: str) -> int:
     """The largest micro-batch for `free` bytes, within sane bounds."""
     return min(MOST_TOKENS[device], max(LEAST_TOKENS, need.tokens(free * (1 - MARGIN))))
@@ -79,6 +102,7 @@ def fitting_tokens(need: PassBytes, free: float, device: str) -> int:
 def measure_pass(policy: Policy, memory: DeviceMemory, *, checkpointing: bool) -> PassBytes:
     """By two small passes of the learner; nothing is changed, and no random number is drawn.
 
+    Without checkpointing even these may not fit, and then none does.
     The first pass of a device also allocates what stays, so one that is not measured goes before.
     """
     policy.checkpoint_gradients(checkpointing)
@@ -90,8 +114,13 @@ def measure_pass(policy: Policy, memory: DeviceMemory, *, checkpointing: bool) -
         for parameter in policy.parameters():
             parameter.grad = None
 
-    one_pass(most // 4)
-    small, large = ((tokens, memory.peak_of(lambda n=tokens: one_pass(n))) for tokens in sizes)
+    try:
+        one_pass(most // 4)
+        small, large = ((tokens, memory.peak_of(lambda n=tokens: one_pass(n))) for tokens in sizes)
+    except torch.OutOfMemoryError:
+        if checkpointing:
+            raise
+        small = large = (1, _ENDLESS)
     return PassBytes.through(small, large)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gavel.trainer.backends.memory_settings import FILE, MemorySettings
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.learner.step_bytes import FittedPass, PassBytes
+from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, PassBytes
 from gavel.trainer.runs.run_directory import RunDirectory
 
 OPEN = TrainConfig()
@@ -32,18 +32,23 @@ class Fit:
         return FittedPass(self.tokens, 10**9, PassBytes(5.4, 100.6))
 
 
-@pytest.mark.parametrize(("device", "on"), [("cpu", False), ("cuda", True)])
-def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(directory, device, on):
+@pytest.mark.parametrize(
+    ("device", "chosen", "found"),
+    [
+        ("cpu", (False, 8000, None), {"without_checkpointing": 8000}),
+        ("cuda", (None, 8000, 7000), {"with_checkpointing": 8000, "without_checkpointing": 7000}),
+    ],
+)
+def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(directory, device, chosen, found):
     fit = Fit()
     first = MemorySettings(directory, device, fit, begun=False).filled(OPEN)
-    assert (first.gradient_checkpointing, first.micro_batch_tokens) == (on, 8000)
+    assert (first.gradient_checkpointing, first.micro_batch_tokens, first.whole_pass_tokens) == chosen
     for other in ("cpu", "cuda"):  # resumed, also on another device
         assert MemorySettings(directory, other, fit, begun=True).filled(OPEN) == first
-    assert fit.asked == [on]
+    assert len(fit.asked) == len(found)
     kept = json.loads((directory.path / FILE).read_text())
-    mode = "with_checkpointing" if on else "without_checkpointing"
-    assert kept["micro_batch_tokens"] == {mode: 8000}
-    assert kept["measured"][mode] == {"free_bytes": 10**9, "pass_bytes": 5, "pass_bytes_per_token": 101}
+    assert kept["micro_batch_tokens"] == found
+    assert kept["measured"][next(iter(found))] == {"free_bytes": 10**9, "pass_bytes": 5, "pass_bytes_per_token": 101}
     assert directory.path / FILE in directory.entries()
 
 
@@ -65,14 +70,23 @@ def test_a_run_whose_first_steps_set_them_goes_on_alike_with_and_without_a_resta
     chosen = []
     for restarts in (False, True):
         directory = RunDirectory(tmp_path, "tests", f"restarts-{restarts}")
-        settings = MemorySettings(directory, device, Fit(), begun=False)
+        fit = Fit()
+        settings = MemorySettings(directory, device, fit, begun=False)
         settings.filled(TrainConfig(**first))
         if restarts:
-            settings = MemorySettings(directory, "cpu", Fit(), begun=True)
+            settings = MemorySettings(directory, "cpu", fit, begun=True)
         chosen.append(settings.filled(OPEN))
         directory.close()
     assert chosen[0] == chosen[1]
-    assert (chosen[0].gradient_checkpointing, chosen[0].micro_batch_tokens) == (device == "cuda", 8000)
+    assert chosen[0].gradient_checkpointing is (None if device == "cuda" else False)
+    # A GPU's first call sets `micro_batch_tokens` alone, and measures what fits without checkpointing.
+    assert chosen[0].micro_batch_tokens == (7000 if device == "cuda" and not checkpointing else 8000)
+
+
+def test_a_gpu_whose_memory_holds_no_pass_without_checkpointing_always_checkpoints(directory):
+    settings = MemorySettings(directory, "cuda", Fit(LEAST_TOKENS + 2000), begun=False)
+    assert settings.filled(OPEN).whole_pass_tokens == 0
+    assert settings.filled(TrainConfig(gradient_checkpointing=True)).whole_pass_tokens is None
 
 
 def test_each_way_to_compute_is_measured_for_itself(directory):

@@ -179,7 +179,7 @@ def test_rows_that_are_not_neighbours_see_their_own_keys():
     per_token=st.integers(1, 10**6),
 )
 def test_a_context_that_nobody_asked_for_is_the_models_as_far_as_memory_goes(share, most, slots, per_token):
-    context = shared_context(share, most, slots, most * per_token)
+    context = shared_context(share, most, slots, most * per_token, "cpu")
     assert min(most, COMMON_CONTEXT) <= context <= most
     if context > COMMON_CONTEXT:
         assert min(slots, 16) * context * per_token <= share

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -137,6 +138,65 @@ def test_what_does_not_fit_fails_at_once_with_advice_and_changes_nothing(
         Learner(fresh_policy).step(batch, TrainConfig(**settings))
     assert remedy in str(caught.value)
     assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+def test_what_a_pass_held_is_free_again_while_its_error_is_kept(fresh_policy, batch, monkeypatch):
+    held = []
+
+    def fails(policy, tokens, entropy_gradient):
+        activations = torch.ones(3)
+        held.append(weakref.ref(activations))
+        circle = [activations]
+        circle.append(circle)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(learner_room, "trained_scores", fails)
+    with pytest.raises(LearnerError) as kept:
+        Learner(fresh_policy).step(batch, CONFIG)
+    assert isinstance(kept.value.__cause__, torch.OutOfMemoryError)
+    assert held[0]() is None
+
+
+def test_passes_that_are_small_enough_keep_their_activations(fresh_policy, batch, monkeypatch):
+    monkeypatch.setattr(learner_room, "LEAST_WHOLE", 1)
+    monkeypatch.setattr(learner_room, "with_defaults", lambda config, device: config)  # as on a GPU
+    state = copy.deepcopy(fresh_policy.model.state_dict())
+    score, outcomes = learner_room.trained_scores, []
+    switched = fresh_policy.checkpoint_gradients
+    monkeypatch.setattr(fresh_policy, "checkpoint_gradients", lambda on: (seen.append(on), switched(on)))
+
+    def recording(policy, tokens, entropy_gradient):
+        sizes.append(unique_tokens(tokens))
+        return score(policy, tokens, entropy_gradient)
+
+    monkeypatch.setattr(learner_room, "trained_scores", recording)
+    one = unique_tokens([batch.sequences[1].tokens])
+    for whole in (None, one - 1, one, 10**6):
+        seen: list[bool] = []
+        sizes: list[int] = []
+        fresh_policy.model.load_state_dict(state)
+        config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=10**6, whole_pass_tokens=whole)
+        outcomes.append(Learner(fresh_policy).step(batch, config))
+        assert seen == [size > (whole or 0) for size in sizes]
+    metrics = ({**each, "tokens_forwarded": 0} for each in outcomes)
+    first = next(metrics)
+    assert all(each == pytest.approx(first, abs=1e-5) for each in metrics)
+
+
+def test_a_batch_is_cut_smaller_where_that_saves_more_than_it_repeats(fresh_policy, monkeypatch):
+    monkeypatch.setattr(learner_room, "LEAST_WHOLE", 1)
+    learner = Learner(fresh_policy)
+
+    def passes(prompt: int, reply: int, whole: int) -> int:
+        sequences = []
+        for number in range(4):
+            ids, own = [1] * prompt + [number + 2] * reply, [False] * prompt + [True] * reply
+            sequences.append(TrainedSequence(TokenSequence(ids, own, [-1.0] * len(ids), [1.0] * len(ids)), 1.0, 0))
+        return len(learner._micro_batches(sequences, TrainConfig(micro_batch_tokens=1000, whole_pass_tokens=whole)))
+
+    assert passes(prompt=4, reply=40, whole=50) == 4, "176 tokens with checkpointing cost more than 176 + 12 without"
+    assert passes(prompt=40, reply=4, whole=50) == 1, "the prompt would be computed twice"
+    assert passes(prompt=4, reply=40, whole=30) == 1, "no sequence fits"
 
 
 def test_any_other_fault_is_not_taken_for_a_lack_of_memory(fresh_policy, batch, monkeypatch):

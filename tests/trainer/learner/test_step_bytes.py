@@ -9,6 +9,7 @@ from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.device_memory import GIB, DeviceMemory
 from gavel.trainer.distributed import World
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.learner import step_bytes
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.learner.replicas import LearnerReplicas
@@ -87,7 +88,7 @@ def test_less_free_memory_gives_smaller_micro_batches_and_what_others_will_take_
     assert little.free < GIB // 16
 
 
-@pytest.mark.parametrize(("device", "on", "tokens"), [("cpu", False, 16384), ("cuda", True, 32768)])
+@pytest.mark.parametrize(("device", "on", "tokens"), [("cpu", False, 16384), ("cuda", None, 32768)])
 def test_a_gpu_checkpoints_by_default_and_both_ways_can_be_set(device, on, tokens):
     filled = with_defaults(TrainConfig(), device)
     assert (filled.gradient_checkpointing, filled.micro_batch_tokens) == (on, tokens)
@@ -105,3 +106,13 @@ def test_a_pass_that_fits_by_measuring_fits_on_the_gpu(fresh_policy):
         trained_logprobs(fresh_policy, [probe_sequence(3000)]).sum().backward()
 
     assert memory.peak_of(one_pass) <= need.of(3000) * (1 + MARGIN)
+
+
+def test_a_pass_without_checkpointing_that_runs_out_of_memory_fits_nowhere(monkeypatch, policy):
+    def no_room(*given):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(step_bytes, "trained_logprobs", no_room)
+    assert measure_pass(policy, CPU, checkpointing=False).tokens(10**12) == 0
+    with pytest.raises(torch.OutOfMemoryError):
+        measure_pass(policy, CPU, checkpointing=True)
