@@ -67,8 +67,8 @@ PADDED_ROWS = 4
 """Sequences per padded micro-batch; the logits of more need tens of GiB."""
 COMPARED_LAYERS = 8
 """Layers of the base whose gradients are compared: with float32's own, 30 billion weights would not fit."""
-MOST_ERROR = 1.1
-"""A gradient's distance from float32's, at most, as a multiple of the padded batch's."""
+MOST_ERROR = 1.25
+"""A gradient's distance from float32's, at most, as a multiple of the padded batch's, whose own varies by 5 % a run."""
 SAME = 1e-4
 """Relative distance that is rounding in float32."""
 

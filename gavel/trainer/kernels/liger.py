@@ -17,6 +17,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.config import PolicySettings
 from gavel.trainer.kernels.gated_mlp import computes_y, gated_forward
 from gavel.trainer.kernels.lora_linear import LoraWeights
 
@@ -24,7 +25,7 @@ _ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 0.02, torch.float16: 0.005}
 """Largest difference by type, as a share of the largest value: transformers round intermediate results too."""
 _ROPE = "apply_rotary_pos_emb"
 """Name of the function in transformers' modules."""
-_OFF = "Leave use_liger_kernel out of PolicySettings: the same is computed by PyTorch."
+_OFF = "Leave use_liger_kernel out of PolicySettings: PyTorch computes what Liger cannot."
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -33,8 +34,20 @@ class LigerError(GavelError):
     """Liger's kernels cannot run here, or have nothing to compute in this model."""
 
 
-def check_liger(device: str, loader: str) -> None:
-    """Raises `LigerError` without a GPU, without the package, and for a base that another loader has changed."""
+def liger_is_used(settings: PolicySettings, device: str, sharded: bool) -> bool:
+    """By the setting; where it is open, wherever the kernels can run.
+
+    Raises `LigerError` when they are asked for without a GPU, without the package, or beside another loader's kernels.
+    """
+    if settings.use_liger_kernel is None:
+        plain = settings.loader == "peft" and settings.quantization is None and not sharded
+        return plain and device == "cuda" and importlib.util.find_spec("liger_kernel") is not None
+    if settings.use_liger_kernel:
+        _check_liger(device, settings.loader)
+    return settings.use_liger_kernel
+
+
+def _check_liger(device: str, loader: str) -> None:
     if loader == "unsloth":
         raise LigerError(
             "loader='unsloth' brings kernels of its own, which use_liger_kernel would replace",
@@ -49,14 +62,16 @@ def check_liger(device: str, loader: str) -> None:
         )
 
 
-def use_liger(model: Any) -> dict[str, int]:
+def use_liger(model: Any, *, least: bool = True) -> dict[str, int]:
     """Replaces what Liger computes equally, and returns how many norms, ropes and mlps that are.
 
-    Call it after `fuse_norms` and `fuse_mlps`, and before layers become LoRA layers. Raises `LigerError` when it
-    replaces nothing.
+    Call it after `fuse_norms` and `fuse_mlps`, and before layers become LoRA layers. `least`: raises `LigerError` when
+    it replaces nothing.
     """
     dtype, device, modules = model.dtype, model.device, list(model.modules())
     if dtype not in _ROUNDING:
+        if not least:
+            return {}
         raise LigerError(f"Liger's kernels do not compute in {dtype}", _OFF)
     rotations: dict[tuple[Any, ...], FunctionType | None] = {}
     with torch.enable_grad():
@@ -65,7 +80,7 @@ def use_liger(model: Any) -> dict[str, int]:
             "ropes": sum(_take_rope(each, rotations, dtype, device) for each in modules),
             "mlps": sum(_take_mlp(each, dtype, device) for each in modules if type(each).__name__.endswith("MLP")),
         }
-    if not any(found.values()):
+    if least and not any(found.values()):
         raise LigerError(f"Liger's kernels compute nothing of {model.config.model_type} as its own modules do", _OFF)
     return found
 

@@ -253,8 +253,8 @@ class _ByLevels:
     def forward(
         query: Any, key: Any, value: Any, row: PackedRow, kernel: Kernel, span: Span, form: ScoreForm
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        factors = [_by_token(each) for each in (query, key, value)]
-        whole, normaliser = varlen_attention.forward(*factors, row.levels(), form.scale)
+        q, k, v = (_by_token(each) for each in (query, key, value))
+        whole, normaliser = varlen_attention.forward(q, k, v, row.levels(), form.scale)
         return _by_head(whole), normaliser[None]
 
     @staticmethod
@@ -270,8 +270,8 @@ class _ByLevels:
         span: Span,
         form: ScoreForm,
     ) -> Sequence[torch.Tensor]:
-        given = [_by_token(each) for each in (gradient, query, key, value, output)]
-        found = varlen_attention.backward(*given, normaliser[0], row.levels(), form.scale)
+        incoming, q, k, v, out = (_by_token(each) for each in (gradient, query, key, value, output))
+        found = varlen_attention.backward(incoming, q, k, v, out, normaliser[0], row.levels(), form.scale)
         return [_by_head(each) for each in found]
 
 

@@ -16,15 +16,17 @@ from gavel.trainer.kernels.attention_kernels import at_least_float
 _aten = torch.ops.aten
 
 Tensors = tuple[torch.Tensor, ...]
+Run = tuple[int, int]
+"""[start, stop) in the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """Runs of queries, each over a run of keys of its own."""
 
-    rows: torch.Tensor | None
-    """Indices of the queries in the row, run by run; None: the whole row."""
-    keys: torch.Tensor | None
+    rows: torch.Tensor
+    """Indices of the queries in the row, run by run."""
+    keys: torch.Tensor
     query_ends: torch.Tensor
     """`[runs + 1]`, int32: where each run of queries begins, and where the last one ends."""
     key_ends: torch.Tensor
@@ -35,7 +37,7 @@ class Level:
 
 
 def levels(segments: Sequence[Segment], device: torch.device) -> list[Level]:
-    """Every query and key of the row is in the first one."""
+    """The first one holds every query and key, in the order of the row."""
     own = [(segment.start, segment.stop) for segment in segments]
     by_depth: dict[int, list[Segment]] = {}
     ends: list[int] = []
@@ -45,26 +47,37 @@ def levels(segments: Sequence[Segment], device: torch.device) -> list[Level]:
         if segment.end > segment.stop:
             by_depth.setdefault(len(ends), []).append(segment)
         ends.append(segment.end)
-    return [
-        Level(None, None, *_ends(own, own, device), causal=True),
-        *(_below(found, device) for _, found in sorted(by_depth.items())),
+    deeper = [
+        _level(
+            [(segment.stop, segment.end) for segment in found],
+            [(segment.start, segment.stop) for segment in found],
+            device,
+            causal=False,
+        )
+        for _, found in sorted(by_depth.items())
     ]
+    return [_level(own, own, device, causal=True), *deeper]
 
 
-def _below(segments: Sequence[Segment], device: torch.device) -> Level:
-    """The descendants of segments that are not each other's, over them."""
-    queries = [(segment.stop, segment.end) for segment in segments]
-    keys = [(segment.start, segment.stop) for segment in segments]
-    places = (torch.cat([torch.arange(*run) for run in runs]).to(device) for runs in (queries, keys))
-    return Level(*places, *_ends(queries, keys, device), causal=False)
+def _level(queries: Sequence[Run], keys: Sequence[Run], device: torch.device, *, causal: bool) -> Level:
+    query_lengths, key_lengths = ([stop - start for start, stop in runs] for runs in (queries, keys))
+    return Level(
+        _places(queries, device),
+        _places(keys, device),
+        _ends(query_lengths, device),
+        _ends(key_lengths, device),
+        max(query_lengths),
+        max(key_lengths),
+        causal,
+    )
 
 
-def _ends(
-    queries: Sequence[tuple[int, int]], keys: Sequence[tuple[int, int]], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-    sizes = [[stop - start for start, stop in runs] for runs in (queries, keys)]
-    ends = [torch.tensor([*accumulate(each, initial=0)], dtype=torch.int32, device=device) for each in sizes]
-    return ends[0], ends[1], max(sizes[0]), max(sizes[1])
+def _places(runs: Sequence[Run], device: torch.device) -> torch.Tensor:
+    return torch.cat([torch.arange(start, stop) for start, stop in runs]).to(device)
+
+
+def _ends(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([*accumulate(lengths, initial=0)], dtype=torch.int32, device=device)
 
 
 def forward(
@@ -78,13 +91,12 @@ def forward(
     whole, normaliser = flash(query, key, value, first, scale)
     whole = whole.to(_sum_type(row, query))
     for level in deeper:
-        taken = _of(level.rows, query), _of(level.keys, key), _of(level.keys, value)
-        own, own_normaliser = flash(*taken, level, scale)
-        known = _of(level.rows, normaliser, 1)
+        rows, keys = level.rows, level.keys
+        own, own_normaliser = flash(query[rows], key[keys], value[keys], level, scale)
+        known, precise = normaliser[:, rows], at_least_float(whole.dtype)
         share = torch.sigmoid(own_normaliser - known).T[..., None]
-        precise = at_least_float(whole.dtype)
-        whole[level.rows] = _of(level.rows, whole).to(precise).lerp(own.to(precise), share).to(whole.dtype)
-        normaliser[:, level.rows] = torch.logaddexp(known, own_normaliser)
+        whole[rows] = whole[rows].to(precise).lerp(own.to(precise), share).to(whole.dtype)
+        normaliser[:, rows] = torch.logaddexp(known, own_normaliser)
     return whole, normaliser
 
 
@@ -103,21 +115,20 @@ def backward(
     given = flash_backward(gradient, query, key, value, output, normaliser, first, scale)
     found = [each.to(_sum_type(row, query)) for each in given]
     for level in deeper:
+        rows, keys = level.rows, level.keys
         own = flash_backward(
-            *(_of(level.rows, each) for each in (gradient, query)),
-            *(_of(level.keys, each) for each in (key, value)),
-            _of(level.rows, output),
-            _of(level.rows, normaliser, 1),
+            gradient[rows],
+            query[rows],
+            key[keys],
+            value[keys],
+            output[rows],
+            normaliser[:, rows].contiguous(),
             level,
             scale,
         )
-        for total, places, part in zip(found, (level.rows, level.keys, level.keys), own, strict=True):
+        for total, places, part in zip(found, (rows, keys, keys), own, strict=True):
             total.index_add_(0, places, part.to(total.dtype))
     return tuple(found)
-
-
-def _of(places: torch.Tensor | None, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
-    return tensor if places is None else tensor.index_select(axis, places)
 
 
 def _sum_type(row: Sequence[Level], query: torch.Tensor) -> torch.dtype:

@@ -41,7 +41,7 @@ class BaseModelError(GavelError):
 
 def check_settings(settings: PolicySettings, lora: LoraSettings, sharded: bool) -> None:
     """Raises `BaseModelError` for settings of which one excludes another."""
-    whole_only = {"loader": "peft", "quantization": None, "use_liger_kernel": False}
+    whole_only = {"loader": "peft", "quantization": None, "use_liger_kernel": settings.use_liger_kernel and None}
     if sharded and settings != settings.model_copy(update=whole_only):
         raise BaseModelError(
             "a base that is sharded over several processes can be neither Unsloth's, nor quantized, nor Liger's",

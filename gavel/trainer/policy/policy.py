@@ -28,7 +28,7 @@ from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
 from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
-from gavel.trainer.kernels.liger import check_liger, use_liger
+from gavel.trainer.kernels.liger import liger_is_used, use_liger
 from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
@@ -87,8 +87,7 @@ class Policy:
         """
         check_settings(settings, lora, sharded)
         device = _device()
-        if settings.use_liger_kernel:
-            check_liger(device, settings.loader)
+        with_liger = liger_is_used(settings, device, sharded)
         self.dtype = dtype_of(settings, device)
         self.lora = lora
         config = load_config(base_model)
@@ -135,8 +134,8 @@ class Policy:
             fuse_norms(part)
             if settings.loader == "peft":
                 fuse_mlps(part)
-        if settings.use_liger_kernel:
-            logger.info("Liger's kernels compute %s", use_liger(base))
+        if with_liger:
+            logger.info("Liger's kernels compute %s", use_liger(base, least=bool(settings.use_liger_kernel)))
         self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
         self.model.eval()
         self.spans: Sequence[Span] | None = None

@@ -6,7 +6,7 @@ import pytest
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.kernels.liger import LigerError, check_liger
+from gavel.trainer.kernels.liger import LigerError, liger_is_used
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 
@@ -17,8 +17,22 @@ def refused(*_):
     raise AssertionError("the base is loaded")
 
 
-def test_they_are_off():
-    assert not PolicySettings().use_liger_kernel
+@pytest.mark.parametrize(
+    ("settings", "device", "sharded", "installed", "used"),
+    [
+        ({}, "cuda", False, True, True),
+        ({}, "cuda", False, False, False),
+        ({}, "cpu", False, True, False),
+        ({}, "cuda", True, True, False),
+        ({"loader": "unsloth"}, "cuda", False, True, False),
+        ({"quantization": "4bit"}, "cuda", False, True, False),
+        ({"quantization": "4bit", "use_liger_kernel": True}, "cuda", False, True, True),
+        ({"use_liger_kernel": False}, "cuda", False, True, False),
+    ],
+)
+def test_they_are_used_where_they_can_run_unless_it_is_said(monkeypatch, settings, device, sharded, installed, used):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
+    assert liger_is_used(PolicySettings(**settings), device, sharded) is used
 
 
 def test_without_a_gpu_they_are_refused(monkeypatch):
@@ -38,7 +52,7 @@ def test_without_the_package_they_are_refused_naming_it(monkeypatch):
 
 def test_beside_unsloths_kernels_they_are_refused():
     with pytest.raises(LigerError, match="kernels of its own"):
-        check_liger("cuda", "unsloth")
+        liger_is_used(PolicySettings(loader="unsloth", use_liger_kernel=True), "cuda", False)
 
 
 def test_with_a_sharded_base_they_are_refused():

@@ -163,10 +163,11 @@ def test_a_model_of_which_nothing_is_taken_is_refused(device):
     with pytest.raises(LigerError, match="nothing of gpt2") as error:
         use_liger(Family("GPT-2", "gpt2").model().to(device))
     assert "use_liger_kernel" in error.value.remedy
+    assert not any(use_liger(Family("GPT-2", "gpt2").model().to(device), least=False).values())
 
 
 def test_a_policy_learns_the_same_over_shared_prefixes_and_its_sampler_is_as_it_was(device, monkeypatch):
-    monkeypatch.setattr(policies, "check_liger", lambda *_: None)
+    monkeypatch.setattr(policies, "liger_is_used", lambda settings, *_: bool(settings.use_liger_kernel))
     settings = PolicySettings(dtype="float32")
     own, other = (
         Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=each)

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
+from gavel.trainer.data.packing import pack
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import packed_attention, varlen_attention
 from gavel.trainer.kernels.attention_kernels import CudaFlash, Plain, ScoreForm
 from gavel.trainer.kernels.varlen_attention import Level, levels
@@ -67,19 +69,17 @@ def test_every_pair_that_the_mask_shows_is_in_one_level(count, longest, words):
     packed = row(count, longest, words)
     seen = torch.zeros_like(trie_mask(packed), dtype=torch.int64)
     for level in levels(packed.segments, torch.device("cpu")):
-        whole = torch.arange(len(packed.token_ids))
-        rows, keys = (whole if places is None else places for places in (level.rows, level.keys))
         assert level.most_queries == max(r.stop - r.start for r, _ in runs(level))
         assert level.most_keys == max(k.stop - k.start for _, k in runs(level))
         for r, k in runs(level):
             pairs = torch.ones(r.stop - r.start, k.stop - k.start, dtype=torch.int64)
-            seen[rows[r][:, None], keys[k]] += pairs.tril() if level.causal else pairs
+            seen[level.rows[r][:, None], level.keys[k]] += pairs.tril() if level.causal else pairs
     assert torch.equal(seen, trie_mask(packed).long())
 
 
-def test_a_group_of_replies_is_two_calls_of_the_kernel():
-    packed = row(9, 30, 1000)
-    assert len(levels(packed.segments, torch.device("cpu"))) == 1
-    deeper = row(20, 12, 2)
-    depths = {len(path) for path in deeper.paths}
-    assert 2 < len(levels(deeper.segments, torch.device("cpu"))) <= max(depths)
+def test_groups_of_replies_are_two_calls_of_the_kernel_however_many_they_are():
+    ids = [[group, 5, 5, 10 + reply, 7] for group in range(3) for reply in range(4)]
+    packed = pack([TokenSequence(each, [False] * 5, [0.0] * 5, [1.0] * 5) for each in ids])
+    own, prompts = levels(packed.segments, torch.device("cpu"))
+    assert (len(packed.segments), len([*runs(own)]), len([*runs(prompts)])) == (15, 15, 3)
+    assert (prompts.most_queries, prompts.most_keys) == (8, 3)
