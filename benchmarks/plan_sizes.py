@@ -3,7 +3,7 @@
     python benchmarks/plan_sizes.py            # a minute or two for each size
 
 Memory is `gavel plan`'s, over the published shapes (nothing is downloaded). The seconds of a step are lower bounds by
-arithmetic, not measurements: training 8 N T operations (2 forward, 2 recomputed, 4 back) at 40 % of the GPU's peak;
+arithmetic, not measurements: training 6 N T operations (2 forward, 2 recomputed, 2 back) at 36 % of the GPU's peak, as an H100 reached;
 sampling reads the weights once for each token of a wave of conversations, at the full memory bandwidth. N: parameters,
 T: tokens of a step.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 GROUPS, GROUP_SIZE, TOKENS, SAMPLED = 16, 8, 512, 200
 """Groups of a step, rollouts of a group, tokens of a rollout, and how many of these are sampled."""
-SHARE_OF_PEAK = 0.4
+SHARE_OF_PEAK = 0.36
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def main() -> None:
         parameters = told["parameters"]
         waves = math.ceil(GROUPS * GROUP_SIZE / max(told["conversations"], 1))
         sampling = waves * SAMPLED * 2 * parameters / gpu.bandwidth
-        training = 8 * parameters * GROUPS * GROUP_SIZE * TOKENS / (SHARE_OF_PEAK * gpu.flops)
+        training = 6 * parameters * GROUPS * GROUP_SIZE * TOKENS / (SHARE_OF_PEAK * gpu.flops)
         print(
             f"{name:12} {gpu.name:18} {'yes' if told['fits'] else 'no':4}  {told['needed'] / 2**30:9.1f}  "
             f"{told['conversations']:13}  {sampling:.0f} + {training:.0f}",
