@@ -5,7 +5,7 @@
     python benchmarks/demo_seeds.py --real                     the small real language model, after `make real`
 
 Each run is a separate process (`gavel demo --fresh`) in a temporary directory; the figures come from its summary.json.
-About three minutes per seed on two cores.
+About a minute per seed on two cores.
 """
 
 import argparse
