@@ -271,7 +271,8 @@ class _ByLevels:
         form: ScoreForm,
     ) -> Sequence[torch.Tensor]:
         incoming, q, k, v, out = (_by_token(each) for each in (gradient, query, key, value, output))
-        found = varlen_attention.backward(incoming, q, k, v, out, normaliser[0], row.levels(), form.scale)
+        whole = incoming.contiguous()  # a gradient that was expanded is none of the kernel's
+        found = varlen_attention.backward(whole, q, k, v, out, normaliser[0], row.levels(), form.scale)
         return [_by_head(each) for each in found]
 
 
