@@ -71,12 +71,10 @@ def checkpoints_by_default(device: str) -> bool | None:
 def with_defaults(config: TrainConfig, device: str) -> TrainConfig:
     """The config with what bounds memory filled in, for a learner that nobody measured."""
     on, tokens = config.gradient_checkpointing, config.micro_batch_tokens
-    return config.model_copy(
-        update={
-            "gradient_checkpointing": checkpoints_by_default(device) if on is None else on,
-            "micro_batch_tokens": MOST_TOKENS[device] if tokens is None else tokens,
-        }
-    )
+    if on is None and config.whole_pass_tokens is None:
+        on = checkpoints_by_default(device)
+    tokens = MOST_TOKENS[device] if tokens is None else tokens
+    return config.model_copy(update={"gradient_checkpointing": on, "micro_batch_tokens": tokens})
 
 
 def most_whole(config: TrainConfig) -> float:

@@ -159,7 +159,6 @@ def test_what_a_pass_held_is_free_again_while_its_error_is_kept(fresh_policy, ba
 
 def test_passes_that_are_small_enough_keep_their_activations(fresh_policy, batch, monkeypatch):
     monkeypatch.setattr(learner_room, "LEAST_WHOLE", 1)
-    monkeypatch.setattr(learner_room, "with_defaults", lambda config, device: config)  # as on a GPU
     state = copy.deepcopy(fresh_policy.model.state_dict())
     score, outcomes = learner_room.trained_scores, []
     switched = fresh_policy.checkpoint_gradients
@@ -171,13 +170,13 @@ def test_passes_that_are_small_enough_keep_their_activations(fresh_policy, batch
 
     monkeypatch.setattr(learner_room, "trained_scores", recording)
     one = unique_tokens([batch.sequences[1].tokens])
-    for whole in (None, one - 1, one, 10**6):
+    for whole in (0, one - 1, one, 10**6):
         seen: list[bool] = []
         sizes: list[int] = []
         fresh_policy.model.load_state_dict(state)
         config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=10**6, whole_pass_tokens=whole)
         outcomes.append(Learner(fresh_policy).step(batch, config))
-        assert seen == [size > (whole or 0) for size in sizes]
+        assert seen == [size > whole for size in sizes]
     metrics = ({**each, "tokens_forwarded": 0} for each in outcomes)
     first = next(metrics)
     assert all(each == pytest.approx(first, abs=1e-5) for each in metrics)

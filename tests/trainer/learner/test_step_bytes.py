@@ -92,6 +92,7 @@ def test_less_free_memory_gives_smaller_micro_batches_and_what_others_will_take_
 def test_a_gpu_checkpoints_by_default_and_both_ways_can_be_set(device, on, tokens):
     filled = with_defaults(TrainConfig(), device)
     assert (filled.gradient_checkpointing, filled.micro_batch_tokens) == (on, tokens)
+    assert with_defaults(TrainConfig(whole_pass_tokens=7), device).gradient_checkpointing is None, "begun on a GPU"
     for given_on in (False, True):
         chosen = TrainConfig(gradient_checkpointing=given_on, micro_batch_tokens=7)
         assert with_defaults(chosen, device) == chosen
