@@ -3,9 +3,9 @@
     python benchmarks/plan_sizes.py            # a minute or two for each size
 
 Memory is `gavel plan`'s, over the published shapes (nothing is downloaded). The seconds of a step are lower bounds by
-arithmetic, not measurements: training 6 N T operations (2 forward, 2 recomputed, 2 back) at 36 % of the GPU's peak, as an H100 reached;
-sampling reads the weights once for each token of a wave of conversations, at the full memory bandwidth. N: parameters,
-T: tokens of a step.
+arithmetic, not measurements: training 6 N T operations (2 forward, 2 recomputed, 2 back) at 36 % of the GPU's peak, as
+an H100 reached; sampling reads the weights once for each token of a wave of conversations, at the full memory
+bandwidth. N: parameters, T: tokens of a step.
 """
 
 import json
