@@ -26,7 +26,11 @@ _OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurr
 DEMO_BACKENDS = ("local", "remote", "sky-local")
 _FLAGS = [
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
-    Flag("loop.steps", "--steps", f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}"),
+    Flag(
+        "loop.steps",
+        "--steps",
+        f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run",
+    ),
     Flag("loop.seed", "--seed"),
 ]
 

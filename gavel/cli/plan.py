@@ -1,6 +1,7 @@
 """`gavel plan`: what a model needs of memory, and which options make it fit, by its config alone."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,6 +68,8 @@ def _device(gpu: float | None) -> "Device":
     from gavel.trainer.device_memory import DeviceMemory
     from gavel.trainer.memory_plan import Device
 
+    if gpu is not None and not math.isfinite(gpu):
+        raise typer.BadParameter(f"{gpu} is no number of GiB.", param_hint="--gpu")
     if gpu == 0:
         return Device("cpu", DeviceMemory(torch.device("cpu")).free())
     if gpu is None and torch.cuda.is_available():

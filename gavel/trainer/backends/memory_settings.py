@@ -8,26 +8,41 @@ A resumed run cuts its batches as it did before, on whatever device. What a call
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, PositiveInt, ValidationError
 
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
-from gavel.trainer.runs.run_directory import RunDirectory
+from gavel.trainer.runs.format_version import check_format_version
+from gavel.trainer.runs.run_directory import RESTORE, RunDirectory, RunDirectoryError
 
 FILE = "memory.json"
 _BEFORE: dict[str, Any] = {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": 16384}}
 """The settings of runs that were begun before they were chosen by measuring."""
 
 
+class _File(BaseModel, strict=True, extra="ignore"):
+    """What is kept."""
+
+    gradient_checkpointing: bool | None
+    micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt]
+    measured: dict[str, Any] = {}
+
+
 class MemorySettings:
     """Fills in what a `TrainConfig` leaves open."""
 
     def __init__(self, directory: RunDirectory, device: str, fit: Callable[[bool], FittedPass], *, begun: bool) -> None:
-        """`fit` measures, given whether activations are checkpointed. `begun`: whether the run has trained steps."""
+        """`fit` measures, given whether activations are checkpointed. `begun`: whether the run has trained steps.
+
+        Raises `RunDirectoryError` for a file that holds something else.
+        """
         self._directory = directory
         self._device = device
         self._fit = fit
         self._begun = begun
+        self._described()
 
     def filled(self, config: TrainConfig) -> TrainConfig:
         """The config with all of them; measures when the run does not know a number of tokens yet."""
@@ -47,8 +62,20 @@ class MemorySettings:
         kept = self._kept()
         return kept["micro_batch_tokens"].get(_mode(checkpointing)) or self._measured(kept, checkpointing)
 
-    def _kept(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, Any]:
         kept = self._directory.description(FILE)
+        if kept:
+            check_format_version(kept.get("format_version"), str(self._directory.path / FILE))
+            try:
+                _File.model_validate(kept)
+            except ValidationError as error:
+                raise RunDirectoryError(
+                    f"{self._directory.path / FILE} does not hold the memory settings of a run: {error}", RESTORE
+                ) from error
+        return kept
+
+    def _kept(self) -> dict[str, Any]:
+        kept = self._described()
         if kept:
             return kept
         if self._begun:

@@ -32,7 +32,7 @@ START = "start"
 PULLED = ".pulled"
 """Holds what has arrived of a checkpoint that is being pulled from a store."""
 _LONGEST_NAME = 255
-_RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
+RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _DESCRIPTIONS = ("model", "experiment", "memory", "run", "summary", "metrics")
 _OWN = frozenset(
     {
@@ -117,9 +117,9 @@ def read_description(file: Path) -> dict[str, Any]:
     try:
         description = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"{file} cannot be read: {error}", _RESTORE) from error
+        raise RunDirectoryError(f"{file} cannot be read: {error}", RESTORE) from error
     if not isinstance(description, dict):
-        raise RunDirectoryError(f"{file} is not a JSON object", _RESTORE)
+        raise RunDirectoryError(f"{file} is not a JSON object", RESTORE)
     return cast("dict[str, Any]", description)
 
 
@@ -180,7 +180,8 @@ class RunDirectory:
             )
 
     def describe(self, description: dict[str, Any], file_name: str = "model.json") -> None:
-        """Writes the description, with the format version, to a file of the run."""
+        """Writes the description, with the format version, to a file of the run. Raises `RunDirectoryError`."""
+        self.check_held()
         file = self.path / file_name
         unfinished = file.with_suffix(".unfinished")
         unfinished.write_text(json.dumps({"format_version": FORMAT_VERSION, **description}, indent=1))

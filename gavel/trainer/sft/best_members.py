@@ -6,6 +6,7 @@
 Imitating the best of several attempts is rejection sampling (best of n; RAFT, arXiv 2304.06767).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ class BestMembers:
     scored: int = 0
     """Members with a score, of all groups."""
     unscored: int = 0
-    """Members without a score, and failed ones."""
+    """Members without a finite score, and failed ones."""
     too_low: int = 0
     """Among their group's best, but not above the threshold."""
     not_best: int = 0
@@ -30,12 +31,14 @@ class BestMembers:
 def best_members(groups: Iterable[TrajectoryGroup], best: int = 1, above: float | None = None) -> BestMembers:
     """The `best` members of each group by score, if their score is greater than `above`.
 
-    Of members with equal scores the earlier one comes first. A member without a score is never chosen.
+    Of members with equal scores the earlier one comes first. A member without a finite score is never chosen.
     """
     chosen = BestMembers()
     for group in groups:
         scored = [
-            (member.reward, member) for member in group if member.reward is not None and member.status != "failed"
+            (member.reward, member)
+            for member in group
+            if member.reward is not None and math.isfinite(member.reward) and member.status != "failed"
         ]
         chosen.scored += len(scored)
         chosen.unscored += len(group) - len(scored)

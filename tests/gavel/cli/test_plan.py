@@ -56,6 +56,7 @@ def test_gpu_0_plans_for_this_machine():
     [
         (["plan", "/no/such/directory"], "the base model '/no/such/directory'"),
         (["plan", "embedded/returns-desk", "--gpu", "-1"], "--gpu"),
+        (["plan", "embedded/returns-desk", "--gpu", "inf"], "--gpu"),
         (["plan", "embedded/returns-desk", "--lora-rank", "0"], "--lora-rank"),
         (["plan", "embedded/returns-desk", "--engine", "sglang"], "there is no engine 'sglang'"),
     ],

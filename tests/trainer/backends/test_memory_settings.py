@@ -7,7 +7,8 @@ import pytest
 from gavel.trainer.backends.memory_settings import FILE, MemorySettings
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, PassBytes
-from gavel.trainer.runs.run_directory import RunDirectory
+from gavel.trainer.runs.format_version import FormatVersionError
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 OPEN = TrainConfig()
 
@@ -102,3 +103,29 @@ def test_a_run_that_was_begun_before_this_was_measured_goes_on_as_it_was(directo
     filled = MemorySettings(directory, "cuda", fit, begun=True).filled(OPEN)
     assert (filled.gradient_checkpointing, filled.micro_batch_tokens) == (False, 16384)
     assert fit.asked == []
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"gradient_checkpointing": None, "micro_batch_tokens": None},
+        {"gradient_checkpointing": False, "micro_batch_tokens": 300},
+        {"gradient_checkpointing": "false", "micro_batch_tokens": {}},
+        {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": -5}},
+        {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": "300"}},
+        {"gradient_checkpointing": False, "micro_batch_tokens": {}, "measured": 7},
+        {},
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused_when_the_run_is_opened(directory, held):
+    directory.describe(held, FILE)
+    with pytest.raises(RunDirectoryError, match="memory settings") as caught:
+        MemorySettings(directory, "cpu", Fit(), begun=True)
+    assert "Restore the file" in str(caught.value)
+
+
+def test_a_file_of_a_later_version_is_refused(directory):
+    kept = {"format_version": 1000, "gradient_checkpointing": False, "micro_batch_tokens": {}}
+    (directory.path / FILE).write_text(json.dumps(kept))
+    with pytest.raises(FormatVersionError):
+        MemorySettings(directory, "cpu", Fit(), begun=True)

@@ -59,6 +59,8 @@ def test_a_directory_that_was_deleted_or_replaced_in_use_is_not_written_again(tm
     shutil.rmtree(first.path)
     with pytest.raises(RunDirectoryError, match="deleted or replaced"):
         first.check_held()
+    with pytest.raises(RunDirectoryError, match="deleted or replaced"):
+        first.describe({"base_model": "b"}, "memory.json")
     second = open_run(tmp_path)
     with pytest.raises(RunDirectoryError, match="deleted or replaced") as error:
         first.check_held()
