@@ -7,6 +7,7 @@ import pytest
 
 from gavel.cli.compare_cells import Cell, cell_of, run_cells, slug
 from gavel.cli.compare_session import settings_of
+from gavel.cli.demo_jobs import RETURNS_DESK
 from gavel.cli.run_options import run_config
 from gavel.llm.errors import GavelError
 from gavel.trainer.run_config import RunConfig
@@ -46,9 +47,10 @@ def test_a_run_without_its_last_evaluation_is_not_finished(tmp_path: Path) -> No
 
 def test_a_run_has_the_settings_that_follow_from_the_model_and_the_number_of_steps(tmp_path: Path) -> None:
     settings = run_config(str(write(cell_of(settings_of("returns_desk"), "returns_desk", tmp_path, "judge", 3))), {})
-    alone = RunConfig(scenario="returns_desk", model=settings.model, loop=settings.loop, judge=settings.judge)
+    own = {"model": settings.model, "loop": settings.loop, "judge": settings.judge}
+    alone = RunConfig(scenario="returns_desk", train=RETURNS_DESK.train, **own)
     assert settings.resolved() == alone.resolved()
-    assert settings.train.learning_rate == 2e-3
+    assert settings.train.learning_rate == 4e-3
 
 
 def write(cell: Cell) -> Path:

@@ -43,7 +43,7 @@ def test_the_jobs_of_the_demo_are_compared_by_its_settings() -> None:
     assert (words.loop.max_tokens, words.loop.final_tasks, words.model.lora.rank) == (40, 64, 8)
     assert words.train.learning_rate == 5e-4
     desk = settings_of(DESK)
-    assert (desk.judge.models, desk.loop.final_tasks, desk.train.learning_rate) == (None, 512, 2e-3)
+    assert (desk.judge.models, desk.loop.final_tasks, desk.train.learning_rate) == (None, 512, 4e-3)
     assert settings_of("tic_tac_toe").model.model_fields_set == set()
 
 

@@ -240,7 +240,7 @@ def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(command, argumen
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(command.app, [*arguments, "--judge", "openai/gpt-5-mini", "--dry-run"])
     assert result.exit_code == 0, result
-    calls = 3 * 2 * 2 if command is train else 3 * 16 * 2
+    calls = 3 * 2 * 2 if command is train else 3 * 8 * 2
     assert f"{calls} calls, about" in result.output
     assert "USD" in result.output
     assert "Nothing was asked." in result.output
