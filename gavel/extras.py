@@ -6,8 +6,8 @@ What needs an extra that is not installed raises `MissingExtraError`; `gavel doc
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from gavel.installation import DISTRIBUTION, install_line
 from gavel.llm.errors import GavelError
+from gavel.llm.installation import DISTRIBUTION, install_line
 
 EXTRAS = ("train", "mcp", "parquet", "service", "s3", "cloud", "deploy", "otel", "trackio", "rl4lms", "real", "gpu")
 

@@ -72,7 +72,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        from gavel.installation import DISTRIBUTION
+        from gavel.llm.installation import DISTRIBUTION
 
         typer.echo(f"gavel {version(DISTRIBUTION)}")
         raise typer.Exit

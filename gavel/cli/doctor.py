@@ -26,9 +26,9 @@ from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config
 from gavel.cli.settings import STAND_IN, Settings
 from gavel.extras import EXTRAS, installed_version, missing_parts
-from gavel.installation import install_line
 from gavel.judge.config import JudgeConfig
 from gavel.llm.errors import GavelError
+from gavel.llm.installation import install_line
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import check_model
 

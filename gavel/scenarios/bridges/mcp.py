@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gavel.installation import install_line
 from gavel.llm.errors import GavelError
+from gavel.llm.installation import install_line
 
 if TYPE_CHECKING:
     from gavel.scenarios.bridges.mcp_session import McpSession

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
-from gavel.installation import install_line
+from gavel.llm.installation import install_line
 from gavel.scenarios.readers.row import Row, RowError
 
 

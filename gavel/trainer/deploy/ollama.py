@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
-from gavel.installation import install_line
+from gavel.llm.installation import install_line
 from gavel.llm.loopback import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.deploy.adapter_facts import AdapterFacts

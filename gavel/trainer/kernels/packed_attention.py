@@ -164,40 +164,44 @@ class _PackedAttention(torch.autograd.Function):
         ctx: Any, query: Any, key: Any, value: Any, row: PackedRow, span: Span, form: ScoreForm, sinks: Any
     ) -> torch.Tensor:
         kernel = kernel_for(query, value, form)
-        way = _ByLevels if kernel is CudaFlash and span == FULL else _ByParts
-        whole, normaliser = way.forward(query, key, value, row, kernel, span, form)
+        by_levels = kernel is CudaFlash and span == FULL
+        way = _ByLevels(row.levels(), form) if by_levels else _ByParts(row, kernel, span, form)
+        whole, normaliser = way.forward(query, key, value)
         if sinks is not None:
             logits = sinks.detach().to(normaliser.dtype)[None, :, None]
             whole = whole * torch.sigmoid(normaliser - logits)[..., None]
             normaliser = torch.logaddexp(normaliser, logits)
         output = whole.to(query.dtype)
         ctx.save_for_backward(query, key, value, output, normaliser)
-        ctx.way, ctx.how = way, (row, kernel, span, form)
+        ctx.way = way
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        found = ctx.way.backward(gradient, *ctx.saved_tensors, *ctx.how)
+        found = ctx.way.backward(gradient, *ctx.saved_tensors)
         return *(total.to(gradient.dtype) for total in found), None, None, None, None
 
 
+@dataclass(frozen=True, slots=True)
 class _ByParts:
     """One call of the kernel for each part."""
 
-    @staticmethod
-    def forward(
-        query: Any, key: Any, value: Any, row: PackedRow, kernel: Kernel, span: Span, form: ScoreForm
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    row: PackedRow
+    kernel: Kernel
+    span: Span
+    form: ScoreForm
+
+    def forward(self, query: Any, key: Any, value: Any) -> tuple[torch.Tensor, torch.Tensor]:
         _, heads, length, _ = query.shape
         whole = query.new_empty((1, length, heads, value.shape[-1]), dtype=at_least_float(query.dtype)).transpose(1, 2)
         normaliser = whole.new_empty((1, length, heads)).transpose(1, 2)
-        if span != FULL:  # then no part is the first of its queries
+        if self.span != FULL:  # then no part is the first of its queries
             whole.zero_()
             normaliser.fill_(-torch.inf)
-        for part in row.parts(kernel, span):
-            rows, keys, seen = part.rows, part.keys, row.seen(part, span)
-            own, own_normaliser = kernel.forward(
-                query[:, :, rows], key[:, :, keys], value[:, :, keys], form, part.causal, seen
+        for part in self.row.parts(self.kernel, self.span):
+            rows, keys, seen = part.rows, part.keys, self.row.seen(part, self.span)
+            own, own_normaliser = self.kernel.forward(
+                query[:, :, rows], key[:, :, keys], value[:, :, keys], self.form, part.causal, seen
             )
             if part.first:
                 whole[:, :, rows], normaliser[:, :, rows] = own, own_normaliser
@@ -207,33 +211,23 @@ class _ByParts:
             torch.logaddexp(known, own_normaliser, out=known)
         return whole, normaliser
 
-    @staticmethod
     def backward(
-        gradient: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        output: Any,
-        normaliser: Any,
-        row: PackedRow,
-        kernel: Kernel,
-        span: Span,
-        form: ScoreForm,
+        self, gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any
     ) -> Sequence[torch.Tensor]:
-        empty = torch.empty_like if span == FULL else torch.zeros_like
+        empty = torch.empty_like if self.span == FULL else torch.zeros_like
         found = [empty(each, dtype=at_least_float(each.dtype)) for each in (query, key, value)]
-        for part in row.parts(kernel, span):
+        for part in self.row.parts(self.kernel, self.span):
             rows, keys = part.rows, part.keys
-            own_gradients = kernel.backward(
+            own_gradients = self.kernel.backward(
                 gradient[:, :, rows],
                 query[:, :, rows],
                 key[:, :, keys],
                 value[:, :, keys],
                 output[:, :, rows],
                 normaliser[:, :, rows],
-                form,
+                self.form,
                 part.causal,
-                row.seen(part, span),
+                self.row.seen(part, self.span),
             )
             # A segment's own queries precede those of its descendants, so its keys occur in the causal part first.
             for total, place, own, fresh in zip(
@@ -246,33 +240,24 @@ class _ByParts:
         return found
 
 
+@dataclass(frozen=True, slots=True)
 class _ByLevels:
     """One call of the flash kernel for each depth of the row."""
 
-    @staticmethod
-    def forward(
-        query: Any, key: Any, value: Any, row: PackedRow, kernel: Kernel, span: Span, form: ScoreForm
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    levels: Sequence[varlen_attention.Level]
+    form: ScoreForm
+
+    def forward(self, query: Any, key: Any, value: Any) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = (_by_token(each) for each in (query, key, value))
-        whole, normaliser = varlen_attention.forward(q, k, v, row.levels(), form.scale)
+        whole, normaliser = varlen_attention.forward(q, k, v, self.levels, self.form.scale)
         return _by_head(whole), normaliser[None]
 
-    @staticmethod
     def backward(
-        gradient: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        output: Any,
-        normaliser: Any,
-        row: PackedRow,
-        kernel: Kernel,
-        span: Span,
-        form: ScoreForm,
+        self, gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any
     ) -> Sequence[torch.Tensor]:
         incoming, q, k, v, out = (_by_token(each) for each in (gradient, query, key, value, output))
-        whole = incoming.contiguous()  # a gradient that was expanded is none of the kernel's
-        found = varlen_attention.backward(whole, q, k, v, out, normaliser[0], row.levels(), form.scale)
+        incoming = incoming.contiguous()  # a gradient that was expanded is none of the kernel's
+        found = varlen_attention.backward(incoming, q, k, v, out, normaliser[0], self.levels, self.form.scale)
         return [_by_head(each) for each in found]
 
 

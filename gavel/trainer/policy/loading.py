@@ -23,8 +23,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from gavel.installation import install_line
 from gavel.llm.errors import GavelError
+from gavel.llm.installation import install_line
 from gavel.trainer.config import LoraSettings, PolicySettings
 
 FETCH_AGAIN = "Fetch its files again, or mend its config.json."

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from gavel.installation import install_line
+from gavel.llm.installation import install_line
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import write_table
 from gavel.scenarios.readers.reading import read_file

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from gavel.installation import install_line
 from gavel.llm.errors import GavelError
+from gavel.llm.installation import install_line
 from gavel.scenarios.group import TrajectoryGroup
 
 TrackerName = Literal["wandb", "trackio", "none"]

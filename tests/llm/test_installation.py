@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gavel import installation
+from gavel.llm import installation
 
 
 @pytest.mark.parametrize(
