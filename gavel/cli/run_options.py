@@ -57,6 +57,7 @@ LORA_FLAGS = [
     Flag("model.lora.alpha", "--lora-alpha"),
     Flag("model.lora.rslora", "--rslora"),
     Flag("model.lora.targets", "--lora-target", "all linear layers"),
+    Flag("model.lora.experts", "--lora-experts"),
     Flag("model.lora.dropout", "--lora-dropout"),
     Flag("model.policy.quantization", "--quantization"),
 ]

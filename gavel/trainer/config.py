@@ -35,6 +35,8 @@ class LoraSettings(Settings):
     """Multiplies the update by alpha / sqrt(rank) instead (rsLoRA, arXiv 2312.03732)."""
     targets: list[str] = Field(default_factory=list)
     """Adapted layers by the ends of their names, such as q_proj or self_attn.o_proj. Default: all linear layers."""
+    experts: bool = False
+    """Adapts the experts of a mixture, too, each with factors of its own, at the same rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of a layer's inputs that its adapter does not see in an update's pass; sampling and scoring are whole."""
     seed: int = 0

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from peft.tuners.lora import LoraLayer
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.device_memory import GIB
@@ -20,6 +19,7 @@ from gavel.trainer.learner.step_bytes import MARGIN, PassBytes, checkpoints_by_d
 from gavel.trainer.memory.learner_bytes import learner_bytes
 from gavel.trainer.memory.meta_run import as_on
 from gavel.trainer.memory.planned_policy import PlannedPolicy
+from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.families import why_unbatched
 from gavel.trainer.policy.loading import dtype_of, text_decoder
 from gavel.trainer.policy.policy import load_config
@@ -185,8 +185,7 @@ def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, d
         return _Sampler("vLLM", share, conversation, min(run.backend.slots, fitting) if share else run.backend.slots)
     versions = run.loop.max_staleness + 1 + run.backend.earlier_policies
     if policy.dtype == torch.float32 and run.model.policy.quantization is None:
-        layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
-        adapters = versions * sum(layer.get_base_layer().weight.nbytes for layer in layers)  # type: ignore[union-attr]
+        adapters = versions * sum(each.weight.nbytes for each in adapted_weights(policy.model.get_base_model()))
     else:
         adapters = sum(parameter.nbytes for parameter in policy.parameters()) * versions
     slots = max(1, min(run.backend.slots, round((free - adapters) * SHARE_OF_MEMORY[device.kind]) // conversation))

@@ -88,6 +88,8 @@ class Family:
     renderer: str = ""
     """Its chat format in the `renderers` library."""
     note: str = ""
+    experts: bool = False
+    """Whether its experts can be adapted."""
     reads: dict[str, Any] | None = None
     """Config of the part that reads images, where the family's checkpoints have one."""
 
@@ -177,12 +179,18 @@ FAMILIES = (
         _EXPERTS | {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_shared_experts": 1},
         lora=_ATTENTION,
         renderer="glm-4.5",
+        experts=True,
     ),
     Family(
-        "GLM 4.7 Flash", "glm4_moe_lite", _LATENT | {"mlp_layer_types": ["dense", "sparse"]}, _MLA, renderer="glm-5"
+        "GLM 4.7 Flash",
+        "glm4_moe_lite",
+        _LATENT | {"mlp_layer_types": ["dense", "sparse"]},
+        _MLA,
+        renderer="glm-5",
+        experts=True,
     ),
     Family("Granite 3", "granite", {"logits_scaling": 4.0, "attention_multiplier": 0.1}, note="scaled logits"),
-    Family("Granite 3 MoE", "granitemoe", _LOCAL_EXPERTS | {"logits_scaling": 4.0}, lora=_ATTENTION),
+    Family("Granite 3 MoE", "granitemoe", _LOCAL_EXPERTS | {"logits_scaling": 4.0}, lora=_ATTENTION, experts=True),
     Family(
         "Granite 4",
         "granitemoehybrid",
@@ -192,6 +200,7 @@ FAMILIES = (
         lora=(*_ATTENTION, "input_linear", "output_linear"),
         alone=_SPACE,
         batched=False,
+        experts=True,
     ),
     Family("Cohere", "cohere", {"logit_scale": 0.25}, note="scaled logits"),
     Family("Cohere 2", "cohere2", _WINDOWED | {"logit_scale": 0.25}, note="scaled logits, sliding window"),
@@ -257,19 +266,28 @@ FAMILIES = (
         lora=_ATTENTION,
         renderer="gpt-oss",
         note="sinks, sliding window",
+        experts=True,
     ),
-    Family("Qwen3-MoE", "qwen3_moe", _EXPERTS | {"num_experts": 4}, lora=_ATTENTION, renderer="qwen3"),
+    Family("Qwen3-MoE", "qwen3_moe", _EXPERTS | {"num_experts": 4}, lora=_ATTENTION, renderer="qwen3", experts=True),
     Family(
         "Qwen2-MoE",
         "qwen2_moe",
         _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1},
         lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
         note="LoRA on the shared expert too",
+        experts=True,
     ),
-    Family("Mixtral", "mixtral", _LOCAL_EXPERTS, lora=_ATTENTION),
-    Family("OLMoE", "olmoe", {"num_experts": 4, "num_experts_per_tok": 2}, lora=_ATTENTION),
-    Family("PhiMoE", "phimoe", _LOCAL_EXPERTS | {"sliding_window": WINDOW}, lora=_ATTENTION, note="sliding window"),
-    Family("DeepSeek V2", "deepseek_v2", _LATENT, lora=_MLA, note="latent attention"),
+    Family("Mixtral", "mixtral", _LOCAL_EXPERTS, lora=_ATTENTION, experts=True),
+    Family("OLMoE", "olmoe", {"num_experts": 4, "num_experts_per_tok": 2}, lora=_ATTENTION, experts=True),
+    Family(
+        "PhiMoE",
+        "phimoe",
+        _LOCAL_EXPERTS | {"sliding_window": WINDOW},
+        lora=_ATTENTION,
+        note="sliding window",
+        experts=True,
+    ),
+    Family("DeepSeek V2", "deepseek_v2", _LATENT, lora=_MLA, note="latent attention", experts=True),
     Family(
         "DeepSeek V3",
         "deepseek_v3",
@@ -277,8 +295,9 @@ FAMILIES = (
         lora=_MLA,
         renderer="deepseek-v3",
         note="latent attention",
+        experts=True,
     ),
-    Family("MiniMax-M2", "minimax_m2", _LOCAL_EXPERTS, lora=_ATTENTION, renderer="minimax-m2"),
+    Family("MiniMax-M2", "minimax_m2", _LOCAL_EXPERTS, lora=_ATTENTION, renderer="minimax-m2", experts=True),
     Family(
         "Qwen3-Next",
         "qwen3_next",
@@ -286,6 +305,7 @@ FAMILIES = (
         lora=(*_ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"),
         alone=_STATE,
         batched=False,
+        experts=True,
     ),
     Family(
         "Qwen3.5",
@@ -311,6 +331,7 @@ FAMILIES = (
         renderer="qwen3.5",
         note="LoRA on the shared expert too",
         reads=_QWEN_EYES,
+        experts=True,
     ),
     Family(
         "Qwen3-VL",

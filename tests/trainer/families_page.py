@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gavel.trainer.policy.families import NOT_SAMPLED
+from gavel.trainer.policy.families import NOT_SAMPLED, chooses_experts
 from tests.trainer.families import ALL, FAMILIES, Family
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -30,9 +30,13 @@ The columns:
   `--engine vllm` is the engine for such models. The vLLM engine is not part of these tests: that its log-probs are the
   learner's is checked when a model is registered, and after every step.
 - **LoRA**: the adapted layers. *All linear*: every linear layer of the text decoder. Never adapted are the
-  vocabulary head, what reads images, routers and gates, and experts, which transformers and vLLM hold as one tensor
-  for all of them. Where PEFT takes the names of dense layers for those of the experts (DeepSeek, GLM 4.5, …), the
-  attention alone is adapted.
+  vocabulary head, what reads images, routers and gates. Where PEFT takes the names of dense layers for those of the
+  experts (DeepSeek, GLM 4.5, …), the attention alone is adapted.
+- **Experts**: whether `--lora-experts` (`LoraSettings(experts=True)`) adapts the experts, too, each with factors of its
+  own, in PEFT's form for stacked weights (`target_parameters`). Off by default: the adapter grows by the number of
+  experts. It is held to the same as the other layers, and merged exports have its log-probs. vLLM takes this form
+  with `--enable-mixed-moe-lora-format`, with which it is started, and on a GPU only; this was read in vLLM 0.32 and not
+  run, but what vLLM computes is proven at registration and after each step.
 - **Chat format**: the format of the [`renderers`](https://pypi.org/project/renderers/) library for the family's
   published instruct models; without one (–), the model's own chat template is continued on the sampled ids.
 
@@ -63,8 +67,8 @@ This page is made by `python -m tests.trainer.families_page`.
 
 def page() -> str:
     rows = [
-        "| family | `model_type` | learner | engine | LoRA | chat format | notes |",
-        "|---|---|---|---|---|---|---|",
+        "| family | `model_type` | learner | engine | LoRA | experts | chat format | notes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     refused = ", ".join(f"`{kind}`" for kind in NOT_SAMPLED)
     return _HEAD + "\n".join([*rows, *map(_row, FAMILIES)]) + "\n" + _TAIL.format(refused=refused)
@@ -75,7 +79,8 @@ def _row(family: Family) -> str:
     lora = "all linear" if family.lora == ALL else ", ".join(f"`{name}`" for name in family.lora)
     renderer = f"`{family.renderer}`" if family.renderer else "–"
     engine = "batched" if family.batched else "one by one"
-    cells = (family.name, f"`{family.model_type}`", learner, engine, lora, renderer, family.note or "–")
+    experts = "yes" if family.experts else "no" if chooses_experts(family.read_config()) else "–"
+    cells = (family.name, f"`{family.model_type}`", learner, engine, lora, experts, renderer, family.note or "–")
     return f"| {' | '.join(cells)} |"
 
 

@@ -126,6 +126,16 @@ def test_on_a_cpu_nothing_is_recomputed_and_weights_are_merged(directory):
     assert found.micro_batch_tokens == 16384
 
 
+def test_experts_that_are_adapted_count(directory):
+    base = directory("Qwen3-MoE", max_position_embeddings=4096)
+    without, found = plan(base, GIB), plan(base, GIB, model={"lora": {"experts": True}})
+    layers, experts, hidden, inner, rank = 2, 4, 32, 16, 16
+    more = layers * experts * rank * (hidden + 2 * inner + inner + hidden)
+    assert found.adapter_parameters == without.adapter_parameters + more
+    assert found.adapted_layers == without.adapted_layers + 2 * layers
+    assert found.pass_whole > without.pass_whole
+
+
 @pytest.mark.parametrize("name", ["DeepSeek V3", "Qwen3-MoE", "LFM2"])
 def test_every_kind_of_family_has_a_plan(directory, name):
     found = plan(directory(name, max_position_embeddings=4096), GIB)  # as few sequences as can be

@@ -292,7 +292,8 @@ class TrainingRun:
             quantized = model.policy.quantization is not None
             context = max_context or (longest if device == "cuda" or vllm.url else min(longest, COMMON_CONTEXT))
             rank, less = model.lora.rank, max_context is None
-            served = Served(base, dtype, device, rank, slots, context, versions, quantized, may_be_less=less)
+            experts = model.lora.experts
+            served = Served(base, dtype, device, rank, slots, context, versions, quantized, experts, may_be_less=less)
             return vllm_engine(vllm, served, self.directory.path, grammars)
         own = self.policy.plain_model()
         max_context = max_context or context_that_fits(own, longest, slots)

@@ -36,7 +36,7 @@ class AdapterFacts:
     license: str | None
     """Of the base model, where its card is here."""
     special: tuple[str, ...] = ()
-    """What goes beyond plain LoRA: rslora, dora, modules_to_save, embeddings."""
+    """What goes beyond plain LoRA: rslora, dora, modules_to_save, embeddings, experts."""
 
     @property
     def base_is_local(self) -> bool:
@@ -52,10 +52,11 @@ def read_facts(directory: Path, *, project: str, name: str, step: int, base_mode
     """Raises `DeployError` for a directory that holds no readable adapter."""
     config = _config(directory)
     tensors = _header(directory / WEIGHTS)
-    layers = [key.partition(".lora_")[0] for key in tensors if ".lora_" in key]
+    layers = [key.partition(".lora_")[0].removesuffix(".base_layer") for key in tensors if ".lora_" in key]
     if not layers:
         raise DeployError(f"{directory / WEIGHTS} holds no LoRA weights", "Name the checkpoint of another step.")
     special = [word for word, field in (("rslora", "use_rslora"), ("dora", "use_dora")) if config.get(field)]
+    special += ["experts"] if config.get("target_parameters") else []
     special += ["modules_to_save"] if config.get("modules_to_save") else []
     special += ["embeddings"] if any(".lora_embedding_" in key or "embed_tokens" in key for key in tensors) else []
     with (directory / WEIGHTS).open("rb") as stream:

@@ -76,6 +76,8 @@ class HuggingFaceHost:
         for special in ("dora", "modules_to_save"):
             if special in adapter.special:
                 misfits.append(f"it has {special}, which vLLM does not serve")
+        if "experts" in adapter.special:
+            misfits.append("it adapts experts, which the endpoint's vLLM is not started for: vllm:URL, or gavel export")
         if adapter.base_is_local:
             misfits.append(
                 f"its base {adapter.base_model} is not on the Hub, from where the endpoint loads it; "

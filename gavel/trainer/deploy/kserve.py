@@ -43,6 +43,11 @@ def kserve_manifest(
             f"storage_uri={storage_uri!r} is nothing that KServe downloads",
             "Push the checkpoint first (gavel push RUN s3://bucket/prefix), and give what that prints.",
         )
+    if "experts" in adapter.special:
+        raise DeployError(
+            "it adapts experts, which the service's vLLM is not started for",
+            "Deploy it to a vLLM of your own (vllm:URL), or merge it into a model: gavel export.",
+        )
     rank = next((rank for rank in _RANKS if rank >= adapter.rank), None)
     if rank is None:
         raise DeployError(f"its rank is {adapter.rank}; vLLM takes ranks up to {_RANKS[-1]}", "Train a smaller rank.")

@@ -26,6 +26,7 @@ from gavel.trainer.deploy.retry import HostRefusal, json_request, refused, repea
 KEY_VARIABLE = "VLLM_API_KEY"
 LARGEST_RANK = 512
 _LOAD_SECONDS = 300.0
+_EXPERTS = "experts"
 _START = "vllm serve BASE --enable-lora --max-lora-rank {rank}, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
 
 
@@ -135,7 +136,9 @@ class VllmHost:
             )
 
     async def _load(self, client: httpx.AsyncClient, name: str, directory: Path, adapter: AdapterFacts) -> None:
-        body = {"lora_name": name, "lora_path": self._seen(directory)}
+        body: dict[str, Any] = {"lora_name": name, "lora_path": self._seen(directory)}
+        if _EXPERTS in adapter.special:
+            body["is_3d_lora_weight"] = True  # as PEFT stacks them
 
         async def loaded() -> str | None:
             return name if name in {each["id"] for each in await self._served(client)} else None
@@ -149,9 +152,13 @@ class VllmHost:
 
     def _unloaded(self, error: HostRefusal, directory: Path, adapter: AdapterFacts) -> DeployError:
         start = f"Start it as {_START.format(rank=adapter.rank)}."
+        if _EXPERTS in adapter.special:
+            start = start.replace("--enable-lora", "--enable-lora --enable-mixed-moe-lora-format")
         told = error.text.lower()
         if error.status in (404, 405) and "adapter" not in told:
             return refused(f"{self._url} takes no adapters while it runs", error, {404: start, 405: start})
+        if "moe" in told:
+            return refused(f"{self._url} does not take adapters of experts", error, {error.status: start})
         if "rank" in told:
             return refused(f"{self._url} does not take rank {adapter.rank}", error, {error.status: start})
         seen = (

@@ -4,21 +4,24 @@ They compute and round as the learner's layers do, so sampler and learner agree 
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from gavel.trainer.kernels.lora_experts import ExpertFactors, adapted_experts
 from gavel.trainer.kernels.lora_linear import LoraWeights
 from gavel.trainer.policy.adapter import LoraFactors
+
+Adapted = TypeVar("Adapted", "AdaptedLinear", "AdaptedExperts")
 
 
 class AdaptedLinear(torch.nn.Module):
     """y = W x + scale * B (A x)."""
 
-    def __init__(self, plain: torch.nn.Module, factors: LoraFactors) -> None:
+    def __init__(self, plain: torch.nn.Module) -> None:
         super().__init__()
         self._plain = plain
-        self.factors: LoraFactors | None = factors
+        self.factors: LoraFactors | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         factors = self.factors
@@ -34,15 +37,40 @@ class AdaptedLinear(torch.nn.Module):
         return (y + update).to(y.dtype)
 
 
+class AdaptedExperts(torch.nn.Module):
+    """The learner's `LoraExperts`."""
+
+    def __init__(self, plain: torch.nn.Module) -> None:
+        super().__init__()
+        self._plain = plain
+        self.factors: dict[str, ExpertFactors] = {}
+        """By the name of the weight."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not self.factors:
+            return self._plain(*args, **kwargs)
+        return adapted_experts(self._plain, self.factors, *args, **kwargs)
+
+
 def set_factors(model: Any, factors: Iterable[LoraFactors]) -> None:
     """Replaces the adapter of `model` by `factors`; none gives the plain model. Raises AttributeError for no layer."""
     for module in model.modules():
         if isinstance(module, AdaptedLinear):
             module.factors = None
+        elif isinstance(module, AdaptedExperts):
+            module.factors = {}
     for each in factors:
-        layer = model.get_submodule(each.layer)
-        if isinstance(layer, AdaptedLinear):
-            layer.factors = each
+        if each.a.ndim == 3:
+            name, _, weight = each.layer.rpartition(".")
+            _adapted(model, name, AdaptedExperts).factors[weight] = ExpertFactors(each.a, each.b, each.scale)
         else:
-            parent, _, leaf = each.layer.rpartition(".")
-            setattr(model.get_submodule(parent), leaf, AdaptedLinear(layer, each))
+            _adapted(model, each.layer, AdaptedLinear).factors = each
+
+
+def _adapted(model: Any, name: str, kind: type[Adapted]) -> Adapted:
+    """The module of this name, which is put into `kind` unless it is in it."""
+    module = model.get_submodule(name)
+    if not isinstance(module, kind):
+        module = kind(module)
+        model.set_submodule(name, module)
+    return module

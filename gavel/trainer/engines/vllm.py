@@ -321,9 +321,7 @@ class VllmEngine:
 
     async def _publish(self, new: ServedAdapter) -> None:
         await self._awake.wait()
-        await self._call(
-            "POST", "/v1/load_lora_adapter", {"lora_name": new.name, "lora_path": str(new.directory)}, NO_ADAPTERS
-        )
+        await self._call("POST", "/v1/load_lora_adapter", new.load_request(), NO_ADAPTERS)
         earlier = self._published
         self._published = [*(each for each in earlier if each.version != new.version), new][-self._versions :]
         retired = [*self._retired, *(each for each in earlier if each not in self._published)]

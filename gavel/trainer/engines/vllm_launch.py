@@ -56,6 +56,8 @@ class Served:
     """Adapters that requests can name."""
     quantized: bool = False
     """Whether the base is quantized to 4 bits by bitsandbytes."""
+    experts: bool = False
+    """Whether the adapters change the experts of a mixture."""
     may_be_less: bool = False
     """Whether a GPU that does not hold one such context serves a shorter one."""
 
@@ -110,6 +112,10 @@ def _started(
     grammars: Grammars | None,
     device: str | None = None,
 ) -> VllmEngine:
+    if served.experts and served.device != "cuda":
+        raise EngineError(
+            "vLLM computes adapters of experts on a GPU alone", "Leave out --lora-experts, or --engine vllm."
+        )
     process = _start(settings, served, log, device)
     return _over(settings, served, process.url, adapters, grammars, process)
 
@@ -192,7 +198,7 @@ def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
     }
     if served.quantized:
         options["quantization"] = "bitsandbytes"
-    flags = ["--enable-lora"]
+    flags = ["--enable-lora", *["--enable-mixed-moe-lora-format"] * served.experts]
     if served.device == "cuda":
         options["gpu-memory-utilization"] = settings.gpu_memory_utilization
         flags += ["--enable-sleep-mode"] if settings.sleep else []

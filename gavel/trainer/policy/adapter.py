@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoraFactors:
-    """The adapter of one linear layer: y = W x + scale * B (A x)."""
+    """The adapter of one linear layer, y = W x + scale * B (A x), or of the stacked weight of a mixture's experts."""
 
     layer: str
-    """Its name in the plain model."""
+    """Its name in the plain model; of experts that of the weight."""
     a: "torch.Tensor"
-    """`[rank, in]`"""
+    """`[rank, in]`; of experts `[experts, rank, in]`"""
     b: "torch.Tensor"
-    """`[out, rank]`"""
+    """`[out, rank]`; of experts `[experts, out, rank]`"""
     scale: float
 
 

@@ -33,8 +33,21 @@ class AdapterFile:
 
     @property
     def targets(self) -> list[str]:
-        """The last part of the adapted layers' names."""
-        return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in self.weights})
+        """The last part of the adapted layers' names, those of experts left out."""
+        return sorted({name.rpartition(".")[2] for name in self._layers() if not _of_experts(name)})
+
+    @property
+    def experts(self) -> bool:
+        """Whether it adapts the experts of a mixture."""
+        return any(_of_experts(name) for name in self._layers())
+
+    def _layers(self) -> set[str]:
+        return {name.partition(".lora_")[0] for name in self.weights}
+
+
+def _of_experts(name: str) -> bool:
+    """PEFT names the adapter of a stacked weight by its module, or by the module inside this one."""
+    return name.removesuffix(".base_layer").endswith("experts")
 
 
 def read_adapter(directory: Path, device: str) -> AdapterFile:

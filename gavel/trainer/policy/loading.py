@@ -47,11 +47,13 @@ def check_settings(settings: PolicySettings, lora: LoraSettings, sharded: bool) 
             "a base that is sharded over several processes can be neither Unsloth's, nor quantized, nor Liger's",
             f"Leave {', '.join(whole_only)} out of PolicySettings, or leave out shard_base.",
         )
-    if settings.loader == "unsloth" and (lora.targets or lora.dropout):
+    if settings.loader == "unsloth" and (lora.targets or lora.dropout or lora.experts):
         raise BaseModelError(
-            "Unsloth's kernels adapt all linear layers, without dropout",
-            "Leave targets and dropout out of LoraSettings, or loader out of PolicySettings.",
+            "Unsloth's kernels adapt all linear layers and no experts, without dropout",
+            "Leave targets, experts and dropout out of LoraSettings, or loader out of PolicySettings.",
         )
+    if lora.experts and lora.dropout:
+        raise BaseModelError("an adapter of experts has no dropout", "Leave out --lora-dropout or --lora-experts.")
 
 
 def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:

@@ -1,12 +1,12 @@
 """Which layers of a base model are adapted: the linear layers of its text decoder that can be published.
 
-Not the vocabulary head. Not routers and gates: sampler and learner must choose the same experts. Not the experts of a
-mixture, which transformers and servers hold as one tensor for all of them; where PEFT takes the names of dense layers
-for those of the experts, not these either. Not the layers of a state-space mixer, whose kernels read weights past their
-modules. Not a layer whose adapter PEFT, reading it from a file, takes for another layer's.
+Not the vocabulary head. Not routers and gates: sampler and learner must choose the same experts. The experts of a
+mixture, which transformers and servers hold as one tensor for all of them, only where they are asked for; where PEFT
+takes the names of dense layers for those of the experts, not these either. Not the layers of a state-space mixer, whose
+kernels read weights past their modules. Not a layer whose adapter PEFT, reading it from a file, takes for another's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from peft.utils.transformers_weight_conversion import (
 )
 from transformers.pytorch_utils import Conv1D
 
+from gavel.trainer.kernels.lora_experts import has_stacked_experts, stacked_weights
 from gavel.trainer.policy.loading import BaseModelError, text_decoder
 
 _LEFT_OUT = {
-    "experts": "the experts of a mixture are one tensor for all of them, an adapter of which no sampler here serves",
+    "experts": "the experts of a mixture are one tensor for all of them: --lora-experts, or LoraSettings(experts=True)",
     "router": "sampler and learner must choose the same experts",
     "gate": "sampler and learner must choose the same experts",
     "shared_expert_gate": "it is a gate, not a layer",
@@ -48,7 +49,8 @@ def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
         and not _LEFT_OUT.keys() & set(name.split("."))
         and name.rpartition(".")[0] not in mixers
     }
-    names = _that_load_again(_not_of_experts(names, model), model)
+    names = _not_of_experts(names, model)
+    names &= _that_load_again(names, model)
     if not names:
         raise BaseModelError(
             f"{model.config.model_type} has no linear layers that can be adapted", "Choose another base model."
@@ -57,6 +59,28 @@ def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
     leaves = {_leaf(name) for name in names}
     named_alike = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
     return sorted(leaves if named_alike == names else names)
+
+
+def expert_targets(model: Any) -> list[str]:
+    """The names of the stacked weights of the experts in the text decoder, for PEFT's `target_parameters`.
+
+    Raises `BaseModelError` when there are none that can be adapted.
+    """
+    inside = set(text_decoder(model).modules())
+    found = {name: module for name, module in model.named_modules() if module in inside and has_stacked_experts(module)}
+    layers = {name: name for name in found} | {f"{name}.base_layer": name for name in found}
+    read = _that_load_again(layers, model)
+    if not found or read != layers.keys():
+        why = (
+            "no experts as transformers stacks them" if not found else "experts whose adapter PEFT would not read again"
+        )
+        raise BaseModelError(
+            f"{model.config.model_type} has {why}", "Leave out --lora-experts: its other linear layers are adapted."
+        )
+    names = {f"{name}.{weight}" for name, module in found.items() for weight in stacked_weights(module)}
+    ends = {".".join(name.split(".")[-2:]) for name in names}
+    named_alike = {name for name, _ in model.named_parameters() if ".".join(name.split(".")[-2:]) in ends}
+    return sorted(ends if named_alike == names else names)
 
 
 def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
@@ -81,7 +105,7 @@ def _not_of_experts(names: set[str], model: Any) -> set[str]:
     return set(asked.target_modules or ())
 
 
-def _that_load_again(names: set[str], model: Any) -> set[str]:
+def _that_load_again(names: Iterable[str], model: Any) -> set[str]:
     """Those whose adapter has the same name when PEFT reads it from a file: transformers' names of checkpoints, which
     PEFT goes by, fit other modules too."""
     halves = {name: f"base_model.model.{name}.lora_A.weight" for name in names}

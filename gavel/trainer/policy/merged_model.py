@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HFValidationError
 from peft import PeftModel
-from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from transformers import AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from gavel.trainer.config import ExportDtype, PolicySettings
+from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.loading import BaseModelError, dtype_of, is_quantized, plain_logits
 from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.export_mark import ExportError
@@ -106,10 +106,8 @@ def _with_adapter(base: Any, checkpoint: Path) -> PeftModel:
 
 @torch.no_grad()
 def _merge(adapted: PeftModel, dtype: torch.dtype) -> None:
-    layers: list[Any] = [module for module in adapted.modules() if isinstance(module, LoraLayer)]
-    for layer in layers:
-        weight = layer.get_base_layer().weight
-        weight.data = (weight.float() + layer.get_delta_weight("default").float()).to(dtype)
+    for each in list(adapted_weights(adapted.get_base_model())):
+        each.weight.data = (each.weight.float() + each.delta().float()).to(dtype)
 
 
 def _cast(model: Any, loaded: torch.dtype, dtype: torch.dtype) -> None:

@@ -29,9 +29,11 @@ from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
 from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
 from gavel.trainer.kernels.liger import liger_is_used, use_liger
+from gavel.trainer.kernels.lora_experts import compute_experts
 from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
+from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.base_size import check_room
 from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
@@ -53,7 +55,7 @@ from gavel.trainer.policy.loading import (
     unsloth_adapted,
     unsloth_base,
 )
-from gavel.trainer.policy.lora_targets import lora_targets
+from gavel.trainer.policy.lora_targets import expert_targets, lora_targets
 from gavel.trainer.policy.misnamed_base import misnamed, what_transformers_says
 
 logger = logging.getLogger(__name__)
@@ -253,18 +255,13 @@ class Policy:
 
     def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The adapted weights (base + scale * B A) by their names in the plain model."""
-        for name, module in self.model.get_base_model().named_modules():
-            if isinstance(module, LoraLayer):
-                base_weight = module.get_base_layer().weight  # type: ignore[union-attr]
-                delta = module.get_delta_weight("default")  # type: ignore[operator]
-                yield f"{name}.weight", (base_weight + delta.to(base_weight.dtype)).detach()
+        for each in adapted_weights(self.model.get_base_model()):
+            yield each.name, (each.weight + each.delta().to(each.weight.dtype)).detach()
 
     def factors(self) -> Iterator[LoraFactors]:
-        """Copies of A, B and their scale, layer by layer."""
-        for name, module in self.model.get_base_model().named_modules():
-            if isinstance(module, LoraLayer):
-                a, b = (half.get_parameter("default.weight") for half in (module.lora_A, module.lora_B))
-                yield LoraFactors(name, a.detach().clone(), b.detach().clone(), module.scaling["default"])
+        """Copies of A, B and their scale, weight by weight."""
+        for each in adapted_weights(self.model.get_base_model()):
+            yield each.factors()
 
     def save_adapter(self, directory: Path) -> None:
         """A PEFT adapter that any other program can load."""
@@ -299,13 +296,16 @@ def adapted(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> Peft
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         target_modules=lora_targets(base, lora.targets),
+        target_parameters=expert_targets(base) if lora.experts else None,
         task_type="CAUSAL_LM",
     )
     if not is_quantized(base) if plain is None else plain:
         settings._register_custom_module({torch.nn.Linear: LoraLinear})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft uses a renamed attribute of transformers
-        return get_peft_model(base, settings)  # type: ignore[return-value]
+        model = get_peft_model(base, settings)
+    compute_experts(model)
+    return model  # type: ignore[return-value]
 
 
 def _unfit(directory: Path, reason: str) -> BaseModelError:

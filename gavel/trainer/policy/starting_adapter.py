@@ -72,7 +72,7 @@ def _check(policy: "Policy", adapter: AdapterFile, directory: Path) -> None:
             f"LoraSettings(rank={adapter.rank}, alpha={adapter.alpha:g}, rslora={adapter.rslora}).",
         )
     own = dict(policy.adapter_parameters())
-    targets = " ".join(f"--lora-target {name}" for name in adapter.targets)
+    targets = " ".join([f"--lora-target {name}" for name in adapter.targets] + ["--lora-experts"] * adapter.experts)
     layers = f"Train the layers that it has: {targets}; or name another checkpoint."
     differing = sorted(own.keys() ^ adapter.weights.keys())
     if differing:

@@ -169,6 +169,18 @@ def test_what_vllm_cannot_serve_is_told_with_what_would_fit(run: Path) -> None:
     assert "gavel export" in dora
 
 
+async def test_a_server_is_told_of_experts_that_are_adapted(server: StandIn, run: Path) -> None:
+    directory = write_adapter(run / "mixture", rank=4)
+    config = (directory / "adapter_config.json").read_text()
+    (directory / "adapter_config.json").write_text(
+        re.sub("^{", '{"target_parameters": ["experts.down_proj"], ', config)
+    )
+    facts = read_facts(directory, project="p", name="n", step=1, base_model=BASE)
+    assert facts.special == ("experts",)
+    await to(server, run, facts)
+    assert len(server.adapters) == 1
+
+
 async def test_a_server_that_is_not_there_is_an_error_with_its_address(
     run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,16 +16,18 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import TrainConfig, VllmSettings
+from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm as vllm_module
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, SamplingRequest, deadline
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
+from tests.trainer.families import FAMILIES
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +129,17 @@ def test_a_server_that_loads_no_adapters_says_what_it_needs(server, connect, pol
     with pytest.raises(EngineError, match=r"answered 404: .*Not Found") as error:
         connect().publish(policy, 0)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in error.value.remedy
+
+
+def test_a_server_is_told_of_experts_that_are_adapted(server, connect, policy, tmp_path):
+    family = next(each for each in FAMILIES if each.name == "Qwen3-MoE")
+    family.read_config().save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    mixture = Policy(str(tmp_path), LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())
+    engine = connect(versions=2)
+    engine.publish(mixture, 0)
+    engine.publish(policy, 1)
+    assert len(server.adapters) == 2
 
 
 def test_a_server_that_tells_no_token_ids_is_an_error(server, connect, policy):

@@ -1,6 +1,7 @@
 """How several servers are started: each on a GPU of its own."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.engines.vllm_launch import Served, _devices, check_startable, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, _arguments, _devices, check_startable, vllm_engine
 
 SERVED = Served("org/base", torch.float32, "cuda", rank=8, slots=4, max_context=64, versions=1)
 
@@ -55,6 +56,15 @@ def test_each_replica_sees_its_gpu_alone_and_has_a_port_and_a_log_of_its_own(
         ("3", "vllm-logs/1.log"),
     ]
     assert len({url for _, url, _ in started}) == 2
+
+
+def test_experts_are_served_in_the_form_that_peft_writes(tmp_path: Path) -> None:
+    served = replace(SERVED, experts=True)
+    assert "--enable-mixed-moe-lora-format" in _arguments(VllmSettings(), served, 1)
+    assert "--enable-mixed-moe-lora-format" not in _arguments(VllmSettings(), SERVED, 1)
+    with pytest.raises(EngineError, match="on a GPU alone") as error:
+        vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
+    assert "--lora-experts" in error.value.remedy
 
 
 def an_interpreter(directory: Path, *, found: str) -> str:

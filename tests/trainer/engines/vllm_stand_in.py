@@ -140,7 +140,10 @@ class StandIn:
                 return StreamingResponse(self._stream(choice), media_type="text/event-stream")
             return JSONResponse({"choices": [choice]})
         if path.endswith("lora_adapter"):
-            await asyncio.to_thread(self._note, path, await request.json())
+            body = await request.json()
+            if path == "/v1/load_lora_adapter" and _stacks(body) != bool(body.get("is_3d_lora_weight")):
+                return JSONResponse({"error": {"message": "fused 3D MoE weights"}}, 400)
+            await asyncio.to_thread(self._note, path, body)
         return Response("done")
 
     def _note(self, path: str, body: dict[str, Any]) -> None:
@@ -195,6 +198,11 @@ class StandIn:
             choice["prompt_logprobs"] = [None, *entries]
         self.asked.append("completed")
         return choice
+
+
+def _stacks(body: dict[str, Any]) -> bool:
+    """Whether the adapter changes experts, as PEFT stacks them."""
+    return bool(json.loads((Path(body["lora_path"]) / "adapter_config.json").read_text()).get("target_parameters"))
 
 
 async def _events(choice: dict[str, Any], breaks_off: bool) -> AsyncIterator[str]:

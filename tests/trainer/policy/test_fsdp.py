@@ -36,8 +36,9 @@ def saved(directory: Path, model: Any) -> int:
     return sum(parameter.nbytes for parameter in model.model.layers.parameters())
 
 
-def policy_of(directory: Path, *, sharded: bool) -> Policy:
-    return Policy(str(directory), LoraSettings(rank=4), "qwen3", PolicySettings(dtype="float32"), sharded=sharded)
+def policy_of(directory: Path, *, sharded: bool, experts: bool = False) -> Policy:
+    lora = LoraSettings(rank=4, experts=experts)
+    return Policy(str(directory), lora, "qwen3", PolicySettings(dtype="float32"), sharded=sharded)
 
 
 def logprobs(policy: Policy) -> torch.Tensor:
@@ -65,14 +66,14 @@ def _memory(name: str) -> int:
 class Loading:
     """What every process does, told to all."""
 
-    def __init__(self, directory: Path, warm: Path, *, sharded: bool = True) -> None:
-        self.directory, self.warm, self.sharded = directory, warm, sharded
+    def __init__(self, directory: Path, warm: Path, *, sharded: bool = True, experts: bool = False) -> None:
+        self.directory, self.warm, self.sharded, self.experts = directory, warm, sharded, experts
 
     def __call__(self, rank: int) -> None:
         world = join()
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 16)  # so that freed tensors are given back
         policy_of(self.warm, sharded=self.sharded)  # imports, and the first collective operations
-        peak, policy = peak_of(lambda: policy_of(self.directory, sharded=self.sharded))
+        peak, policy = peak_of(lambda: policy_of(self.directory, sharded=self.sharded, experts=self.experts))
         layers = policy.decoder().layers.parameters()
         kept = sum(p.to_local().nbytes for p in layers if isinstance(p, DTensor))
         _RESULTS.extend(world.gather((peak, kept, logprobs(policy))))
@@ -103,11 +104,12 @@ def test_each_process_reads_its_part_of_the_base_and_computes_the_same(tmp_path:
         assert torch.equal(found, expected)
 
 
-def test_experts_that_a_checkpoint_holds_one_by_one_are_sharded_too(tmp_path: Path, warm: Path) -> None:
+@pytest.mark.parametrize("adapted", [False, True])
+def test_experts_that_a_checkpoint_holds_one_by_one_are_sharded_too(tmp_path: Path, warm: Path, adapted: bool) -> None:
     torch.manual_seed(0)
     config = MixtralConfig(**_COMMON, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_local_experts=4)
     size = saved(tmp_path / "experts", MixtralForCausalLM(config))
-    expected = logprobs(policy_of(tmp_path / "experts", sharded=False))
-    for _, kept, found in led(results, prepare=Loading(tmp_path / "experts", warm)):
+    expected = logprobs(policy_of(tmp_path / "experts", sharded=False, experts=adapted))
+    for _, kept, found in led(results, prepare=Loading(tmp_path / "experts", warm, experts=adapted)):
         assert kept == pytest.approx(size / 2, rel=0.05)
         assert torch.equal(found, expected)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, Mamba2Config, Qwen3Config, Qwen3MoeConfig
 
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.lora_targets import lora_targets
+from gavel.trainer.policy.lora_targets import expert_targets, lora_targets
 
 TINY: dict[str, Any] = {
     "vocab_size": 32,
@@ -72,6 +72,27 @@ def test_a_part_that_is_left_out_is_refused_with_the_reason(config, wanted, reas
     with torch.device("meta"), pytest.raises(BaseModelError, match=reason) as error:
         lora_targets(AutoModelForCausalLM.from_config(config), [wanted])
     assert "k_proj, o_proj, q_proj, v_proj" in error.value.remedy
+
+
+def test_experts_are_adapted_by_their_stacked_weights():
+    with torch.device("meta"):
+        assert expert_targets(AutoModelForCausalLM.from_config(MIXTURE)) == [
+            "experts.down_proj",
+            "experts.gate_up_proj",
+        ]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen3Config(**TINY),
+        AutoConfig.for_model("llama4_text", **TINY, num_key_value_heads=1, num_local_experts=4, intermediate_size=16),
+    ],
+    ids=["dense", "experts of its own"],
+)
+def test_a_model_without_such_experts_is_refused(config):
+    with torch.device("meta"), pytest.raises(BaseModelError, match="no experts as transformers stacks them"):
+        expert_targets(AutoModelForCausalLM.from_config(config))
 
 
 def test_a_layer_whose_adapter_would_be_read_as_that_of_another_is_not_adapted():

@@ -13,7 +13,7 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.loading import auto_class, plain_logits
-from gavel.trainer.policy.lora_targets import lora_targets
+from gavel.trainer.policy.lora_targets import expert_targets, lora_targets
 from gavel.trainer.policy.merged_model import ExportError, export_dtype, write_merged
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.families import FAMILIES, Family
@@ -45,12 +45,13 @@ def shaken(model: Any) -> Any:
 def trained(tmp_path, policy):
     """Writes a family's base and a checkpoint over it; returns the adapted model."""
 
-    def make(family: Family) -> Any:
+    def make(family: Family, *, experts: bool = False) -> Any:
         base = family.model()
         base.save_pretrained(tmp_path / "base")
         policy.tokenizer.save_pretrained(tmp_path / "base")
         own = auto_class(family.read_config()).from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
         lora = LoraConfig(r=2, lora_alpha=4, target_modules=lora_targets(own), task_type="CAUSAL_LM")
+        lora.target_parameters = expert_targets(own) if experts else None
         adapted = shaken(get_peft_model(own, lora)).eval()
         adapted.save_pretrained(tmp_path / "checkpoint")
         return adapted
@@ -58,9 +59,13 @@ def trained(tmp_path, policy):
     return make
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, trained, tmp_path):
-    expected = logprobs(trained(family))
+PLAIN = [pytest.param(family, False, id=family.name) for family in FAMILIES]
+WITH_EXPERTS = [pytest.param(family, True, id=f"{family.name} with experts") for family in FAMILIES if family.experts]
+
+
+@pytest.mark.parametrize(("family", "experts"), [*PLAIN, *WITH_EXPERTS])
+def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, trained, tmp_path):
+    expected = logprobs(trained(family, experts=experts))
     out = tmp_path / "out"
     gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", out, torch.float32)
     again: Any = auto_class(family.read_config()).from_pretrained(out, dtype="auto").eval()

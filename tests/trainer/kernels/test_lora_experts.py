@@ -1,0 +1,108 @@
+"""LoRA over stacked experts against PEFT's own forward, which makes the adapted weights of all experts."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import ParamWrapper
+from torch import nn
+
+from gavel.trainer.engines.lora_layers import AdaptedExperts, set_factors
+from gavel.trainer.kernels.lora_experts import LoraExperts, compute_experts
+from gavel.trainer.policy.adapted_weight import adapted_weights
+from tests.trainer.families import FAMILIES
+
+TARGETS = ["experts.gate_up_proj", "experts.down_proj"]
+FORMS = {"Qwen3-MoE": "plain", "GPT-OSS": "transposed, with biases, gate and up by turns", "PhiMoE": "top 2"}
+
+
+def adapted(name: str, rank: int = 2, targets: list[str] = TARGETS) -> Any:
+    """A model of the family whose experts have factors that are not zero."""
+    base = next(family for family in FAMILIES if family.name == name).model()
+    model = get_peft_model(base, LoraConfig(r=rank, target_modules=[], target_parameters=targets)).eval()
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def experts_of(model: Any) -> Any:
+    return next(module for module in model.modules() if isinstance(module, ParamWrapper))
+
+
+def routed(tokens: int, hidden: int, experts: int, only: int | None = None) -> tuple[torch.Tensor, ...]:
+    """Hidden states, each token's experts and their shares."""
+    torch.manual_seed(tokens)
+    chosen = torch.rand(tokens, experts).topk(2).indices if only is None else torch.full((tokens, 2), only)
+    return torch.randn(tokens, hidden), chosen, torch.rand(tokens, 2)
+
+
+@pytest.mark.parametrize("targets", [TARGETS, TARGETS[:1], TARGETS[1:]], ids=["both", "first", "last"])
+@pytest.mark.parametrize("rank", [1, 2, 4, 5, 8])
+@pytest.mark.parametrize("name", FORMS)
+def test_values_and_gradients_are_pefts(name, rank, targets):
+    model = adapted(name, rank, targets)
+    own = experts_of(model)
+    other = copy.deepcopy(own)
+    compute_experts(model)
+    assert type(own) is LoraExperts
+    assert type(other) is ParamWrapper
+    other.get_base_layer().config = copy.deepcopy(other.get_base_layer().config)
+    other.get_base_layer().config._experts_implementation = "eager"
+    for tokens, only in ((1, None), (7, None), (5, 3)):
+        x, chosen, shares = routed(tokens, 32, 4, only)
+        found, gradients = [], []
+        for layer in (own, other):
+            given = x.clone().requires_grad_(), shares.clone().requires_grad_()
+            found.append(layer(given[0], chosen, given[1]))
+            weights = [p for p in layer.parameters() if p.requires_grad]
+            loss = (found[-1] * torch.linspace(-1, 1, found[-1].numel()).view_as(found[-1])).sum()
+            gradients.append(torch.autograd.grad(loss, [*given, *weights]))
+        assert len(gradients[0]) == 2 + 2 * len(targets)
+        torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+        for mine, theirs in zip(*gradients, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-5 * max(1, theirs.abs().max().item()), rtol=1e-4)
+
+
+def test_an_adapter_that_is_off_is_pefts_business():
+    model = adapted("Qwen3-MoE")
+    compute_experts(model)
+    own = experts_of(model)
+    x, chosen, shares = routed(6, 32, 4)
+    with model.disable_adapter():
+        torch.testing.assert_close(own(x, chosen, shares), own.get_base_layer()(x, chosen, shares))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", FORMS)
+@torch.no_grad()
+def test_the_sampler_rounds_as_the_learner_does(name, dtype):
+    model = adapted(name)
+    plain = next(family for family in FAMILIES if family.name == name).model().to(dtype)
+    for module in model.modules():
+        if isinstance(module, ParamWrapper) and not isinstance(module.base_layer, ParamWrapper):
+            module.base_layer.to(dtype)  # the factors stay in float32, as a policy has them
+    compute_experts(model)
+    set_factors(plain, [each.factors() for each in adapted_weights(model.get_base_model())])
+    served = [module for module in plain.modules() if isinstance(module, AdaptedExperts)]
+    learned = [module for module in model.modules() if type(module) is LoraExperts]
+    assert len(served) == len(learned) > 0
+    x, chosen, shares = routed(9, 32, 4)
+    for one, other in zip(served, learned, strict=True):
+        given = x.to(dtype), chosen, shares.to(dtype)
+        assert torch.equal(one(*given), other(*given))
+    set_factors(plain, [])
+    assert torch.equal(served[0](*given), learned[0].get_base_layer()(*given))
+
+
+def test_weights_are_named_as_in_the_plain_model():
+    model = adapted("Qwen3-MoE")
+    base = next(family for family in FAMILIES if family.name == "Qwen3-MoE").model()
+    for each in adapted_weights(model.get_base_model()):
+        assert torch.equal(each.weight, base.get_parameter(each.name))
+        assert each.delta().shape == each.weight.shape
+        factors = each.factors()
+        torch.testing.assert_close(factors.b @ factors.a * factors.scale, each.delta())
