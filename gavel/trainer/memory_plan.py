@@ -21,7 +21,7 @@ from gavel.trainer.memory.meta_run import as_on
 from gavel.trainer.memory.planned_policy import PlannedPolicy
 from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.families import why_unbatched
-from gavel.trainer.policy.loading import dtype_of, text_decoder
+from gavel.trainer.policy.loading import dtype_of, published_quantization, text_decoder
 from gavel.trainer.policy.policy import load_config
 from gavel.trainer.run_config import RunConfig
 
@@ -119,7 +119,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         device_bytes=device.total,
         dtype=str(policy.dtype).removeprefix("torch."),
         quantization=model.policy.quantization,
-        published=_published(config),
+        published=published_quantization(config),
         parameters=policy.parameter_count,
         adapter_parameters=sum(parameter.numel() for parameter in policy.parameters()),
         adapted_layers=len(policy.parameters()) // 2,
@@ -143,14 +143,6 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         fits=fits,
         remedies=[] if fits else _remedies(run, policy, device.kind, left, context, passes, checkpointing),
     )
-
-
-def _published(config: Any) -> str | None:
-    given = getattr(config, "quantization_config", None)
-    if given is None:
-        return None
-    method = given.get("quant_method") if isinstance(given, dict) else getattr(given, "quant_method", None)
-    return str(getattr(method, "value", method) or "quantized")
 
 
 @dataclass(frozen=True, slots=True)

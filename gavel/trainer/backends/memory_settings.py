@@ -15,11 +15,15 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
 from gavel.trainer.runs.format_version import check_format_version
-from gavel.trainer.runs.run_directory import RESTORE, RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 FILE = "memory.json"
 _BEFORE: dict[str, Any] = {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": 16384}}
 """The settings of runs that were begun before they were chosen by measuring."""
+_DELETE = (
+    "Restore the file, or delete it: the run goes on with micro-batches of 16,384 tokens, or those of "
+    "--micro-batch-tokens."
+)
 
 
 class _File(BaseModel, strict=True, extra="ignore"):
@@ -63,14 +67,17 @@ class MemorySettings:
         return kept["micro_batch_tokens"].get(_mode(checkpointing)) or self._measured(kept, checkpointing)
 
     def _described(self) -> dict[str, Any]:
-        kept = self._directory.description(FILE)
+        try:
+            kept = self._directory.description(FILE)
+        except RunDirectoryError as error:
+            raise RunDirectoryError(error.message, _DELETE) from error
         if kept:
             check_format_version(kept.get("format_version"), str(self._directory.path / FILE))
             try:
                 _File.model_validate(kept)
             except ValidationError as error:
                 raise RunDirectoryError(
-                    f"{self._directory.path / FILE} does not hold the memory settings of a run: {error}", RESTORE
+                    f"{self._directory.path / FILE} does not hold the memory settings of a run: {error}", _DELETE
                 ) from error
         return kept
 

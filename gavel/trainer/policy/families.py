@@ -6,6 +6,7 @@ docs/models.md is the table of the families that are tested; every other one get
 from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -17,6 +18,8 @@ from gavel.trainer.policy.loading import BaseModelError, auto_class
 
 _BY_LENGTH = ("dynamic", "longrope")
 """RoPE whose frequencies depend on the longest position of a pass."""
+
+_ROPES = {*ROPE_INIT_FUNCTIONS, "default", None}
 
 _WINDOWED = frozenset(
     (
@@ -65,6 +68,13 @@ def usable_context(config: Any) -> int:
         )
     ropes = getattr(text, "rope_parameters", None) or {}
     kinds = [ropes, *(each for each in ropes.values() if isinstance(each, dict))]
+    unknown = next((kind for each in kinds if (kind := each.get("rope_type")) not in _ROPES), None)
+    if unknown is not None:
+        known = ", ".join(sorted(kind for kind in _ROPES if kind))
+        raise BaseModelError(
+            f"the config of this {config.model_type} has RoPE of type {unknown!r}, which transformers does not know",
+            f"Mend rope_parameters in its config.json; there are {known}.",
+        )
     originals = [
         each.get("original_max_position_embeddings") or context for each in kinds if each.get("rope_type") in _BY_LENGTH
     ]

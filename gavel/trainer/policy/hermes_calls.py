@@ -6,7 +6,7 @@ from typing import Any
 
 from renderers import ParsedToolCall, ToolCallParseStatus
 
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>|<tool_call>\s*(.*)", re.DOTALL)
+_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>|<tool_call>.*", re.DOTALL)
 
 
 class HermesCalls:
@@ -26,14 +26,14 @@ class HermesCalls:
 
 
 def _read(match: re.Match[str]) -> ParsedToolCall:
-    closed, unclosed = match.groups()
+    raw, closed = match.group(), match.group(1)
     if closed is None:
-        return ParsedToolCall(raw=unclosed, status=ToolCallParseStatus.UNCLOSED_BLOCK)
+        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.UNCLOSED_BLOCK)
     try:
         call = json.loads(closed)
     except ValueError:
-        return ParsedToolCall(raw=closed, status=ToolCallParseStatus.INVALID_JSON)
+        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.INVALID_JSON)
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:
-        return ParsedToolCall(raw=closed, status=ToolCallParseStatus.MISSING_NAME)
-    return ParsedToolCall(raw=closed, name=name, arguments=call.get("arguments", {}), status=ToolCallParseStatus.OK)
+        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.MISSING_NAME)
+    return ParsedToolCall(raw=raw, name=name, arguments=call.get("arguments", {}), status=ToolCallParseStatus.OK)

@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 from gavel.llm.errors import GavelError
 from gavel.llm.installation import install_line
 from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.policy.misnamed_base import UNQUANTIZED
 
 FETCH_AGAIN = "Fetch its files again, or mend its config.json."
 """The remedy for a directory whose files are damaged or do not fit together."""
@@ -56,6 +57,9 @@ def check_settings(settings: PolicySettings, lora: LoraSettings, sharded: bool) 
         raise BaseModelError("an adapter of experts has no dropout", "Leave out --lora-dropout or --lora-experts.")
 
 
+_CHECKED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
 def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
     """The type of the frozen weights and of the computation with them."""
     match settings.dtype:
@@ -67,13 +71,29 @@ def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
             return torch.bfloat16
 
 
-def quantization_config(quantization: Literal["4bit"] | None, dtype: torch.dtype) -> BitsAndBytesConfig | None:
+def published_quantization(config: Any) -> str | None:
+    """How the weights of a base model are quantized in its own files: gptq, fp8, …; None where they are not."""
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        return None
+    method = given.get("quant_method") if isinstance(given, dict) else getattr(given, "quant_method", None)
+    return str(getattr(method, "value", method) or "quantized")
+
+
+def quantization_config(
+    quantization: Literal["4bit"] | None, dtype: torch.dtype, config: Any = None
+) -> BitsAndBytesConfig | None:
     """NF4 with quantized constants (QLoRA, arXiv 2305.14314), computing in `dtype`; None for no quantization.
 
-    Raises `BaseModelError` without bitsandbytes.
+    Raises `BaseModelError` without bitsandbytes, and for a base whose `config` says that it is quantized already.
     """
     if quantization is None:
         return None
+    if (published := published_quantization(config)) is not None:
+        raise BaseModelError(
+            f"the weights of this base model are quantized already, by {published}",
+            f"Leave out --quantization {quantization}. {UNQUANTIZED}",
+        )
     if importlib.util.find_spec("bitsandbytes") is None:
         raise BaseModelError(
             "quantization='4bit' needs bitsandbytes, which is not installed",
@@ -154,11 +174,15 @@ def plain_logits(model: Any, token_ids: torch.Tensor) -> torch.Tensor:
     return whole(input_ids=token_ids, use_cache=False).logits
 
 
+def _is_finite(weight: torch.Tensor) -> bool:
+    return weight.dtype not in _CHECKED or weight.is_meta or bool(weight.isfinite().all())
+
+
 def loaded_whole(kind: Any, source: str, **given: Any) -> Any:
     """The model that `kind.from_pretrained` loads from `source`.
 
     Raises `BaseModelError` for weights that its files lack, or have in another shape: transformers draws the first at
-    random, anew at each loading.
+    random, anew at each loading; and for weights that are not finite.
     """
     # what does not fit is told here, by name
     model, found = kind.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **given)
@@ -170,6 +194,9 @@ def loaded_whole(kind: Any, source: str, **given: Any) -> Any:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise BaseModelError(f"the files of {source!r} lack the weight {missing[0]}{more}", FETCH_AGAIN)
+    broken = next((name for name, each in model.named_parameters() if not _is_finite(each)), None)
+    if broken is not None:
+        raise BaseModelError(f"the weight {broken} of {source!r} is not finite", FETCH_AGAIN)
     return model
 
 

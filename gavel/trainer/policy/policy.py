@@ -61,6 +61,8 @@ from gavel.trainer.policy.misnamed_base import misnamed, what_transformers_says
 logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
+_UNREADABLE = (AttributeError, KeyError, OSError, ValueError)
+"""What transformers raises for the files of a model."""
 _NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *SCENARIOS))}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
@@ -119,7 +121,7 @@ class Policy:
                 if settings.quantization is None:
                     check_room(base_model, config, self.dtype, device)
                 base = load_base(base_model, self.dtype, device, settings.quantization)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (*_UNREADABLE, ImportError, SafetensorError) as error:
             raise _unloadable(base_model, error) from error
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
         needed = 1 + max(self.tokenizer.vocab_size - 1, *self.renderer.get_stop_token_ids())
@@ -322,7 +324,7 @@ def load_config(base_model: str) -> Any:
         return AutoConfig.from_pretrained(
             source_of(base_model), trust_remote_code=False
         )  # None would ask at the terminal
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise _unloadable(base_model, error) from error
     except StrictDataclassError as error:
         wrong = " ".join(str(error).split())
@@ -351,10 +353,11 @@ def load_base(
     Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised, or when its files do
     not hold all of its weights.
     """
-    quantized = quantization_config(quantization, dtype)
+    config = AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False)
+    quantized = quantization_config(quantization, dtype, config)
     extra = {} if quantized is None else {"quantization_config": quantized}
     with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
-        kind = auto_class(AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False))
+        kind = auto_class(config)
         base = loaded_whole(kind, source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
     return base.requires_grad_(False)

@@ -9,6 +9,7 @@ turn, and whether tool calls can be read back, is found out by rendering probes.
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +21,14 @@ from renderers import DefaultRendererConfig, Message, RenderedTokens, ToolCallPa
 from renderers.default import DefaultRenderer
 from renderers.parsers import TOOL_PARSERS
 
-from gavel.trainer.policy.chatml_tools import with_tools
 from gavel.trainer.policy.hermes_calls import HermesCalls
+from gavel.trainer.policy.tools_in_words import in_words
 
+_LOG = logging.getLogger(__name__)
+_TOLD = (
+    "The chat template of %s shows no tools, or calls that cannot be read back: tools are described in the first turn, "
+    "and calls are JSON between <tool_call> tags. --renderer names a format of its own, if it has one."
+)
 TEMPLATE_ERRORS = (TemplateError, AttributeError, KeyError, TypeError, ValueError)
 """What a chat template raises for a conversation that it does not take."""
 _WORD = "seventeen"
@@ -48,7 +54,8 @@ CALLED: list[Any] = [
         ],
     },
 ]
-
+_RESULT = "nineteen"
+_ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": _RESULT}]
 
 _GIVEN = frozenset(
     {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE}
@@ -90,12 +97,12 @@ class TemplateRenderer(DefaultRenderer):
             raise ChatFormatError(f"it does not read {unread[0]}, but {', '.join(sorted(read)) or 'no argument'}")
         super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
         self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
+        self._in_words = self._untold = False
         self._tool_parser = self._reading_tool_parser()
-        if self._tool_parser is None and (shown := with_tools(tokenizer)) is not None:
-            self._tokenizer = shown
+        if self._tool_parser is None:
+            self._in_words, self._system = True, self._shows_system()
             self._tool_parser = self._reading_tool_parser()
-            if self._tool_parser is None:
-                self._tokenizer = tokenizer
+            self._untold = True
 
     def get_stop_token_ids(self) -> list[int]:
         return self._stop_ids
@@ -154,14 +161,24 @@ class TemplateRenderer(DefaultRenderer):
 
     def _apply(self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
         if tools and self._tool_parser is None:
-            raise ChatFormatError(
-                "the model's chat template shows no tools, or its calls cannot be read back; name an exact renderer "
-                "(renderer=…), or let the agent act without tools"
-            )
+            raise ChatFormatError("the model's chat template does not render tool calls, not even in words")
+        if tools and self._in_words:
+            if self._untold:
+                self._untold = False
+                _LOG.warning(_TOLD, getattr(self._tokenizer, "name_or_path", None) or "the model")
+            messages, tools = in_words(messages, tools, system=self._system), None
         try:
             return super()._apply(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
         except TEMPLATE_ERRORS as error:
             raise ChatFormatError(f"the model's chat template refuses the conversation: {error}") from error
+
+    def _shows_system(self) -> bool:
+        """Whether the template takes a system turn, and shows it."""
+        try:
+            shown = self._apply([{"role": "system", "content": _WORD}, *_ASKED])
+        except ChatFormatError:
+            return False
+        return _WORD in self._tokenizer.decode(shown)
 
     def _turn_ends(self) -> list[int]:
         """The special token that the template puts behind an assistant's turn, if there is one."""
@@ -176,7 +193,7 @@ class TemplateRenderer(DefaultRenderer):
         return [token for token in after[places[0] + 1 :] if token in special][:1]
 
     def _reading_tool_parser(self) -> Any:
-        """A parser that reads a rendered call back; None where none does, or the template shows no tools."""
+        """A parser that reads a rendered call back; None where none does, or the template shows no tools or results."""
         parsers: list[Any] = [*TOOL_PARSERS.values(), HermesCalls]
         return next((found for make in parsers if self._reads_calls(found := make(self._tokenizer))), None)
 
@@ -186,9 +203,14 @@ class TemplateRenderer(DefaultRenderer):
             plain = self._apply(_ASKED, add_generation_prompt=True)
             opening = self._apply(_ASKED, tools=TOOLS, add_generation_prompt=True)
             turn = self._apply(CALLED, tools=TOOLS)
+            if turn[: len(opening)] != opening:  # thinking that is switched off opens a turn, and leaves history
+                opening = self._apply(_ASKED, tools=TOOLS)
+                plain = self._apply(_ASKED)
             if opening == plain or turn[: len(opening)] != opening:
                 return False
             calls = self.parse_response(turn[len(opening) :], prompt_ids=opening).tool_calls
+            if _RESULT not in self._tokenizer.decode(self._apply(_ANSWERED, tools=TOOLS)):
+                return False
         except ChatFormatError:
             return False
         return [(call.name, call.arguments, call.status) for call in calls] == [

@@ -22,6 +22,7 @@ from renderers import ParsedResponse, Renderer
 from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
+from gavel.trainer.policy.template_renderer import ChatFormatError
 from gavel.trainer.serving.capture_book import current_capture
 from gavel.trainer.serving.chat_chunks import ChoiceChunks
 from gavel.trainer.serving.chat_objects import (
@@ -199,8 +200,10 @@ class ChatCompletions:
         self._check_length(asked)
         try:
             prompt = prompt or self.turn_cache.prompt(asked.messages, asked.tools, form)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             check_characters([asked.messages, asked.tools])
+            if isinstance(error, ChatFormatError):
+                raise BadRequest(str(error), "Send what it takes, or name another format: --renderer.") from error
             raise
         room = self._max_context - len(prompt.token_ids)
         if room <= 0:
@@ -262,8 +265,8 @@ class ChatCompletions:
         return [task.result() for task in sampling]
 
     async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> "tuple[_Chat, Sampled]":
-        """A turn, and what was asked for it. One that must call a tool and does not is sampled once more, behind the
-        tokens that open a call."""
+        """A turn, and what was asked for it; one that must call a tool and does not is sampled again, behind a call's
+        opening."""
         asked = replace(chat.asked, sample_id=secrets.token_hex(8))
         chat = replace(chat, asked=asked, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
         if not chat.asked.must_call:
@@ -291,7 +294,8 @@ class ChatCompletions:
             raise UnknownModel(chat.asked.model, self.names) from error
 
     def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
-        reply = reply_message(chat.parsed(turn.token_ids), tools=chat.asked.tools is not None)
+        sampled, tools = [*chat.opening, *turn.token_ids], chat.asked.tools is not None
+        reply = reply_message(chat.parsed(turn.token_ids), sampled, self._decode, tools=tools)
         if chat.asked.schema is not None and not reply["content"] and "tool_calls" not in reply:
             reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected
         return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply

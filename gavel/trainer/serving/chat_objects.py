@@ -7,7 +7,7 @@ A choice, and the last chunk of a streamed one, carries what exact training need
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from renderers import ParsedResponse, ParsedToolCall, ToolCallParseStatus
@@ -16,8 +16,7 @@ from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import BASE, Sampled
 from gavel.trainer.serving.chat_request import ChatRequest
 from gavel.trainer.serving.turn_cache import Prompt
-
-Decode = Callable[[Sequence[int]], str]
+from gavel.trainer.serving.unread_calls import Decode, text_with
 
 
 def is_call(call: ParsedToolCall) -> bool:
@@ -32,12 +31,13 @@ def is_call(call: ParsedToolCall) -> bool:
     return True
 
 
-def reply_message(parsed: ParsedResponse, *, tools: bool = True) -> Message:
-    """The assistant message; a tool call that cannot be read stays in the text, for the agent to see, and so does any
-    where no `tools` may be called."""
+def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Decode, *, tools: bool = True) -> Message:
+    """The assistant message that `token_ids` are parsed as; a tool call that cannot be read stays in the text, for the
+    agent to see, and so does any where no `tools` may be called."""
     calls = [call for call in parsed.tool_calls if tools and is_call(call)]
-    broken = [call.raw for call in parsed.tool_calls if not (tools and is_call(call))]
-    reply: Message = {"role": "assistant", "content": "\n".join(part for part in (parsed.content, *broken) if part)}
+    unread = [call for call in parsed.tool_calls if not (tools and is_call(call))]
+    content = text_with(parsed.content, unread, token_ids, decode) if unread else parsed.content
+    reply: Message = {"role": "assistant", "content": content}
     if parsed.reasoning_content:
         reply["reasoning_content"] = parsed.reasoning_content
     if calls:

@@ -121,7 +121,16 @@ def test_a_file_that_holds_something_else_is_refused_when_the_run_is_opened(dire
     directory.describe(held, FILE)
     with pytest.raises(RunDirectoryError, match="memory settings") as caught:
         MemorySettings(directory, "cpu", Fit(), begun=True)
-    assert "Restore the file" in str(caught.value)
+    assert "Restore the file, or delete it" in str(caught.value)
+
+
+def test_a_file_that_is_no_json_is_refused_and_without_it_the_run_goes_on(directory):
+    (directory.path / FILE).write_text("[1,2")
+    with pytest.raises(RunDirectoryError, match=FILE) as caught:
+        MemorySettings(directory, "cpu", Fit(), begun=True)
+    assert "or delete it" in str(caught.value)
+    (directory.path / FILE).unlink()
+    assert MemorySettings(directory, "cpu", Fit(), begun=True).filled(OPEN).micro_batch_tokens == 16384
 
 
 def test_a_file_of_a_later_version_is_refused(directory):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.util import find_spec
 
 import huggingface_hub
 import pytest
@@ -9,7 +10,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from gavel.trainer.config import LoraSettings
+from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.policy.policy import BaseModelError, Policy, load_base
 from tests.trainer.conftest import tiny_model
@@ -178,6 +179,42 @@ def test_a_field_of_the_config_of_another_type_is_told(own_directory):
     changed_config(own_directory, num_attention_heads="four")
     with pytest.raises(BaseModelError, match="num_attention_heads"):
         Policy(str(own_directory), LORA, renderer="qwen3")
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_weight_that_is_not_finite_is_named(own_directory, value):
+    weights = load_file(own_directory / "model.safetensors")
+    name = next(name for name in weights if name.endswith("up_proj.weight"))
+    weights[name][0, 0] = value
+    save_file(weights, own_directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BaseModelError, match=f"{re.escape(name)} of .* is not finite"):
+        Policy(str(own_directory), LORA, renderer="qwen3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"dtype": "bf16"}, "no attribute 'bf16'"),
+        ({"rope_parameters": {"rope_type": "banana", "rope_theta": 1e4}}, "RoPE of type 'banana'"),
+        pytest.param(
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "quantized in a form that needs more",
+            marks=pytest.mark.skipif(find_spec("optimum") is not None, reason="optimum is here and reads this form"),
+        ),
+    ],
+)
+def test_what_transformers_cannot_make_of_a_config_is_told_in_a_sentence(own_directory, fields, told):
+    changed_config(own_directory, **fields)
+    with pytest.raises(BaseModelError, match=told) as error:
+        Policy(str(own_directory), LORA, renderer="qwen3")
+    assert error.value.remedy
+
+
+def test_weights_that_are_published_quantized_are_not_quantized_again(own_directory):
+    changed_config(own_directory, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(BaseModelError, match="quantized already, by gptq") as error:
+        Policy(str(own_directory), LORA, "qwen3", PolicySettings(quantization="4bit"))
+    assert "that it was quantized from" in error.value.remedy
 
 
 def test_a_directory_of_the_users_own_is_a_base_model(own_directory):

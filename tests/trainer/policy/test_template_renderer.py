@@ -145,12 +145,56 @@ def test_chatml_that_knows_no_tools_shows_them_and_renders_all_else_as_it_did() 
 REFUSING = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + CHATML
 
 
-@pytest.mark.parametrize("template", [PLAIN_TEXT, OPAQUE_CALLS, REFUSING])
-def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_refused(template: str) -> None:
-    found = renderer(template)
-    with pytest.raises(ChatFormatError, match="name an exact renderer"):
-        found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
-    assert found.render_ids([USER], tools=[], add_generation_prompt=True)
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "17"}
+PYTHON_CALLS = OPAQUE_CALLS.replace(
+    '{"name": {{ c.function.name | tojson }}, "arguments": ', "{{ c.function.name }}(**"
+)
+NO_RESULTS = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}{% endfor %}"
+    + HERMES
+)
+STRICT = (
+    "{% for m in messages %}{% if m.role != ['user', 'assistant'][loop.index0 % 2] %}"
+    "{{ raise_exception('user and assistant take turns') }}{% endif %}{% endfor %}" + CHATML
+)
+
+
+@pytest.mark.parametrize(
+    "template", [PLAIN_TEXT, OPAQUE_CALLS, REFUSING, ALTERNATING, PYTHON_CALLS, STRICT, NO_RESULTS]
+)
+def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_words(
+    template: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, tokenizer = renderer(template), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    conversation: Any = [*CALLED, RESULT, RESULT]
+    text = found._tokenizer.decode(found.render_ids(conversation, tools=TOOLS, add_generation_prompt=True))
+    assert text.count('"name": "look_up", "description"') == 1
+    assert text.count('<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call>') == 1
+    assert text.count("<tool_response>\n17\n</tool_response>") == 2
+    found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    assert caplog.text.count("are described in the first turn") == 1
+    turn = ids_of(found, '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call>')
+    opening = found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    (call,) = found.parse_response([*turn, found.get_stop_token_ids()[0]], prompt_ids=opening).tool_calls
+    assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
+    tokenizer.chat_template = template
+    plain = tokenizer.apply_chat_template([USER], return_dict=False, add_generation_prompt=True)
+    assert found.render_ids([USER], tools=[], add_generation_prompt=True) == list(plain)
+
+
+THINKING = HERMES.replace(
+    PROMPT,
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"enable_thinking": True}, {"enable_thinking": False}])
+def test_calls_are_read_whether_or_not_thinking_is_switched_off(kwargs: dict[str, bool]) -> None:
+    found = renderer(THINKING, **kwargs)
+    text = found._tokenizer.decode(found.render_ids([USER], tools=TOOLS, add_generation_prompt=True))
+    assert "You can call these tools" not in text, "the template's own form"
+    assert text.endswith("</think>\n\n" if kwargs.get("enable_thinking") is False else "assistant\n")
 
 
 def test_a_conversation_that_the_template_refuses_says_why() -> None:
