@@ -3,18 +3,20 @@
 Each of the three reads options of its own; one that it does not read is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from gavel.cli.interrupts import run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
+from gavel.cli.run_file import merged
 from gavel.cli.run_options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
@@ -218,7 +220,7 @@ def _training(options: _Options) -> None:
     from gavel.cli.compare_table import train_and_print
 
     flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
-    config = _over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
+    config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
     scenario_named(config.scenario)  # whose mistakes come first
     asked = _names(options.rewards or ",".join(REWARDS))
     judges = named or [str(config.judge.models)]
@@ -244,14 +246,21 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _over(base: RunConfig, given: RunConfig) -> RunConfig:
+def over(base: RunConfig, given: RunConfig) -> RunConfig:
     """`base` with what is set in `given`."""
-    tables = base.model_dump(exclude_unset=True)
     if base.judge.models is not None and given.judge.models == STAND_IN:  # where no judge is named
         given = given.model_copy(update={"judge": given.judge.model_copy(update={"models": base.judge.models})})
-    for name, value in given.model_dump(exclude_unset=True).items():
-        tables[name] = {**tables.get(name, {}), **value} if isinstance(value, dict) else value
-    return RunConfig.model_validate(tables)
+    return RunConfig.model_validate(merged(base.model_dump(exclude_unset=True), dict(_set_in(given, ()))))
+
+
+def _set_in(settings: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each value that was set, by its path; a dict is one value."""
+    for name in settings.model_fields_set:
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel) and value.model_fields_set:
+            yield from _set_in(value, (*path, name))
+        else:
+            yield (*path, name), value
 
 
 app = single_command(with_options(compare, RunConfig, _FLAGS))

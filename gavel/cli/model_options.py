@@ -84,8 +84,11 @@ def given(values: Mapping[str, Any], model: type[BaseModel], flags: Sequence[Fla
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
-    """What `--set train.loss.kind=gspo` sets; a value is read as TOML or JSON where it is that, else as a text."""
-    return {tuple(key.split(".")): value for key, value in (_pair("--set", text) for text in assignments)}
+    """What `--set train.loss.kind=gspo` sets; a value is read as TOML or JSON where it is that, else as a text.
+
+    Raises `OptionError` for a key that is given twice.
+    """
+    return {tuple(key.split(".")): value for key, value in _pairs("--set", assignments).items()}
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:

@@ -76,18 +76,20 @@ def _key(text: str) -> tuple[str, ...]:
 
 
 def merged(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
-    """A copy of the tables with the values put in. Another `kind` (of loss, say) begins its table anew."""
+    """A copy of the tables with the values put in, in whatever order these are.
+
+    Another `kind` (of loss, say) begins its table anew, before what else is set in that table.
+    """
     result = dict(tables)
-    for path, value in values.items():
-        (name, *rest) = path
-        if not rest:
-            result[name] = value
-            continue
-        inner = result.get(name)
-        inner = inner if isinstance(inner, dict) else {}
-        if rest == ["kind"] and inner.get("kind") != value:
-            inner = {}
-        result[name] = merged(inner, {tuple(rest): value})
+    for path, value in sorted(values.items(), key=lambda each: (len(each[0]), each[0][-1] != "kind")):
+        (*above, name), table = path, result
+        for part in above:
+            inner = table.get(part)
+            table[part] = dict(inner) if isinstance(inner, dict) else {}
+            table = table[part]
+        if name == "kind" and path[:-1] not in values and table.get("kind") != value:
+            table.clear()
+        table[name] = value
     return result
 
 
@@ -112,7 +114,9 @@ def validated(model: type[Settings], tables: Table, where: Where, show: str = _S
         known = _known_fields(model, path[:-1], tables)
         nearest = difflib.get_close_matches(path[-1], known, 1, _SIMILAR)
         table = f"[{'.'.join(path[:-1])}]" if path[1:] else "the top of the configuration"
-        remedy = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(known)}."
+        kind = _at_path(tables, path[:-1]).get("kind")
+        there_are = f"With kind {kind} there are" if isinstance(kind, str) and "kind" in known else "There are"
+        remedy = f"Did you mean {nearest[0]}?" if nearest else f"{there_are}: {', '.join(known)}."
         raise RunFileError(f"{prefix}{table} has no {path[-1]}.", remedy)
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
     what = what[:1].lower() + what[1:]
@@ -148,6 +152,12 @@ def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:
     if first["type"] == "missing":
         path.append(str(first["loc"][-1]))
     return tuple(path)
+
+
+def _at_path(tables: Table, path: tuple[str, ...]) -> Table:
+    for name in path:
+        tables = tables[name]
+    return tables
 
 
 def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) -> list[str]:

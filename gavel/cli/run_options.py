@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from gavel.cli.model_options import Flag, OptionError, given, parse_assignments
-from gavel.cli.run_file import Where, merged, read_tables, validated
+from gavel.cli.run_file import Table, Where, merged, read_tables, validated
 from gavel.cli.run_paths import paths_beside
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
 from gavel.llm.local_models import model_id
 from gavel.trainer.recipes import RecipeName, recipe_tables
-from gavel.trainer.run_config import EvolveRunConfig, RunConfig
+from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
 
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)
 
@@ -130,6 +130,8 @@ _ADVANTAGES = {"raw": "mean", "centred": "mean", "rank": "rank", "shrunk": "shru
 
 
 _ENGINE = ("backend", "engine")
+_SERVERS = {"url", "urls", "replicas"}
+"""Settings of the engine that say which servers it is; they replace those that a file names."""
 
 
 def run_config(
@@ -158,19 +160,39 @@ def run_config(
         settings = recipe_tables(recipe)
         tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
     chosen = _former_options(shaping, min_spread) | given(values, kind, flags)
-    if any(path[:2] == _ENGINE and path != _ENGINE for path in chosen) and _ENGINE in chosen:
-        if chosen[_ENGINE] != "vllm":
-            raise OptionError(
-                f"--engine {chosen[_ENGINE]} is not the engine of --vllm-url and --vllm-replicas.",
-                "Leave out --engine.",
-            )
-        del chosen[_ENGINE]
-    names = {tuple(flag.path.split(".")): flag.name for flag in flags}
-    where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
     assigned = parse_assignments(assignments or ())
-    where |= dict.fromkeys(assigned, "--set")
-    config = validated(kind, merged(merged(tables, chosen), assigned), where)
+    names = {tuple(flag.path.split(".")): flag.name for flag in flags}
+    names = {path: names.get(path) or names[path[:-1]] for path in chosen}
+    names |= {path: f"--set {'.'.join(path)}" for path in assigned}
+    where |= names | dict.fromkeys(assigned, "--set")
+    typed = _engine_in_parts(tables, chosen | assigned)
+    _check_no_parts_of_values(typed, names)
+    config = validated(kind, merged(with_loss_kind(tables), typed), where)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
+
+
+def _engine_in_parts(tables: Table, typed: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
+    """The values, with the engine that is typed, or that of the file, as a table where settings of it are typed too."""
+    parts = {path[-1] for path in typed if path[:-1] == _ENGINE}
+    if not parts:
+        return dict(typed)
+    if _ENGINE in typed:
+        return {**typed, _ENGINE: engine_table(typed[_ENGINE])}
+    engine = tables.get("backend", {}).get("engine")
+    if isinstance(engine, str) and isinstance(table := engine_table(engine), dict) and not parts & _SERVERS:
+        return {**typed, _ENGINE: table}
+    return dict(typed)
+
+
+def _check_no_parts_of_values(typed: Mapping[tuple[str, ...], Any], names: Mapping[tuple[str, ...], str]) -> None:
+    """Raises `OptionError` where a value and a setting in it are typed, of which one would be dropped."""
+    for path in typed:
+        for whole in (path[:count] for count in range(1, len(path))):
+            if whole in typed and not isinstance(typed[whole], dict):
+                raise OptionError(
+                    f"{names[whole]} is {typed[whole]}, which has no {'.'.join(path[len(whole) :])} for {names[path]}.",
+                    f"Leave out {names[whole]} or {names[path]}.",
+                )
 
 
 def judge_config(values: Mapping[str, Any]) -> JudgeConfig:

@@ -72,14 +72,33 @@ class BackendConfig(_Config):
     @field_validator("engine", mode="before")
     @classmethod
     def _read_address(cls, value: Any) -> Any:
-        if not isinstance(value, str) or value in ("transformers", "vllm"):
+        if value in ("transformers", "vllm"):
             return value
-        if value.startswith(("http://", "https://")):
-            return {"urls": value} if "," in value else {"url": value}
+        if not isinstance(table := engine_table(value), str):
+            return table
         raise ValueError(
             f"there is no engine {value!r}: name transformers, vllm, or the address of a vLLM server such as "
             "http://127.0.0.1:8000"
         )
+
+
+def engine_table(engine: object) -> object:
+    """The settings of vLLM that `vllm` or an address stand for, as a table; anything else as it is."""
+    if engine == "vllm":
+        return {}
+    if isinstance(engine, str) and engine.startswith(("http://", "https://")):
+        return {"urls": engine} if "," in engine else {"url": engine}
+    return engine
+
+
+def with_loss_kind(data: Any) -> Any:
+    """The tables of a run; a table of the loss without a kind is one of the default loss."""
+    match data:
+        case {"train": {"loss": {**loss}}} if "kind" not in loss:
+            kind = TrainConfig().loss.kind
+            return {**data, "train": {**data["train"], "loss": {"kind": kind, **loss}}}
+        case _:
+            return data
 
 
 class RunConfig(_Config):
@@ -99,13 +118,7 @@ class RunConfig(_Config):
     @model_validator(mode="before")
     @classmethod
     def _default_loss_kind(cls, data: Any) -> Any:
-        """A table of the loss without a kind is one of the default loss."""
-        match data:
-            case {"train": {"loss": {**loss}}} if "kind" not in loss:
-                kind = TrainConfig().loss.kind
-                return {**data, "train": {**data["train"], "loss": {"kind": kind, **loss}}}
-            case _:
-                return data
+        return with_loss_kind(data)
 
     def resolved(self) -> "RunConfig":
         """The same with every value that was not set and follows from others filled in."""

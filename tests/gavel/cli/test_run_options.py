@@ -1,18 +1,22 @@
 """How a scenario or a file, and options over it, become the configuration of a run."""
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from gavel.cli import config, demo, score, train
+from gavel.cli.compare import over
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
 from gavel.llm.errors import GavelError
-from gavel.trainer.config import Gspo, VllmSettings
+from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, VllmSettings
 from gavel.trainer.recipes import recipe
+from gavel.trainer.run_config import RunConfig
 from tests.endpoint import Endpoint
 from tests.vendors import PERMANENT
 
@@ -59,7 +63,8 @@ def test_several_samplers_are_chosen_by_number_or_addresses(options: dict, setti
         ({"vllm_url": ["gpu-1:8000"]}, r"--vllm-url: .*should match"),
         ({"vllm_url": ["http://gpu-1", "http://gpu-1/v1/"]}, r"--vllm-url: .*names a server twice"),
         ({"vllm_url": ["http://gpu-1"], "vllm_replicas": 2}, r"--vllm-replicas: .*addresses of servers that run"),
-        ({"engine": "transformers", "vllm_replicas": 2}, r"--engine transformers is not the engine of --vllm-url"),
+        ({"engine": "transformers", "vllm_replicas": 2}, r"--engine is transformers, .* replicas for --vllm-replicas"),
+        ({"engine": "http://gpu-1", "vllm_replicas": 2}, r"--vllm-replicas: .*addresses of servers that run"),
     ],
 )
 def test_samplers_that_cannot_be_are_refused_naming_the_option(options: dict, told: str) -> None:
@@ -117,6 +122,89 @@ def test_another_loss_does_not_inherit_the_settings_of_the_files_loss(file: str)
     assert run_config(file, {}, ["train.loss.kind=gspo", "train.loss.clip_high=1e-3"]).train.loss == Gspo(
         clip_high=1e-3
     )
+
+
+@pytest.mark.parametrize("recipe", [None, "gspo", "cispo"])
+@pytest.mark.parametrize("from_file", [False, True])
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["train.loss.kind=cispo", "train.loss.ratio_cap=3", "train.loss.aggregation=bnpo"],
+        ["train.loss={aggregation='bnpo', kind='cispo'}", "train.loss.ratio_cap=3"],
+        ["train.loss={ratio_cap=3, aggregation='bnpo'}", "train.loss.kind=cispo"],
+    ],
+)
+def test_the_order_of_assignments_does_not_matter(file: str, recipe, from_file: bool, assignments: list[str]) -> None:
+    source = file if from_file else "returns_desk"
+    for order in itertools.permutations(assignments):
+        loss = run_config(source, {}, order, recipe=recipe).train.loss
+        assert loss == Cispo(ratio_cap=3, aggregation="bnpo")
+
+
+@pytest.mark.parametrize("recipe", [None, "gspo"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_setting_that_the_chosen_loss_has_not_is_an_error_that_names_those_it_has(recipe, turn: int) -> None:
+    assignments = ["train.loss.clip_low=2", "train.loss.kind=cispo"][::turn]
+    with pytest.raises(RunFileError, match=r"--set: \[train.loss\] has no clip_low\.") as error:
+        run_config("returns_desk", {}, assignments, recipe=recipe)
+    assert error.value.remedy == "With kind cispo there are: aggregation, constant_length, kind, ratio_cap."
+
+
+def test_the_kind_that_a_loss_has_anyhow_leaves_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("scenario = 'returns_desk'\n[train.loss]\nclip_low = 0.1\n")
+    for options, assignments in (({"loss": "grpo"}, []), ({}, ["train.loss.kind=grpo"])):
+        loss = run_config(str(tmp_path / "run.toml"), options, assignments).train.loss
+        assert loss == ClippedSurrogate(clip_low=0.1)
+
+
+def test_an_option_names_the_kind_of_a_loss_that_is_assigned_as_a_table() -> None:
+    assert run_config("returns_desk", {"loss": "gspo"}, ["train.loss={clip_low=0.1}"]).train.loss == Gspo(clip_low=0.1)
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+@pytest.mark.parametrize(
+    ("assignments", "engine"),
+    [
+        (["backend.engine=vllm", "backend.engine.sleep=true"], VllmSettings(sleep=True)),
+        (["backend.engine=http://x", "backend.engine.api_key=k"], VllmSettings(url="http://x", api_key=SecretStr("k"))),
+    ],
+)
+def test_an_engine_and_its_settings_are_assigned_in_any_order(assignments: list[str], engine, turn: int) -> None:
+    assert run_config("returns_desk", {}, assignments[::turn]).backend.engine == engine
+
+
+def test_an_option_and_an_assignment_of_the_engine_go_together(tmp_path: Path) -> None:
+    engine = VllmSettings(url="http://x", api_key=SecretStr("k"))
+    assert run_config("returns_desk", {"engine": "http://x"}, ["backend.engine.api_key=k"]).backend.engine == engine
+    (tmp_path / "run.toml").write_text("scenario = 'returns_desk'\n[backend]\nengine = 'http://x'\n")
+    assert run_config(str(tmp_path / "run.toml"), {}, ["backend.engine.api_key=k"]).backend.engine == engine
+    assert run_config(str(tmp_path / "run.toml"), {"vllm_replicas": 2}).backend.engine == VllmSettings(replicas=2)
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+@pytest.mark.parametrize(
+    ("assignments", "told"),
+    [
+        (["backend.engine=transformers", "backend.engine.sleep=true"], r"--set backend.engine is transformers, which"),
+        (["train.beta=0.1", "train.beta.x=1"], r"--set train.beta is 0.1, which has no x for --set train.beta.x"),
+        (["train.loss.kind=gspo", "train.loss.kind=cispo"], r"--set names train.loss.kind twice"),
+    ],
+)
+def test_assignments_that_exclude_each_other_are_refused(assignments: list[str], told: str, turn: int) -> None:
+    with pytest.raises(GavelError, match=told):
+        run_config("returns_desk", {}, assignments[::turn])
+
+
+def test_a_comparison_keeps_the_settings_of_the_demo_beside_those_that_are_set() -> None:
+    base = RunConfig.model_validate(
+        {"scenario": "x", "model": {"lora": {"rank": 8}}, "train": {"loss": {"kind": "gspo"}}}
+    )
+    given = run_config(
+        "x", {"engine": "vllm"}, ["model.lora.alpha=64", "train.loss.clip_high=0.3", "train.loss.kind=gspo"]
+    )
+    config = over(base, given)
+    assert (config.model.lora.rank, config.model.lora.alpha, config.backend.engine) == (8, 64, "vllm")
+    assert config.train.loss == Gspo(clip_high=0.3)
 
 
 def test_a_loss_without_a_kind_is_the_default_one() -> None:
