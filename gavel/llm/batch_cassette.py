@@ -82,11 +82,12 @@ class BatchCassette(Cassette):
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
+        settled: Callable[[], object] = lambda: None,
     ) -> Reply:
         """As a cassette answers. Raises `NotYetError` for a question whose reply comes with a batch, and a failure of
         its request."""
         if question.model.startswith(f"{PROVIDER}/"):
-            return await super().answer(question, ask, accept, repairs)
+            return await super().answer(question, ask, accept, repairs, settled)
         reply = self._batches.reply(question)
         if reply is None:
             return await super().answer(question, lambda: self._batches.collect(question), accept, repairs)

@@ -1,7 +1,8 @@
 """One call in flight: its share of the endpoint's concurrency, and its deadline.
 
-The share is given back while the call sleeps between attempts. The deadline's clock stops while the call waits for a
-limit, since the model is not the cause of that delay.
+The share is given back while the call sleeps between attempts. Where a cassette keeps the reply, it is held until that
+is written, so that a process that is killed loses no more replies than calls may run. The deadline's clock stops while
+the call waits for a limit, since the model is not the cause of that delay.
 """
 
 import asyncio

@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,12 +81,14 @@ class Cassette:
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
+        settled: Callable[[], object] = lambda: None,
     ) -> Reply:
         """The stored reply to the question, else that of `ask`; concurrent equal questions are asked once.
 
         `accept` says whether a reply could be used; one that could not is returned, and not kept. None = all could.
         `repairs`: the unusable replies that the question sends back, with their questions, oldest first; they are kept
-        together with a reply that could be used. Raises what `ask` raises, `CassetteError`, and when replaying
+        together with a reply that could be used. `settled` is called, in this event loop, once the reply of `ask` is
+        written, or is not to be. Raises what `ask` raises, `CassetteError`, and when replaying
         `CassetteMissError`.
         """
         thread, key = self._current_thread(), question.key
@@ -99,7 +102,7 @@ class Cassette:
                 self.replayed += 1
                 return replace(mine.result(), cached=True)
         try:
-            reply = await self._answer(thread, question, ask, accept, repairs)
+            reply = await self._answer(thread, question, ask, accept, repairs, settled)
             mine.set_result(reply)
             return reply
         except Exception as error:
@@ -123,6 +126,7 @@ class Cassette:
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None,
         repairs: Sequence[tuple[Question, Reply]],
+        settled: Callable[[], object],
     ) -> Reply:
         key, may_hold_claim = question.key, self.mode == "cache"
         try:
@@ -138,15 +142,19 @@ class Cassette:
                 self.misses, self.replayed = self.misses - 1, self.replayed + 1
                 return reply
             reply = replace(await ask(), key=key)
-            if accept is not None and not accept(reply):
-                return reply
-            keeping = thread.keep(_entries(question, reply, repairs))
+            with ExitStack() as unwritten:
+                unwritten.callback(settled)
+                if accept is not None and not accept(reply):
+                    return reply
+                keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
+                until_written = unwritten.pop_all()
+                keeping.add_done_callback(lambda _: until_written.close())
             if thread.commits_in_order:
                 may_hold_claim = False
                 keeping.add_done_callback(partial(_release_if_lost, thread, key))
                 return reply
             try:
-                on_file = await asyncio.shield(asyncio.wrap_future(keeping))
+                on_file = await asyncio.shield(keeping)
             except CassetteError as error:  # for example a full disk: the reply is paid for, so it is used
                 _warn_of_loss(error)
                 return reply
@@ -249,7 +257,7 @@ class Cassette:
         self._thread = None
 
 
-def _release_if_lost(thread: StorageThread, key: str, keeping: "Future[list[StoredReply]]") -> None:
+def _release_if_lost(thread: StorageThread, key: str, keeping: "asyncio.Future[list[StoredReply]]") -> None:
     if not keeping.cancelled() and isinstance(error := keeping.exception(), CassetteError):
         _warn_of_loss(error)
         thread.release(key)

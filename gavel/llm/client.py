@@ -16,7 +16,7 @@ wrong key, a prompt too long) are raised at once; after one that every request w
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,11 +53,7 @@ from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_mo
 from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.response import read_response
-from gavel.llm.retry import (
-    may_be_the_format,
-    may_pass,
-    pause,
-)
+from gavel.llm.retry import may_be_the_format, may_pass, pause
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
 
 
@@ -143,10 +139,10 @@ class Client:
         """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_proven(messages, schema, prefix)
-        question = Question(self.name, self.params, schema, messages)
-        ask = partial(self._ask_proven, messages, schema, prefix)
+        question, until_written = Question(self.name, self.params, schema, messages), ExitStack()
+        ask = partial(self._ask_proven, messages, schema, prefix, until_written)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
-        reply = await self.cassette.answer(question, ask, accept, earlier)
+        reply = await self.cassette.answer(question, ask, accept, earlier, until_written.close)
         return self._answering_all_of(messages, reply)
 
     async def probe(self) -> Probe:
@@ -186,9 +182,11 @@ class Client:
     def _asks_now(self) -> bool:
         return self.cassette is None or self.cassette.asks_now
 
-    async def _ask_proven(self, messages: list[Message], schema: Schema, prefix: CachedPrefix) -> Reply:
+    async def _ask_proven(
+        self, messages: list[Message], schema: Schema, prefix: CachedPrefix, until_written: ExitStack | None = None
+    ) -> Reply:
         await self.gate.passed(self._prove)
-        return await self._ask_with_transport_retries(messages, schema, prefix)
+        return await self._ask_with_transport_retries(messages, schema, prefix, until_written)
 
     async def _prove(self) -> None:
         try:
@@ -200,8 +198,13 @@ class Client:
             raise
 
     async def _ask_with_transport_retries(
-        self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX
+        self,
+        messages: list[Message],
+        schema: Schema,
+        prefix: CachedPrefix = NO_PREFIX,
+        until_written: ExitStack | None = None,
     ) -> Reply:
+        """The reply; with it, its share of the concurrency passes to `until_written`."""
         call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix)
         retrying = AsyncRetrying(
             retry=retry_if_exception(may_pass),
@@ -212,24 +215,26 @@ class Client:
             reraise=True,
         )
         await call.acquire()
-        try:
-            async with call.deadline:
-                call.start_deadline()
-                reply: Reply = await retrying(self._attempt, call, messages, schema)
+        with ExitStack() as share:
+            share.callback(call.release)
+            try:
+                async with call.deadline:
+                    call.start_deadline()
+                    reply: Reply = await retrying(self._attempt, call, messages, schema)
+            except LlmError as error:
+                self._fail(call, error)
+                raise
+            except Exception as error:  # foreign code: whatever it raises, the call failed
+                if call.deadline.expired():
+                    failure = LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.")
+                else:
+                    failure = as_llm_error(error, self.name, self.limits.timeout)
+                self._fail(call, failure)
+                raise failure from error
             self.breaker.close()
+            if until_written is not None:
+                until_written.enter_context(share.pop_all())
             return reply
-        except LlmError as error:
-            self._fail(call, error)
-            raise
-        except Exception as error:  # foreign code: whatever it raises, the call failed
-            if call.deadline.expired():
-                failure = LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.")
-            else:
-                failure = as_llm_error(error, self.name, self.limits.timeout)
-            self._fail(call, failure)
-            raise failure from error
-        finally:
-            call.release()
 
     def _fail(self, call: Call, error: LlmError) -> None:
         """Notes what a call ends with."""

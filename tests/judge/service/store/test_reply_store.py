@@ -124,6 +124,20 @@ async def test_a_reply_that_is_not_kept_is_used_and_its_question_is_free(
     database.close()
 
 
+async def test_a_reply_is_settled_once_it_is_on_file(cassette: Cassette, database: Database):
+    settled = asyncio.get_running_loop().create_future()
+
+    async def ask() -> Reply:
+        return Reply("yes")
+
+    def kept() -> None:
+        settled.set_result(database.read_now(lambda c: Replies(c).replies(question("why").key)))
+
+    await cassette.answer(question("why"), ask, settled=kept)
+    async with asyncio.timeout(HANG_SECONDS):
+        assert [each.reply.text for each in await settled] == ["yes"]
+
+
 async def stored(database: Database, key: str) -> list[tuple[str, str]]:
     found = await database.write(lambda c: Replies(c).replies(key))
     return [(one.reply.text, one.repaired_by) for one in found]
