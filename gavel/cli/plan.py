@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, given, with_options
-from gavel.cli.run_file import Where, merged, validated
-from gavel.cli.run_options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS
+from gavel.cli.model_options import Flag, with_options
+from gavel.cli.run_options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assignments, run_config
 from gavel.extras import need_extra
 from gavel.llm.counted import counted
 from gavel.trainer.run_config import RunConfig
@@ -30,6 +29,7 @@ FLAGS = [
     Flag("backend.processes", "--nproc"),
     Flag("backend.shard_base", "--shard-base"),
 ]
+_MODEL = Flag("model.base_model", "MODEL")
 _GIB = 2**30
 _USUAL_GPU = 80.0
 
@@ -43,6 +43,7 @@ def plan(
         float | None,
         typer.Option("--gpu", min=0, help="GiB of the GPU; 0: this machine's CPU. Default: the GPU here, else 80."),
     ] = None,
+    assignments: Assignments = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, in bytes.")] = False,
 ) -> None:
     """Show what a model needs of memory and what to set, before anything is loaded.
@@ -50,9 +51,7 @@ def plan(
     Only the model's config is read. The options are those of `gavel train`. The exit status is 1 when it does not fit.
     """
     need_extra("train", "gavel plan")
-    where: Where = {tuple(flag.path.split(".")): flag.name for flag in FLAGS}
-    tables = merged({"scenario": "", "model": {"base_model": model}}, given(values, RunConfig, FLAGS))
-    run = validated(RunConfig, tables, where)
+    run = run_config("", {**values, _MODEL.key: model}, assignments, flags=[_MODEL, *FLAGS])
     from gavel.trainer.memory_plan import make_plan
 
     console = Console(stderr=True)
@@ -121,7 +120,9 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
             f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.",
         )
         return
-    _say(console, "It does not fit. What helps:")
+    from gavel.trainer.memory_remedies import size
+
+    _say(console, f"It does not fit: {size(plan.missing)} missing. What helps:")
     for remedy in plan.remedies:
         _say(console, f"  {remedy}")
 

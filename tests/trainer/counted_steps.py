@@ -5,14 +5,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from gavel.trainer import memory_plan
+from gavel.trainer import memory_needs
 from gavel.trainer.learner.step_bytes import PassBytes
 from gavel.trainer.memory.planned_policy import PlannedPolicy
 
 
 @contextmanager
 def counted_once() -> Iterator[None]:
-    count, counted = memory_plan.learner_bytes, {}
+    count, counted = memory_needs.learner_bytes, {}
 
     def once(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
         key = repr(policy.model), policy.dtype, policy.base_bytes, policy.max_context, device, checkpointing
@@ -21,5 +21,5 @@ def counted_once() -> Iterator[None]:
         return counted[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_plan, "learner_bytes", once)
+        patch.setattr(memory_needs, "learner_bytes", once)
         yield

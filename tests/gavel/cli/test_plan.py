@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from gavel.cli.app import app
 from gavel.trainer.embedded import EMBEDDED_PATH
+from gavel.trainer.memory_remedies import size
 from tests.trainer.counted_steps import counted_once
 
 pytestmark = pytest.mark.slow
@@ -42,8 +43,44 @@ def test_json_has_every_figure_in_bytes_and_nothing_else_is_printed():
 def test_what_does_not_fit_says_so_by_its_status_and_names_options():
     told = gavel(*SMALL, "--gpu", "0.001")
     assert told.exit_code == 1
-    assert "It does not fit. What helps:" in told.output
-    assert "--" in told.output.split("What helps:")[1]
+    assert "MiB missing. What helps:" in told.output
+    helps = told.output.split("What helps:")[1]
+    assert "  --quantization 4bit: saves" in helps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "together"),
+    [
+        (["--gpu", "0.03", "--max-context", "4096"], ["--max-context", "--lora-rank"], False),
+        (["--gpu", "0.02", "--lora-rank", "128"], ["--max-context", "--lora-rank"], True),
+        (["--gpu", "0.03", "--lora-rank", "256", "--max-context", "512"], ["--lora-rank"], False),
+        (["--gpu", "0.05", "--lora-rank", "256", "--max-staleness", "2"], ["--max-staleness", "--lora-rank"], True),
+        (
+            ["--gpu", "0.02", "--no-gradient-checkpointing", "--micro-batch-tokens", "16384"],
+            ["--gradient-checkpointing", "--micro-batch-tokens"],
+            True,
+        ),
+        (["--gpu", "0.03", "--engine", "vllm"], ["backend.engine.sleep", "--engine transformers"], False),
+        (["--gpu", "0.008", "--shard-base", "--nproc", "2", "--engine", "http://x"], ["--nproc", "--lora-rank"], False),
+    ],
+)
+def test_every_remedy_has_the_effect_that_is_told_of_it(arguments, named, together):
+    """Each is typed beside the other options, as it is printed."""
+    plan = ["plan", "embedded/returns-desk", "--json", *arguments]
+    before = json.loads(gavel(*plan).stdout)
+    remedies = [remedy.split(": ", 1) for remedy in before["remedies"] if remedy.startswith("--")]
+    assert all(any(name in option for option, _ in remedies) for name in named)
+    assert together == any("together" in effect for _, effect in remedies)
+    for option, effect in remedies:
+        after = json.loads(gavel(*plan, *option.split()).stdout)
+        saved = size(before["missing"] - after["missing"])
+        assert ("it fits" in effect) if after["fits"] else effect.startswith(f"saves {saved} of the "), option
+        assert after["missing"] < before["missing"]
+
+
+def test_a_setting_without_an_option_of_its_own_is_planned_too():
+    plan = ["plan", "embedded/returns-desk", "--gpu", "8", "--json"]
+    assert json.loads(gavel(*plan, "--set", "backend.slots=3").stdout)["conversations"] == 3
 
 
 def test_gpu_0_plans_for_this_machine():

@@ -1,0 +1,187 @@
+"""The bytes that a run needs on a device, by its model's config and its settings.
+
+    needs = MemoryNeeds("Qwen/Qwen3-8B", Device("cuda", 80 * GIB))
+    needs.of(run).missing       # 0: it fits
+
+Base, adapter and caches are counted on the meta device, and the learner's passes by running them there: see
+`learner_bytes`. What settings share is counted once. Of a device's memory `MARGIN` is left for what is not a tensor
+(the CUDA context, fragments).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from gavel.trainer.config import VllmSettings
+from gavel.trainer.engines.kv_cache import SHARE_OF_MEMORY, shared_context, slot_bytes
+from gavel.trainer.learner.step_bytes import MARGIN, PassBytes, checkpoints_by_default, fitting_tokens
+from gavel.trainer.memory.learner_bytes import learner_bytes
+from gavel.trainer.memory.meta_run import as_on
+from gavel.trainer.memory.planned_policy import PlannedPolicy
+from gavel.trainer.policy.adapted_weight import adapted_weights
+from gavel.trainer.policy.families import why_unbatched
+from gavel.trainer.policy.loading import dtype_of, text_decoder
+from gavel.trainer.policy.policy import load_config
+from gavel.trainer.run_config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device to plan for."""
+
+    kind: Literal["cpu", "cuda"]
+    total: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """What samples the rollouts."""
+
+    name: str
+    held: int
+    """Bytes. Of the embedded engine: its caches and merged weights, its base is the learner's; of vLLM its share."""
+    conversation: int
+    """Bytes of a conversation's cache."""
+    conversations: int
+    """Sampled at once."""
+    missing: int = 0
+    """Bytes that vLLM's share lacks for the base and one conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Of one run. In bytes unless a name says otherwise."""
+
+    base: int
+    adapter: int
+    context: int
+    """Tokens of a conversation."""
+    sampler: Sampler
+    checkpointing: bool
+    """What the run would use."""
+    left: int
+    """For the learner's passes."""
+    micro_batch_tokens: int
+    longest: int
+    """Tokens of the largest pass: a longer sequence is a micro-batch of its own."""
+    needed: int
+    """Everything at once."""
+    missing: int
+    """What the device lacks; 0: it fits."""
+
+
+class MemoryNeeds:
+    """What runs of one base model need on one device."""
+
+    def __init__(self, base_model: str, device: Device) -> None:
+        """Raises `BaseModelError` for a model whose config cannot be read or that cannot be trained."""
+        self.config = load_config(base_model)
+        self.device = device
+        self._policies: dict[str, PlannedPolicy] = {}
+        self._passes: dict[tuple[str, bool], PassBytes] = {}
+        self._caches: dict[str, tuple[int, int]] = {}
+
+    def policy(self, run: RunConfig) -> PlannedPolicy:
+        """The model of the run, without weights. Raises `BaseModelError` for a model that cannot be trained."""
+        key = run.model.lora.model_dump_json() + run.model.policy.model_dump_json()
+        if key not in self._policies:
+            settings = run.model.policy
+            self._policies[key] = PlannedPolicy(
+                self.config,
+                run.model.lora,
+                dtype_of(settings, self.device.kind),
+                quantized=settings.quantization is not None,
+            )
+        return self._policies[key]
+
+    def passes(self, run: RunConfig, *, checkpointing: bool) -> PassBytes:
+        """A step of the learner, beside base and adapter."""
+        key = run.model.lora.model_dump_json() + run.model.policy.model_dump_json(), checkpointing
+        if key not in self._passes:
+            self._passes[key] = learner_bytes(self.policy(run), device=self.device.kind, checkpointing=checkpointing)
+        return self._passes[key]
+
+    def of(self, run: RunConfig) -> Needs:
+        policy, backend, train = self.policy(run), run.backend, run.train
+        usable = round(self.device.total * (1 - MARGIN))
+        base, adapter = policy.base_bytes, sum(parameter.nbytes for parameter in policy.parameters())
+        if backend.shard_base:  # of a layer every process holds its part, and the layer while it is computed
+            base += max(policy.layer_bytes) - sum(policy.layer_bytes) * (backend.processes - 1) // backend.processes
+        on = train.gradient_checkpointing
+        if on is None:
+            on = checkpoints_by_default(self.device.kind)
+        checkpointing = on is not False
+        context = self._context(run, usable - base - adapter)
+        sampler = self._sampler(run, context, usable - base - adapter)
+        left = usable - base - adapter - sampler.held
+        passes = self.passes(run, checkpointing=checkpointing)
+        tokens = train.micro_batch_tokens or fitting_tokens(passes, left / (1 - MARGIN), self.device.kind)
+        longest = max(tokens, context)
+        needed = base + adapter + sampler.held + passes.of(longest)
+        return Needs(
+            base=base,
+            adapter=adapter,
+            context=context,
+            sampler=sampler,
+            checkpointing=checkpointing,
+            left=left,
+            micro_batch_tokens=tokens,
+            longest=longest,
+            needed=needed,
+            missing=max(0, needed - usable) + sampler.missing,
+        )
+
+    def _conversation(self, run: RunConfig, tokens: int) -> int:
+        """Bytes of the cache of a conversation: of its first token, and as many again for each further one."""
+        key = run.model.policy.model_dump_json()
+        if key not in self._caches:
+            policy = self.policy(run)
+            with as_on(self.device.kind), policy.model.disable_adapter():
+                one, two = (slot_bytes(_Plain(policy), count) for count in (1, 2))
+            self._caches[key] = one, two - one
+        first, further = self._caches[key]
+        return first + further * (tokens - 1)
+
+    def _context(self, run: RunConfig, free: int) -> int:
+        """By the rules of the backend: the model's own, bounded by memory, where none is asked for."""
+        most, asked = self.policy(run).max_context, run.backend.max_context
+        if asked is not None or run.backend.engine != "transformers":
+            return min(asked or most, most)
+        share = max(0, round(free * SHARE_OF_MEMORY[self.device.kind]))
+        return shared_context(share, most, run.backend.slots, self._conversation(run, most), self.device.kind)
+
+    def _sampler(self, run: RunConfig, context: int, free: int) -> Sampler:
+        """By the rules of the engines: the embedded one's cache grows into a share of what is free, vLLM has a
+        share of all."""
+        policy, kind, conversation = self.policy(run), self.device.kind, self._conversation(run, context)
+        engine = run.backend.engine
+        if engine != "transformers":
+            vllm = engine if isinstance(engine, VllmSettings) else VllmSettings()
+            elsewhere = bool(vllm.addresses) or vllm.sleep or kind == "cpu"
+            if elsewhere:
+                return Sampler("vLLM", 0, conversation, run.backend.slots)
+            share = round(self.device.total * vllm.gpu_memory_utilization)
+            fitting = max(0, share - policy.base_bytes) // conversation
+            missing = max(0, policy.base_bytes + conversation - share)
+            return Sampler("vLLM", share, conversation, min(run.backend.slots, fitting), missing)
+        versions = run.loop.max_staleness + 1 + run.backend.earlier_policies
+        if policy.dtype == torch.float32 and run.model.policy.quantization is None:
+            adapters = versions * sum(each.weight.nbytes for each in adapted_weights(policy.model.get_base_model()))
+        else:
+            adapters = sum(parameter.nbytes for parameter in policy.parameters()) * versions
+        slots = max(1, min(run.backend.slots, round((free - adapters) * SHARE_OF_MEMORY[kind]) // conversation))
+        alone = ", one conversation at a time" if why_unbatched(self.config, context) else ""
+        return Sampler(f"embedded{alone}", adapters + slots * conversation, conversation, slots)
+
+
+class _Plain:
+    """What `slot_bytes` asks of a model."""
+
+    def __init__(self, policy: PlannedPolicy) -> None:
+        self.device = torch.device("meta")
+        self._policy = policy
+
+    def get_decoder(self) -> Any:
+        return text_decoder(self._policy.model.get_base_model())
