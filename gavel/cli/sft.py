@@ -55,6 +55,8 @@ def sft(
     if not chosen.trajectories:
         raise nothing_chosen(chosen, config.choose.above)
     typer.echo(f"Imitates {account(chosen)}.")
+    if chosen.alike:
+        typer.echo(without_best(chosen, config.choose.best), err=True)
     if dry_run:
         return
     need_extra("train", "gavel sft")
@@ -74,6 +76,16 @@ def account(chosen: BestMembers) -> str:
     told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
     whole = f"{len(chosen.trajectories):,} of {counted(chosen.scored + chosen.unscored, 'trajectory')}"
     return f"{whole} ({told})" if told else whole
+
+
+def without_best(chosen: BestMembers, best: int) -> str:
+    """What is imitated of groups whose members have the same score, and what can be done."""
+    imitated = "the first in the file is" if best == 1 else f"the first {best} in the file are"
+    return (
+        f"{chosen.alike:,} of {counted(chosen.groups, 'group')} had no best member, because all scores of a group "
+        f"are alike: {imitated} imitated. A judge that tells members apart (gavel score FILE --judge …) or "
+        "a threshold (--above) chooses better."
+    )
 
 
 def nothing_chosen(chosen: BestMembers, above: float | None) -> NothingChosenError:

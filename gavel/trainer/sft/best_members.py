@@ -26,12 +26,17 @@ class BestMembers:
     too_low: int = 0
     """Among their group's best, but not above the threshold."""
     not_best: int = 0
+    groups: int = 0
+    """Of which at least one member was chosen."""
+    alike: int = 0
+    """Of these, the groups without a best member: all scores are the same, and only the first members were chosen."""
 
 
 def best_members(groups: Iterable[TrajectoryGroup], best: int = 1, above: float | None = None) -> BestMembers:
     """The `best` members of each group by score, if their score is greater than `above`.
 
-    Of members with equal scores the earlier one comes first. A member without a finite score is never chosen.
+    Of members with equal scores the earlier one comes first; groups that are left without a best one are counted. A
+    member without a finite score is never chosen.
     """
     chosen = BestMembers()
     for group in groups:
@@ -44,9 +49,10 @@ def best_members(groups: Iterable[TrajectoryGroup], best: int = 1, above: float 
         chosen.unscored += len(group) - len(scored)
         ranked = sorted(scored, key=lambda pair: -pair[0])
         chosen.not_best += len(ranked[best:])
-        for score, member in ranked[:best]:
-            if above is None or score > above:
-                chosen.trajectories.append(member)
-            else:
-                chosen.too_low += 1
+        taken = [member for score, member in ranked[:best] if above is None or score > above]
+        chosen.trajectories += taken
+        chosen.too_low += len(ranked[:best]) - len(taken)
+        if taken:
+            chosen.groups += 1
+            chosen.alike += len(ranked) > best and ranked[0][0] == ranked[-1][0]
     return chosen

@@ -57,6 +57,26 @@ def test_a_dry_run_says_what_would_be_imitated_and_trains_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("rewards", "options", "told"),
+    [
+        (
+            [0.5, 0.5],
+            [],
+            "3 of 3 groups had no best member, because all scores of a group are alike: the first in the",
+        ),
+        ([0.5] * 3, ["--best", "2"], "alike: the first 2 in the file are imitated. A judge that tells members apart"),
+        ([0.5, 0.5], ["--best", "2"], ""),
+        ([0.5, 0.5, 0.25], [], ""),
+        ([0.5], [], ""),
+    ],
+)
+def test_groups_whose_scores_are_alike_are_told_once(judged: Path, rewards, options: list[str], told: str) -> None:
+    output = RUNNER.invoke(app, [str(write(judged, rewards)), "--dry-run", *options]).output
+    assert output.count("had no best member") == bool(told)
+    assert told in output
+
+
 def test_several_files_are_read_as_one(judged: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", [0.25])
     assert "Imitates 6 of 15" in RUNNER.invoke(app, [str(judged), str(other), "--dry-run"]).output

@@ -59,3 +59,21 @@ def test_a_failed_attempt_is_not_imitated_whatever_its_score() -> None:
 def test_a_score_has_to_be_above_the_threshold(above: float | None, count: int) -> None:
     chosen = best_members([group(0.5, 0.1)], above=above)
     assert (len(chosen.trajectories), chosen.too_low, chosen.not_best) == (count, 1 - count, 1)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "best", "above", "groups", "alike"),
+    [
+        ([[0.5, 0.5], [0.5, 0.5, None]], 1, None, 2, 2),
+        ([[0.5, 0.5], [0.5, 0.4]], 1, None, 2, 1),
+        ([[0.5, 0.5, 0.4]], 1, None, 1, 0),
+        ([[0.5, 0.5], [0.5, 0.5, 0.5]], 2, None, 2, 1),
+        ([[0.5], [0.5, None], [None, None]], 1, None, 2, 0),
+        ([[0.5, 0.5], [0.9, 0.9]], 1, 0.7, 1, 1),
+    ],
+)
+def test_groups_without_a_best_member_are_counted_where_one_had_to_be_chosen(
+    rewards: list[list[float | None]], best: int, above: float | None, groups: int, alike: int
+) -> None:
+    chosen = best_members([group(*row) for row in rewards], best, above)
+    assert (chosen.groups, chosen.alike) == (groups, alike)
