@@ -74,6 +74,7 @@ def gavel(environment: dict[str, str], directory: Path, *arguments: str) -> tupl
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

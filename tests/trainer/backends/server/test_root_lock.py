@@ -41,7 +41,7 @@ def test_a_place_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_commands_on_the_same_runs(tmp_path: Path) -> None:
     server = BackendServer(tmp_path / "runs", tmp_path / "log")
     server.start()
