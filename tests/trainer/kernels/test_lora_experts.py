@@ -106,3 +106,25 @@ def test_weights_are_named_as_in_the_plain_model():
         assert each.delta().shape == each.weight.shape
         factors = each.factors()
         torch.testing.assert_close(factors.b @ factors.a * factors.scale, each.delta())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", FORMS)
+def test_on_a_gpu_in_bfloat16_values_and_gradients_are_pefts_within_its_rounding(name):
+    model = adapted(name, 5).cuda()
+    own = experts_of(model)
+    other = copy.deepcopy(own)
+    other.get_base_layer().config = copy.deepcopy(other.get_base_layer().config)
+    other.get_base_layer().config._experts_implementation = "eager"
+    compute_experts(model)
+    own.get_base_layer().bfloat16()  # the factors stay in float32
+    x, chosen, shares = (each.cuda() for each in routed(64, 32, 4))
+    found, expected = own(x.bfloat16(), chosen, shares.bfloat16()), other(x, chosen, shares)
+    assert (found.float() - expected).abs().max() < 0.05 * expected.abs().max()
+    gradients = [
+        torch.autograd.grad(y.float().square().sum(), [p for p in layer.parameters() if p.requires_grad])
+        for layer, y in ((own, found), (other, expected))
+    ]
+    for mine, theirs in zip(*gradients, strict=True):
+        assert (mine - theirs).norm() < 0.1 * theirs.norm()
