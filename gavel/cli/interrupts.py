@@ -28,10 +28,12 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
         _stop_at_second_interrupt()
         return await work
 
-    before = signal.getsignal(signal.SIGINT)
+    before, main = signal.getsignal(signal.SIGINT), until_interrupted()
     try:
-        return asyncio.run(until_interrupted())
+        return asyncio.run(main)
     finally:
+        for begun_or_not in (main, work):  # Python warns of a coroutine that a Ctrl-C kept from beginning
+            begun_or_not.close()
         if signal.getsignal(signal.SIGINT) is not _stop and _in_main_thread():
             signal.signal(signal.SIGINT, before)
 

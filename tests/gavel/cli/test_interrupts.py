@@ -88,3 +88,37 @@ def test_a_second_while_threads_end_prints_no_traceback() -> None:
     status, _, err = interrupted(2, thread=HANG_SECONDS, ending=0.0, gap=0.5)
     assert status == 130
     assert "Traceback" not in err
+
+
+EARLY = """
+import asyncio, os, signal, sys
+import typer
+from gavel.cli.interrupts import RESUME, run_to_end
+
+def interrupted(*given, **named):
+    setattr(place, sys.argv[1], before)
+    signal.raise_signal(signal.SIGINT)
+    return before(*given, **named)
+
+place = asyncio.events if sys.argv[1] == "new_event_loop" else asyncio.BaseEventLoop
+before = getattr(place, sys.argv[1])
+setattr(place, sys.argv[1], interrupted)
+
+async def step():
+    print("begun", flush=True)
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(lambda: run_to_end(step(), RESUME))
+app([])
+"""
+
+
+@pytest.mark.parametrize("moment", ["new_event_loop", "run_until_complete"])
+def test_one_before_the_work_has_begun_is_told_as_any_other(moment: str) -> None:
+    """Before there is a loop, and once there is one that has not come to the work."""
+    command = [sys.executable, "-c", EARLY, moment]
+    ended = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(TREE)}, capture_output=True, text=True, timeout=HANG_SECONDS
+    )
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "Stopped. Finished steps are saved; the same command goes on from there.\n"
