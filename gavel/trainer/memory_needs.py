@@ -21,7 +21,7 @@ from gavel.trainer.memory.meta_run import as_on
 from gavel.trainer.memory.planned_policy import PlannedPolicy
 from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.families import why_unbatched
-from gavel.trainer.policy.loading import dtype_of, text_decoder
+from gavel.trainer.policy.loading import check_settings, dtype_of, text_decoder
 from gavel.trainer.policy.policy import load_config
 from gavel.trainer.run_config import RunConfig
 
@@ -88,6 +88,7 @@ class MemoryNeeds:
         key = run.model.lora.model_dump_json() + run.model.policy.model_dump_json()
         if key not in self._policies:
             settings = run.model.policy
+            check_settings(settings, run.model.lora, sharded=False)
             self._policies[key] = PlannedPolicy(
                 self.config,
                 run.model.lora,

@@ -21,8 +21,6 @@ from gavel.trainer.run_config import RunConfig, engine_table
 
 _STEP = 256
 """Tokens between two values of an option."""
-_LEAST_CONTEXT = 1024
-"""The shortest that is advised for a longer one."""
 _LEAST_RANK = 8
 _PROCESSES = 2, 4, 8
 _SHARES = tuple(step / 20 for step in range(1, 20))
@@ -138,8 +136,7 @@ def _micro_batch(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
 
 
 def _context(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    most = needs.of(run).context
-    return _tokens("--max-context", "backend.max_context", most, _LEAST_CONTEXT if most > _LEAST_CONTEXT else _STEP)
+    return _tokens("--max-context", "backend.max_context", needs.of(run).context, _STEP)
 
 
 def _tokens(name: str, path: str, most: int, least: int) -> list[Option]:

@@ -9,6 +9,7 @@ from gavel.trainer.config import TrainConfig, VllmSettings
 from gavel.trainer.device_memory import GIB
 from gavel.trainer.learner.step_bytes import MARGIN
 from gavel.trainer.memory_plan import Device, MemoryPlan, make_plan
+from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.run_config import RunConfig
 from tests.trainer.counted_steps import counted_once
 from tests.trainer.families import FAMILIES
@@ -125,6 +126,11 @@ def test_on_a_cpu_nothing_is_recomputed_and_weights_are_merged(directory):
     found = plan(directory("Qwen3"), GIB, "cpu")
     assert (found.dtype, found.checkpointing) == ("float32", TrainConfig().gradient_checkpointing or False)
     assert found.micro_batch_tokens == 16384
+
+
+def test_what_a_run_refuses_its_plan_refuses(directory):
+    with pytest.raises(BaseModelError, match="no dropout"):
+        plan(directory("Qwen3-MoE"), GIB, model={"lora": {"experts": True, "dropout": 0.1}})
 
 
 def test_experts_that_are_adapted_count(directory):

@@ -22,7 +22,7 @@ from renderers.default import DefaultRenderer
 from renderers.parsers import TOOL_PARSERS
 
 from gavel.trainer.policy.hermes_calls import HermesCalls
-from gavel.trainer.policy.tools_in_words import in_words
+from gavel.trainer.policy.tools_in_words import in_words, speaks_of_tools
 
 _LOG = logging.getLogger(__name__)
 _TOLD = (
@@ -96,8 +96,8 @@ class TemplateRenderer(DefaultRenderer):
         if unread := [name for name in given if name not in read]:
             raise ChatFormatError(f"it does not read {unread[0]}, but {', '.join(sorted(read)) or 'no argument'}")
         super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
-        self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
         self._in_words = self._untold = False
+        self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
         self._tool_parser = self._reading_tool_parser()
         if self._tool_parser is None:
             self._in_words, self._system = True, self._shows_system()
@@ -162,11 +162,11 @@ class TemplateRenderer(DefaultRenderer):
     def _apply(self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
         if tools and self._tool_parser is None:
             raise ChatFormatError("the model's chat template does not render tool calls, not even in words")
-        if tools and self._in_words:
+        if self._in_words and (tools or speaks_of_tools(messages)):
             if self._untold:
                 self._untold = False
                 _LOG.warning(_TOLD, getattr(self._tokenizer, "name_or_path", None) or "the model")
-            messages, tools = in_words(messages, tools, system=self._system), None
+            messages, tools = in_words(messages, tools or (), system=self._system), None
         try:
             return super()._apply(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
         except TEMPLATE_ERRORS as error:

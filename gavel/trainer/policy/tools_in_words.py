@@ -24,40 +24,56 @@ _TEMPLATE = _ENVIRONMENT.from_string(_FILE.read_text(encoding="utf-8").rstrip("\
 def in_words(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, system: bool = True
 ) -> list[dict[str, Any]]:
-    """The messages with `tools` in words. `system`: the format has system turns; without, the user's first turn begins
-    with what they would say."""
-    told = _TEMPLATE.render(tools=[tool if "function" in tool else {"function": tool} for tool in tools])
+    """The messages with `tools` in words; without tools, calls and results alone. `system`: the format has system
+    turns; without, the user says what they would."""
     said = [_plain(message) for message in messages]
-    if said and said[0]["role"] == "system":
-        told = f"{said[0]['content']}\n\n{told}"
-        said = said[1:]
-    found: list[dict[str, Any]] = []
-    for message, given in zip(said, messages[len(messages) - len(said) :], strict=True):
-        if given["role"] == "tool" and found and found[-1].get("results"):
-            found[-1]["content"] += f"\n{message['content']}"
+    if tools:
+        described = [tool if "function" in tool else {"function": tool} for tool in tools]
+        told = _TEMPLATE.render(tools=described)
+        if messages and messages[0]["role"] == "system":
+            said[0]["content"] += f"\n\n{told}"
         else:
-            found.append({**message, "results": given["role"] == "tool"})
-    for message in found:
-        del message["results"]
-    if system:
-        return [{"role": "system", "content": told}, *found]
-    first = next((message for message in found if message["role"] == "user"), None)
-    if first is None:
-        return [{"role": "user", "content": told}, *found]
-    first["content"] = f"{told}\n\n{first['content']}"
+            said.insert(0, {"role": "system", "content": told})
+    joins = ["tool", *([] if system else ["system"])]
+    """Roles that become the user's, whose turn goes on with what the user says then."""
+    found: list[dict[str, Any]] = []
+    before = ""
+    for message in said:
+        role = message["role"]
+        if role in joins:
+            message["role"] = "user"
+        if before in joins and message["role"] == "user":
+            between = "\n" if before == role else "\n\n"
+            found[-1]["content"] += between + message["content"]
+        else:
+            found.append(message)
+        before = role
     return found
+
+
+def speaks_of_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are calls or results among the messages."""
+    return any(message.get("role") == "tool" or message.get("tool_calls") for message in messages)
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message whose calls, or whose result, are text."""
     content = message.get("content") or ""
     if message["role"] == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+        return {"role": "tool", "content": f"<tool_response>\n{content}\n</tool_response>"}
     plain = {name: value for name, value in message.items() if name != "tool_calls"}
-    return plain | {"content": content + "".join(map(_call, message.get("tool_calls") or ()))}
+    return plain | {"content": content + "\n".join(map(_call, message.get("tool_calls") or ()))}
 
 
 def _call(call: Mapping[str, Any]) -> str:
-    name, arguments = call["function"]["name"], call["function"]["arguments"]
-    given = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {given}}}\n</tool_call>'
+    name, given = call["function"]["name"], call["function"]["arguments"]
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return _between_tags(name, given)
+    return _between_tags(name, json.dumps(given, ensure_ascii=False))
+
+
+def _between_tags(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>'

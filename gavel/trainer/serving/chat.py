@@ -38,7 +38,7 @@ from gavel.trainer.serving.errors import BadRequest, UnknownModel
 from gavel.trainer.serving.forced_call import call_opening, call_rest
 from gavel.trainer.serving.streamed_text import StreamedText
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
-from gavel.trainer.serving.turn_ends import after_one_call, any_of, at_strings, without_stop
+from gavel.trainer.serving.turn_ends import after_one_call, any_of, at_strings, without_end, without_stop
 from gavel.trainer.serving.turn_sampling import Ends, Heard, sample_turn
 
 logger = logging.getLogger(__name__)
@@ -294,7 +294,8 @@ class ChatCompletions:
             raise UnknownModel(chat.asked.model, self.names) from error
 
     def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
-        sampled, tools = [*chat.opening, *turn.token_ids], chat.asked.tools is not None
+        sampled = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
+        tools = chat.asked.tools is not None
         reply = reply_message(chat.parsed(turn.token_ids), sampled, self._decode, tools=tools)
         if chat.asked.schema is not None and not reply["content"] and "tool_calls" not in reply:
             reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected

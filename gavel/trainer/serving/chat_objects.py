@@ -20,15 +20,16 @@ from gavel.trainer.serving.unread_calls import Decode, text_with
 
 
 def is_call(call: ParsedToolCall) -> bool:
-    """Whether an agent can be given a tool call: one that can be read, whose name is text, and whose arguments are
-    JSON, which knows no infinite numbers."""
+    """Whether an agent can be given a tool call: one that can be read, whose name is text, and whose arguments are an
+    object of JSON, which knows no infinite numbers."""
     if call.status != ToolCallParseStatus.OK or not isinstance(call.name, str):
         return False
     try:
-        json.dumps(call.arguments, allow_nan=False)
-    except ValueError:
+        given = json.loads(call.arguments) if isinstance(call.arguments, str) else call.arguments
+        json.dumps(given, allow_nan=False)
+    except (ValueError, RecursionError):
         return False
-    return True
+    return isinstance(given, dict)
 
 
 def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Decode, *, tools: bool = True) -> Message:

@@ -1,7 +1,7 @@
 """Where a request ends a turn: at the first of its stop strings, or after one tool call."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from renderers import ParsedResponse
 
@@ -44,6 +44,11 @@ def after_one_call(parse: Callable[[Sequence[int]], ParsedResponse], decode: Cal
         return any(map(is_call, parse(token_ids).tool_calls))
 
     return ends
+
+
+def without_end(token_ids: list[int], stop_ids: Container[int]) -> list[int]:
+    """A turn without the token that ended it."""
+    return token_ids[:-1] if token_ids and token_ids[-1] in stop_ids else token_ids
 
 
 def without_stop(reply: Message, stop: Sequence[str]) -> Message:

@@ -11,7 +11,10 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def text_with(content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode) -> str:
-    """`content` and behind it `calls`, out of the turn `token_ids`, with the space between them that was sampled."""
+    """`content`, behind it `calls`, and what follows the last of them, with the space between them that was sampled.
+
+    `token_ids`: of the turn, without the token that ended it.
+    """
     whole, text, at = decode(token_ids), "", 0
     for part in (content, *(_sampled(call, token_ids, decode) for call in calls)):
         if not part:
@@ -20,7 +23,7 @@ def text_with(content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence
         between = whole[at:start] if start >= 0 else "\n"
         text += (between if not between.strip() else "\n") + part if text else part
         at = start + len(part) if start >= 0 else at
-    return text
+    return text + whole[at:] if at and text else text
 
 
 def _sampled(call: ParsedToolCall, token_ids: Sequence[int], decode: Decode) -> str:

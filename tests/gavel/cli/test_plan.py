@@ -61,7 +61,7 @@ def test_what_does_not_fit_says_so_by_its_status_and_names_options():
             True,
         ),
         (["--gpu", "0.03", "--engine", "vllm"], ["backend.engine.sleep", "--engine transformers"], False),
-        (["--gpu", "0.008", "--shard-base", "--nproc", "2", "--engine", "http://x"], ["--nproc", "--lora-rank"], False),
+        (["--gpu", "0.008", "--shard-base", "--nproc", "2", "--engine", "http://x"], ["--nproc", "--lora-rank"], True),
     ],
 )
 def test_every_remedy_has_the_effect_that_is_told_of_it(arguments, named, together):

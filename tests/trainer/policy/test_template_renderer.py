@@ -177,6 +177,8 @@ def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_wo
     opening = found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
     (call,) = found.parse_response([*turn, found.get_stop_token_ids()[0]], prompt_ids=opening).tool_calls
     assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
+    without = found._tokenizer.decode(found.render_ids(conversation))
+    assert (without.count("seventeen"), without.count("17\n</tool_response>")) == (1, 2)
     tokenizer.chat_template = template
     plain = tokenizer.apply_chat_template([USER], return_dict=False, add_generation_prompt=True)
     assert found.render_ids([USER], tools=[], add_generation_prompt=True) == list(plain)

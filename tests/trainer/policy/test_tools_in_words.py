@@ -21,8 +21,32 @@ def test_calls_and_results_are_text_and_tools_stand_in_the_first_turn() -> None:
     assert asked == CALLED[0]
     assert called["content"] == '<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call>'
     assert "tool_calls" not in called
+    assert in_words([*CALLED, RESULT], [])[0] == CALLED[0], "without tools nothing is told of them"
     results = "<tool_response>\n17\n</tool_response>\n<tool_response>\n\n</tool_response>"
     assert answered == {"role": "user", "content": results}
+
+
+def test_calls_are_written_as_a_policy_writes_them() -> None:
+    calls = [
+        {"function": {"name": "f", "arguments": json.dumps({"x": "ö"})}},
+        {"function": {"name": "g", "arguments": {"y": 1}}},
+        {"function": {"name": "h", "arguments": "no json"}},
+    ]
+    (called,) = in_words([{"role": "assistant", "content": "Well. ", "tool_calls": calls}], [])
+    assert called["content"] == (
+        'Well. <tool_call>\n{"name": "f", "arguments": {"x": "ö"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "g", "arguments": {"y": 1}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "h", "arguments": no json}\n</tool_call>'
+    )
+
+
+def test_turns_alternate_where_they_did() -> None:
+    later, thanks = {"role": "system", "content": "Now in French."}, {"role": "user", "content": "Thanks."}
+    conversation = [*CALLED, RESULT, thanks, {"role": "assistant", "content": "Bye."}, later, thanks]
+    found = in_words(conversation, TOOLS, system=False)
+    assert [each["role"] for each in found] == ["user", "assistant"] * 2 + ["user"]
+    assert found[2]["content"] == "<tool_response>\n17\n</tool_response>\n\nThanks."
+    assert found[4]["content"] == "Now in French.\n\nThanks."
 
 
 def test_without_system_turns_the_user_begins_with_them() -> None:

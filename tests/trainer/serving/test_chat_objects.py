@@ -28,7 +28,11 @@ def test_the_bytes_of_a_part_of_a_character_are_null_rather_than_wrong(token: in
     ("name", "arguments", "readable"),
     [
         ("refund", {"order_id": "1"}, True),
-        ("refund", [], True),
+        ("refund", '{"order_id": "1"}', True),
+        ("refund", [], False),
+        ("refund", None, False),
+        ("refund", "1002", False),
+        ("refund", "order 1", False),
         ("refund", {"order_id": "\ud800"}, True),
         (5, {}, False),
         (["refund"], {}, False),

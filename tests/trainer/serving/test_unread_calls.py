@@ -23,6 +23,8 @@ SAID = [
     "I am sorry.\n\n<tool_call>\nrefund</tool_call>",
     "<tool_call>",
     '<tool_call>{"arguments": {}}</tool_call>\n<tool_call>[]</tool_call>',
+    f"{OPENED}</tool_call> Monday",
+    f"Well. {OPENED}</tool_call>  \n I am",
 ]
 TEXT = st.text("ab \n<{é", max_size=6)
 
@@ -31,8 +33,8 @@ def decode(token_ids: Any) -> str:
     return "".join(map(chr, token_ids))
 
 
-@given(TEXT, st.lists(st.tuples(st.sampled_from(["", "\n", " "]), TEXT), max_size=3), st.booleans())
-def test_the_text_is_what_was_sampled(content: str, calls: list[tuple[str, str]], spans: bool) -> None:
+@given(TEXT, st.lists(st.tuples(st.sampled_from(["", "\n", " "]), TEXT), max_size=3), TEXT, st.booleans())
+def test_the_text_is_what_was_sampled(content: str, calls: list[tuple[str, str]], after: str, spans: bool) -> None:
     whole, found = content, []
     for between, raw in calls:
         block = f"[{raw}]"
@@ -40,6 +42,7 @@ def test_the_text_is_what_was_sampled(content: str, calls: list[tuple[str, str]]
         span = (len(whole), len(whole) + len(block)) if spans else None
         whole += block
         found.append(ParsedToolCall(raw=raw if spans else block, token_span=span))
+    whole += after if calls else ""
     assert text_with(content, found, [*map(ord, whole)], decode) in (whole, whole.lstrip("\n "))
 
 
@@ -57,7 +60,7 @@ def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, for
     prompt = found.render_ids(ASKED, tools=TOOLS, add_generation_prompt=True)
     sampled = [*policy.tokenizer.encode(said), found.get_stop_token_ids()[0]]
     parsed = found.parse_response(sampled, prompt_ids=prompt)
-    reply = reply_message(parsed, sampled, policy.decode)
+    reply = reply_message(parsed, sampled[:-1], policy.decode)
     assert reply == {"role": "assistant", "content": said}
     turns = TurnCache(found, policy.decode)
     turns.sampled(ASKED, TOOLS, reply, prompt, sampled)
