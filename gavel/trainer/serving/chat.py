@@ -265,8 +265,7 @@ class ChatCompletions:
         return [task.result() for task in sampling]
 
     async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> "tuple[_Chat, Sampled]":
-        """A turn, and what was asked for it; one that must call a tool and does not is sampled again, behind a call's
-        opening."""
+        """A turn, and what was asked for it; one that must call a tool and does not is sampled again, opening it."""
         asked = replace(chat.asked, sample_id=secrets.token_hex(8))
         chat = replace(chat, asked=asked, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
         if not chat.asked.must_call:
@@ -294,9 +293,8 @@ class ChatCompletions:
             raise UnknownModel(chat.asked.model, self.names) from error
 
     def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
-        sampled = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
-        tools = chat.asked.tools is not None
-        reply = reply_message(chat.parsed(turn.token_ids), sampled, self._decode, tools=tools)
+        said = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
+        reply = reply_message(chat.parsed(turn.token_ids), said, self._decode, tools=chat.asked.tools is not None)
         if chat.asked.schema is not None and not reply["content"] and "tool_calls" not in reply:
             reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected
         return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply
