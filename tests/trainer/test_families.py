@@ -242,10 +242,8 @@ def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, poli
         Policy(model.base_model, LoraSettings(rank=2))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [each for each in FAMILIES if not each.experts], ids=lambda family: family.name)
 def test_experts_that_cannot_be_adapted_are_refused(family, policy, tmp_path):
-    if family.experts:
-        return
     model = written(family, policy, tmp_path, weights=False)
     with pytest.raises(BaseModelError, match="experts"):
         Policy(model.base_model, LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())

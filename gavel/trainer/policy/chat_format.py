@@ -16,7 +16,7 @@ from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.remembered_encodings import RememberedEncodings
 from gavel.trainer.policy.template_renderer import (
-    CALLED,
+    ANSWERED,
     SAID,
     TEMPLATE_ERRORS,
     TOOLS,
@@ -30,14 +30,13 @@ TEMPLATE = "template"
 _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 """What renderers raise for a tokenizer, a conversation or an argument that is not theirs."""
 _ASKED_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
-_ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": "found"}]
 _WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_ASKED_AGAIN]
 _PROBES: tuple[tuple[list[Any], list[Any] | None], ...] = (
     (SAID[:1], None),
     (_ASKED_AGAIN, None),
     (_WITH_SYSTEM, None),
     (SAID[:1], TOOLS),
-    (_ANSWERED, TOOLS),
+    (ANSWERED, TOOLS),
 )
 
 

@@ -55,7 +55,7 @@ CALLED: list[Any] = [
     },
 ]
 _RESULT = "nineteen"
-_ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": _RESULT}]
+ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": _RESULT}]
 
 _GIVEN = frozenset(
     {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE}
@@ -209,7 +209,7 @@ class TemplateRenderer(DefaultRenderer):
             if opening == plain or turn[: len(opening)] != opening:
                 return False
             calls = self.parse_response(turn[len(opening) :], prompt_ids=opening).tool_calls
-            if _RESULT not in self._tokenizer.decode(self._apply(_ANSWERED, tools=TOOLS)):
+            if _RESULT not in self._tokenizer.decode(self._apply(ANSWERED, tools=TOOLS)):
                 return False
         except ChatFormatError:
             return False

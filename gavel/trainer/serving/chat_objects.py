@@ -37,7 +37,7 @@ def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Deco
     agent to see, and so does any where no `tools` may be called."""
     calls = [call for call in parsed.tool_calls if tools and is_call(call)]
     unread = [call for call in parsed.tool_calls if not (tools and is_call(call))]
-    content = text_with(parsed.content, unread, token_ids, decode) if unread else parsed.content
+    content = text_with(parsed.content, unread, token_ids, decode, alone=not calls) if unread else parsed.content
     reply: Message = {"role": "assistant", "content": content}
     if parsed.reasoning_content:
         reply["reasoning_content"] = parsed.reasoning_content

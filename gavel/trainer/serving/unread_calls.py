@@ -10,10 +10,13 @@ from renderers import ParsedToolCall
 Decode = Callable[[Sequence[int]], str]
 
 
-def text_with(content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode) -> str:
-    """`content`, behind it `calls`, and what follows the last of them, with the space between them that was sampled.
+def text_with(
+    content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode, *, alone: bool = True
+) -> str:
+    """`content` and behind it `calls`, with the space between them that was sampled.
 
-    `token_ids`: of the turn, without the token that ended it.
+    `token_ids`: of the turn, without the token that ended it. `alone`: no call of the turn could be read, so that what
+    follows the last one is text, too.
     """
     whole, text, at = decode(token_ids), "", 0
     for part in (content, *(_sampled(call, token_ids, decode) for call in calls)):
@@ -22,8 +25,8 @@ def text_with(content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence
         start = whole.find(part, at)
         between = whole[at:start] if start >= 0 else "\n"
         text += (between if not between.strip() else "\n") + part if text else part
-        at = start + len(part) if start >= 0 else at
-    return text + whole[at:] if at and text else text
+        at, alone = (start + len(part), alone) if start >= 0 else (at, False)
+    return text + whole[at:] if alone else text
 
 
 def _sampled(call: ParsedToolCall, token_ids: Sequence[int], decode: Decode) -> str:

@@ -67,3 +67,23 @@ def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, for
     following = turns.prompt([*ASKED, reply, {"role": "user", "content": "And?"}], TOOLS)
     assert following.continues
     assert following.token_ids[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+
+
+@pytest.mark.parametrize("calls", ["{broken}\n{whole}", "{whole}\n{broken}"])
+@pytest.mark.parametrize("form", ["exact", "template", "tags are text"])
+def test_a_call_that_can_be_read_is_not_in_the_text_too(policy: Any, form: str, calls: str) -> None:
+    found: Any = policy.renderer if form == "exact" else renderer(HERMES)
+    if form == "tags are text":
+        found._tool_parser = HermesCalls(found._tokenizer)
+    broken = f"{OPENED}</tool_call>"
+    whole = '<tool_call>\n{"name": "look_up", "arguments": {"word": "a"}}\n</tool_call>'
+    sampled = policy.tokenizer.encode(calls.format(broken=broken, whole=whole))
+    prompt = found.render_ids(ASKED, tools=TOOLS, add_generation_prompt=True)
+    reply = reply_message(found.parse_response(sampled, prompt_ids=prompt), sampled, policy.decode)
+    assert reply["content"] == broken
+    assert len(reply["tool_calls"]) == 1
+
+
+def test_a_call_that_is_not_found_in_the_turn_is_not_said_twice() -> None:
+    call = ParsedToolCall(raw="refund 1")
+    assert text_with("Well.", [call], [*map(ord, "Well. refund(1)")], decode) == "Well.\nrefund 1"
