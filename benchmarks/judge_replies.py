@@ -1,11 +1,11 @@
-"""Wrong, refused and right among judge replies: malformed, honest, and those of a file.
+"""Wrong, refused and right among judge replies: malformed, clean, and those of a file.
 
     python benchmarks/judge_replies.py --malformed 100000 --file replies.json
 
-Malformed replies are drawn from thought tags, drafts, cuts, corrections, scales and forms, honest ones from what judges
-write around their scores (generators: tests/judge/reply). A file holds {"cases": [{"content" or "message": …,
-"expected": …}]} with <A>, <B>, <C> for labels and "reject" or {"either": scores} where no number need come. Exits
-with 1 when a number is wrong or 1 % of the honest replies are refused.
+Malformed replies are drawn from thought tags, drafts, cuts, corrections, scales and fields; the value of a clean one
+stands alone, in many forms and spellings (generators: tests/judge/reply). A file holds {"cases": [{"content" or
+"message": …, "expected": …}]} with <A>, <B>, <C> for labels and "reject" or {"either": scores} where no number need
+come. Exits with 1 when a number is wrong or a clean reply is refused.
 """
 
 import argparse
@@ -20,14 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the generators are among the tests
 
-from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import read_verdict
+from gavel.judge.reply.verdict import VerdictError, read_verdict
 from gavel.llm.completion import read_message
-from tests.judge.reply.honest import honest_replies, honest_reply
-from tests.judge.reply.malformed import malformed_reply
+from tests.judge.reply.malformed import clean_reply, malformed_reply
 from tests.judge.reply.refused import LABELS, REFUSED
 
-MAX_REFUSED = 0.01
 Case = tuple[str, list[str], dict[str, float] | None]
 """A reply, the labels that were asked for, and the scores that it means; None = none may come of it."""
 
@@ -39,19 +36,16 @@ def malformed(count: int) -> Iterator[Case]:
         yield malformed_reply(Random(seed))
 
 
-def honest(count: int) -> Iterator[Case]:
-    for reply, means in honest_replies():
-        yield reply, list(means), means
+def clean(count: int) -> Iterator[Case]:
     for seed in range(count):
-        reply, means = honest_reply(Random(seed))
-        yield reply, list(means), means
+        yield clean_reply(Random(seed))
 
 
 def of_file(path: Path) -> Iterator[Case]:
     labels = {"<A>": "K7QX", "<B>": "W3RT", "<C>": "M4TD", "<D>": "DDD9", "<Z>": "ZZZ9"}
     for case in json.loads(path.read_text(encoding="utf-8"))["cases"]:
         message: dict[str, Any] = case.get("message", {"content": case.get("content")}) or {}
-        text, repairs = read_message(message)
+        text, _ = read_message(message)
         for mark, label in labels.items():
             text = text.replace(mark, label)
         means: Any = case["expected"]
@@ -59,7 +53,7 @@ def of_file(path: Path) -> Iterator[Case]:
             means = means["either"]  # type: ignore[index]
         shown = list(labels.values())[:3]
         scores: dict[str, float] | None = None if means == "reject" else dict(zip(shown, means, strict=True))
-        yield ("" if repairs["reasoning"] else text), shown, scores
+        yield text, shown, scores
 
 
 def outcome(case: Case) -> str:
@@ -68,7 +62,7 @@ def outcome(case: Case) -> str:
         read = {label: scored.score for label, scored in read_verdict(reply, labels).scores.items()}
     except VerdictError:
         return "refused"
-    return "right" if read == means else "wrong"
+    return "right" if means is not None and read.items() <= means.items() else "wrong"  # a judge may decline a member
 
 
 def measure(cases: Iterable[Case]) -> dict[str, float]:
@@ -90,10 +84,10 @@ def measure(cases: Iterable[Case]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--malformed", type=int, default=10_000)
-    parser.add_argument("--honest", type=int, default=5_000)
+    parser.add_argument("--clean", type=int, default=10_000)
     parser.add_argument("--file", type=Path)
     options = parser.parse_args()
-    rows = {"malformed": measure(malformed(options.malformed)), "honest": measure(honest(options.honest))}
+    rows = {"malformed": measure(malformed(options.malformed)), "clean": measure(clean(options.clean))}
     if options.file:
         rows["file"] = measure(of_file(options.file))
     for name, row in rows.items():
@@ -101,8 +95,7 @@ def main() -> None:
             f"{name:10}",
             ", ".join(f"{key} {value:,.4g}" if key == "ms each" else f"{key} {value:,}" for key, value in row.items()),
         )
-    too_many = rows["honest"]["refused"] >= MAX_REFUSED * rows["honest"]["replies"]
-    sys.exit(any(row["wrong"] for row in rows.values()) or too_many)
+    sys.exit(any(row["wrong"] for row in rows.values()) or rows["clean"]["refused"] > 0)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
-from gavel.judge.reply.lenient_json import Broken, Found, find_values
+from gavel.judge.reply.lenient_json import Broken, find_value
 from gavel.llm.client import Client
 from gavel.llm.types import Message, Reply, Schema
 from gavel.prompts import render
@@ -75,24 +75,15 @@ def check_can_write(client: Client, noun: str) -> None:
         client.check()
 
 
-def last_object(reply: str) -> dict[str, Any]:
-    """The last JSON object of a reply. Raises `DraftError`."""
-    last: dict[str, Any] | Broken | None = None
-    for found in find_values(reply):
-        match found:
-            case Found(None, repairs, 0) if repairs["thoughts"]:
-                last = None
-            case Broken():
-                last = found
-            case Found(value) if _is_object(value):
-                last = value
-            case _:
-                pass
-    if last is None:
-        raise DraftError("it holds no JSON object")
-    if isinstance(last, Broken):
-        raise DraftError("its last JSON object breaks off or is not valid JSON")
-    return last
+def read_object(reply: str) -> dict[str, Any]:
+    """The JSON object that a reply is. Raises `DraftError`."""
+    try:
+        value = find_value(reply).value
+    except Broken as broken:
+        raise DraftError(broken.problem) from broken
+    if not _is_object(value):
+        raise DraftError("it is no JSON object")
+    return value
 
 
 def _is_object(value: object) -> TypeGuard[dict[str, Any]]:

@@ -7,7 +7,7 @@ to the model with the reason, a limited number of times.
 import json
 
 from gavel.judge.drafted_reply import DraftError as DraftError
-from gavel.judge.drafted_reply import ask_for, last_object
+from gavel.judge.drafted_reply import ask_for, read_object
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.rubric import Rubric
@@ -62,7 +62,7 @@ def _object(properties: Schema) -> Schema:
 
 def read_draft(reply: str, *, criteria: bool) -> Rubric:
     """The rubric in a reply, its last JSON object. Raises `DraftError`."""
-    value = last_object(reply)
+    value = read_object(reply)
     try:
         rubric = Rubric.of(sanitize(json.dumps(value, ensure_ascii=False, default=lambda _: None)))
     except JudgeError as error:

@@ -16,8 +16,7 @@ from gavel.judge.panel.requested_reply import ReplyForm
 from gavel.judge.prompt.call_prompt import Prompt
 from gavel.judge.reply.attempts import name_attempts
 from gavel.judge.reply.criteria import ids_to_score
-from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import Verdict
+from gavel.judge.reply.verdict import Verdict, VerdictError
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
@@ -63,9 +62,12 @@ class RepairRequests:
             return self.form.read(text, self.rubric, labels, cut_off=cut_off)
 
         def read(reply: Reply) -> Verdict:
-            if reply.repairs["reasoning"]:
-                raise VerdictError("it is reasoning without an answer")
-            return read_text(reply.text, reply.finish_reason == "length")
+            try:
+                return read_text(reply.text, reply.finish_reason == "length")
+            except VerdictError as error:
+                if reply.repairs["reasoning"]:
+                    raise VerdictError("it is reasoning without an answer") from error
+                raise
 
         def can_be_used(reply: Reply) -> bool:
             try:

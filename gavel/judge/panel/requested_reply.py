@@ -13,7 +13,7 @@ from gavel.judge.prompt.call_prompt import template_names, with_request
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply import readout
 from gavel.judge.reply.criteria import ids_to_score, read_scores
-from gavel.judge.reply.decisions import read_decisions
+from gavel.judge.reply.distribution import read_decisions
 from gavel.judge.reply.verdict import Verdict, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.decisions import MOST_LEVELS, MOST_QUESTIONS, score_question

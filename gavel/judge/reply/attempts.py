@@ -7,8 +7,8 @@ name_attempts("W7QX looked first; trajectory B3KD guessed.", {"W7QX": (1,), "B3K
 import re
 from collections.abc import Mapping, Sequence
 
-from gavel.judge.reply.mentions import RUN
-
+_RUN = re.compile(r"[A-Za-z0-9]+")
+"""A whole word of the letters and digits that labels consist of."""
 _NOUNS = r"(?:trajector(?:y|ies)|attempts?|candidates?|rollouts?|responses?|labels?|ids?)"
 _BEFORE = re.compile(rf"(?P<noun>(?<![^\W_]){_NOUNS}[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)\Z", re.IGNORECASE)
 """What stands before a label and belongs to it."""
@@ -26,7 +26,7 @@ def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
         return text
     by_label = {label.casefold(): _name(own) for label, own in indices.items()}
     parts, end = list[str](), 0
-    for found in RUN.finditer(text):
+    for found in _RUN.finditer(text):
         word = found[0].casefold()
         name = by_label.get(word) or (by_label.get(word[:-1]) if word[-1].isalpha() else None)
         if name is None:

@@ -7,7 +7,7 @@ text, so neither do ids. Ids are read by the same rules as labels: a missing id 
 import re
 from collections.abc import Mapping, Sequence
 
-from gavel.judge.reply.verdict import Scored, Verdict, read_verdict
+from gavel.judge.reply.verdict import Scored, Verdict, VerdictError, read_verdict
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import mean_and_error
 
@@ -36,11 +36,14 @@ def read_scores(reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: b
 
     `cut_off`: the reply ended at the token limit.
     """
-    wrappers = [*labels, *(criterion.name for criterion in rubric.criteria)]
-    verdict = read_verdict(reply, ids_to_score(rubric, labels), wrappers, names=labels, cut_off=cut_off)
+    verdict = read_verdict(reply, ids_to_score(rubric, labels), cut_off=cut_off)
     if not rubric.criteria:
         return verdict
-    return Verdict({label: _vote(verdict.scores, rubric, label) for label in labels}, verdict.repairs)
+    declined = {label for label in labels if any(label + letter in verdict.unread for letter, _ in rubric.lettered)}
+    scores = {label: _vote(verdict.scores, rubric, label) for label in labels if label not in declined}
+    if not scores:
+        raise VerdictError("it scores no trajectory by all criteria")
+    return Verdict(scores, verdict.repairs, dict.fromkeys(declined, "the judge declined to score it"))
 
 
 def _vote(scores: Mapping[str, Scored], rubric: Rubric, label: str) -> Scored:

@@ -3,16 +3,18 @@
     Distribution.of([0, 0, 0.5, 0.5], 4)      mean 0.83, spread 0.17 on a scale from 0 to 1
 
 A member is scored by the mean, which tells attempts apart that would get the same level, and its standard deviation
-says how sure the judge is. What is no distribution is refused: it is never completed, and never read as a score.
+says how sure the judge is. What is no distribution is refused: it is never completed, and never read as a score. The
+answers of a decision model are matched by the names of their questions.
 """
 
+import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
-from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import Scored, Verdict
+from gavel.judge.reply.verdict import Scored, Verdict, VerdictError
 from gavel.judge.rubric import Rubric
 
 _TOLERANCE = 0.02
@@ -82,6 +84,37 @@ def verdict_of(found: Mapping[str, Distribution | str], rubric: Rubric, labels: 
     if not scores:
         raise VerdictError("; ".join(dict.fromkeys(unread.values())))
     return Verdict(scores, unread=unread)
+
+
+def read_decisions(reply: str, rubric: Rubric, labels: Sequence[str], levels: int) -> Verdict:
+    """The scores in the text that `gavel.llm.decisions` makes of a response.
+
+    Raises `VerdictError` when there are none.
+    """
+    try:
+        parsed: Any = json.loads(reply)
+    except ValueError as error:
+        raise VerdictError("it is not JSON") from error
+    answers: Any = parsed.get("answers") if isinstance(parsed, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(answers, list):
+        raise VerdictError("it holds no answers")
+    found: dict[str, Distribution | str] = {}
+    names = Counter[str]()
+    for answer in cast("list[Any]", answers):
+        fields = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+        if not isinstance(name := fields.get("name"), str):
+            raise VerdictError("an answer has no name")
+        names[name] += 1
+        found[name] = _distribution(fields.get("probabilities"), levels)
+    found |= {name: "its question has two answers" for name, count in names.items() if count > 1}
+    return verdict_of(found, rubric, labels)
+
+
+def _distribution(probabilities: object, levels: int) -> Distribution | str:
+    try:
+        return Distribution.of(probabilities, levels)
+    except VerdictError as error:
+        return error.message
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -1,39 +1,46 @@
-"""Reads JSON as models write it: finds every outermost object and array in a text, and repairs its syntax.
+"""The one JSON value that a reply is: what servers and models put around it is taken off, its syntax is repaired.
 
-    find_values("Sure: {'score': 0.5,}")
-    -> Found({"score": 0.5}, repairs={"quotes": 2, "comma": 1}, start=6, end=21), Found(None, repairs={"prose": 1})
+    find_value('<think>so…</think>```json\\n{"W7QX": 0.8,}\\n```')  ->  {"W7QX": 0.8}, repairs: thoughts, fence, comma
+    find_value('Here you are: {"W7QX": 0.8}')                        ->  Broken: text stands before it
 
-Each repair is counted, and nothing is completed: a truncated value is `Broken`. The library json_repair (0.64.5)
-invents numbers even with `strict=True`: it reads `"score": 0.` (cut off) as 0.0, `09` as 9, `0.9%` as 0.9, and keeps
-the last value of a repeated key.
+A reply is taken only when the value stands alone. Taken off are a byte-order mark and invisible characters at the
+edges, closed reasoning before it, a code fence around it, and the tokens with which chat templates begin and end a
+turn. Nothing is completed: a value that breaks off cannot be read. (The library json_repair 0.64.5 invents numbers even
+with `strict=True`: it reads `"score": 0.`, cut off, as 0.0, `09` as 9, and keeps the last value of a repeated key.)
 """
 
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from gavel.judge.reply.thoughts import MARK, MARK_BEGINS, Mark, end_of_thoughts, read_mark
 
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
-_MAX_VALUES = 300
-"""Objects and arrays in one text; one with more is no reply, and reading it would take long."""
-_MAX_MARKS = 3_000
-"""Tags and fences outside thoughts."""
-_BLANK = r"[\s\ufeff\u200b-\u200d\u2060]"
+_MAX_THOUGHTS = 16
+"""Closing tags after which an answer is looked for."""
+_BLANK = r"[\s\ufeff\u00ad\u200b-\u200f\u2060]"
 
-_LANDMARK = re.compile(rf"(?={MARK_BEGINS}|[{{\[])(?:{MARK}|[{{\[])", re.IGNORECASE)
-_PROSE_BRACES = re.compile(r"""\{[^{}\[\]"':,“”]{0,200}\}""")
-_ESCAPED = re.compile(r'(?=[{\[](?:\s|\\[nrt]|[{\[]){0,40}\\{1,16}")(?:[^"\\]|\\.)*', re.DOTALL)
-_TRUNCATED_END = re.compile(rf"(?:[<＜◁【〔⟨][^>＞▷】〕⟩\n]{{0,40}}|:){_BLANK}*\Z")
-"""The end of a truncated reply: an unfinished tag, or a colon."""
-_AFTER_A_KEY = re.compile(r"""["'”’]\s*:\s*\Z""")
-
-_JSON = Mark("text", "json")
-"""An opening bracket."""
+_REASONING = r"[\w:▁.-]{0,20}(?:think|thought|reason)[\w:▁.-]{0,20}"
+"""Names of the tags in which models reason: <think>, [THINK], ◁think▷, <|START_THINKING|>, <|begin_of_thought|>."""
+_TAG = re.compile(
+    rf"(?:<\|?|\[|◁)(?P<slash>/?)(?P<name>{_REASONING})(?P<attributes>(?:\s[^<>\n]{{0,80}})?)(?:\|?>|\]|▷)"
+    r"|(?P<final><\|channel\|>final[^<\n]{0,20}(?:<\|constrain\|>\w{0,10})?<\|message\|>)"
+    r"|<\|(?:channel|start)\|>",
+    re.IGNORECASE,
+)
+"""Reasoning tags, and the marks between which gpt-oss reasons before its final channel."""
+_FENCE = r"(?P<fence>`{3,}|~{3,})"
+_BEGIN = re.compile(
+    rf"{_BLANK}*(?:<\|python_tag\|>{_BLANK}*)?(?:{_FENCE}[ ]?(?:json\w?)?[ ]*\n)?{_BLANK}*", re.IGNORECASE
+)
+_END_OF_TURN = (
+    r"<\|(?:return|end|call|im_end|eot_id|eom_id|endoftext|end_of_text)\|>|<end_of_turn>|<｜end▁of▁sentence｜>|</s>"
+)
+_END = re.compile(rf"{_BLANK}*{_FENCE}?{_BLANK}*(?:(?:{_END_OF_TURN}){_BLANK}*)*", re.IGNORECASE)
+_STARTS_A_VALUE = re.compile(rf"""{_BLANK}*[{{\["'`~]""")
+_SHORT_REMARK = re.compile(r"(?:/\*|//|#)\s*[^\W\d_]*\s*(?:\*/)?")
 
 _SPACE = re.compile(rf"{_BLANK}*")
 _COMMENT = re.compile(r"/\*.*?\*/|(?://|#)[^\n]*", re.DOTALL)
@@ -52,135 +59,103 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
-    """The values of a key that occurs more than once in an object."""
-
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     value: Any
-    """As from `json`, with `Repeated` for a repeated key; None for something else, which `repairs` names."""
-    repairs: Counter[str] = field(default_factory=Counter[str])
-    start: int = 0
-    end: int = 0
-    """Position in the outermost text."""
-    fragment: bool = False
-    """Whether it may be part of a broken value that began before it."""
-    comments: tuple[str, ...] = ()
+    repairs: Counter[str]
+    """Number of repairs by kind."""
+    start: int
+    end: int
+    """Where the value stands in the reply."""
 
 
 class Broken(ValueError):
-    """Text that begins like an object or array but cannot be read; `at` is the position of the error."""
+    """The text is no JSON value that stands alone; the message says why."""
 
-    def __init__(self, at: int) -> None:
-        super().__init__(f"broken at {at}")
+    def __init__(self, problem: str, at: int = 0) -> None:
+        super().__init__(problem)
+        self.problem = problem
         self.at = at
 
 
-def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broken]:
-    """Every outermost object and array in the text, in order, and `Broken` for each that cannot be read.
+def find_value(reply: str, keys: Collection[str] = ()) -> Found:
+    """The object, array or string that the reply is. Raises `Broken`.
 
-    Thoughts are skipped; they are found without a value, with the repair "thoughts", and begin at 0 when their opening
-    tag is missing, so that what was found before is part of them. Thoughts that are cut off are broken. `keys`, in
-    lower case, are the relevant keys: one of them inside a string shows that a quote is missing, which makes the value
-    broken.
+    `keys`, in lower case, are the relevant keys: one of them inside a string shows that a quote is missing.
     """
-    position, prose, suspect, values, marks = 0, "", False, 0, 0
-    while found := _LANDMARK.search(text, position):
-        start = found.start()
-        prose += text[position:start]
-        position = found.end()
-        mark = read_mark(found, keys) if len(found[0]) > 1 else _JSON
-        marks += mark != _JSON
-        if marks > _MAX_MARKS:
-            yield Broken(len(text))
-            return
-        if mark.kind == "closes":
-            prose, suspect = "", False
-            yield Found(None, Counter(["thoughts"]), 0, position)
-        elif mark.kind == "opens":
-            end = end_of_thoughts(text, position, mark, keys)
-            if end is None:
-                yield Broken(len(text))
-                return
-            yield Found(None, Counter(["thoughts"]), start, position := end)
-        elif mark.kind == "fence":
-            prose += "```"
-        elif mark != _JSON:
-            continue
-        elif (values := values + 1) > _MAX_VALUES:
-            yield Broken(len(text))
-            return
-        elif escaped := _ESCAPED.match(text, start):
-            position = escaped.end()
-            for inner in _find_in_string(f'"{escaped[0]}"', keys):
-                yield inner if isinstance(inner, Broken) else replace(inner, start=start, end=position)
-        elif braces := _PROSE_BRACES.match(text, start):
-            if braces[0].strip("{} \n"):
-                position = braces.end()
+    first: Broken | None = None
+    for start in _starts(reply):
+        try:
+            found = _value_alone(reply, start, keys)
+        except Broken as broken:
+            first = first or broken
         else:
-            try:
-                value, position, repairs, comments = read_value(text, start, keys)
-            except Broken as broken:
-                position = _closing_mark(text, found.end(), broken.at, keys) or max(broken.at, found.end())
-                if found[0] == "{" or position >= len(text) or "{" in text[start:position]:
-                    suspect = True
-                    yield broken
-            else:
-                follows = text[_SPACE.match(text, position).end() :][:1]  # type: ignore[union-attr]
-                within = follows == "," or _AFTER_A_KEY.search(text[max(0, start - 9) : start])
-                yield Found(value, repairs, start, position, suspect and bool(within), comments)
-    prose += text[position:]
-    if _TRUNCATED_END.search(text, max(position, len(text) - 100)):
-        yield Broken(len(text))
-    if "```" in prose:
-        yield Found(None, Counter(["fence"]))
-    if re.sub(r"```\w*|[\"'`\s]", "", prose):
-        yield Found(None, Counter(["prose"]))
+            found.repairs["thoughts"] += start > 0
+            return Found(found.value, +found.repairs, found.start, found.end)
+    assert first
+    raise first
 
 
-def _closing_mark(text: str, start: int, end: int, keys: Collection[str]) -> int | None:
-    """The position of the first tag between two positions that closes thoughts."""
-    for found in _LANDMARK.finditer(text, start, end):
-        if len(found[0]) > 1 and read_mark(found, keys).kind == "closes":
-            return found.start()
-    return None
+def _starts(reply: str) -> Iterator[int]:
+    """Where the answer may begin: at the beginning, or after closed reasoning, whose opening tag may be lost."""
+    yield 0
+    opens, thoughts = False, 0
+    begins = not _STARTS_A_VALUE.match(reply)
+    for tag in _TAG.finditer(reply):
+        closes = tag["slash"] or tag["final"] or (tag["name"] or "").casefold().startswith("end")
+        if not closes:
+            if not reply[: tag.start()].strip():
+                begins = opens = True
+            elif not opens:
+                return  # the reply speaks of reasoning before it reasons
+        elif begins and thoughts < _MAX_THOUGHTS:
+            thoughts += 1
+            yield tag.end()
 
 
-def _find_in_string(literal: str, keys: Collection[str]) -> Iterator[Found | Broken]:
-    try:
-        text = json.loads(literal, strict=False)
-    except ValueError:
-        yield Broken(0)
+def _value_alone(reply: str, start: int, keys: Collection[str]) -> Found:
+    opening = _BEGIN.match(reply, start)
+    assert opening
+    at = opening.end()
+    if reply[at : at + 1] == '"':
+        try:
+            value, end = _STRICT.raw_decode(reply, at)
+        except ValueError:
+            raise Broken("it is a string that breaks off", at) from None
+        repairs = Counter[str]()
+    elif reply[at : at + 1] in ("{", "["):
+        value, end, repairs = read_value(reply, at, keys)
     else:
-        yield Found(None, Counter(["double encoding"]))
-        yield from find_values(text, keys)
+        raise Broken("it does not begin with a JSON object" if reply[at:].strip() else "it holds no JSON object", at)
+    closing = _END.match(reply, end)
+    assert closing
+    if closing.end() < len(reply) or (closing["fence"] and closing["fence"] != opening["fence"]):
+        raise Broken("something stands after its JSON object", end)
+    repairs["fence"] += bool(opening["fence"])
+    return Found(value, repairs, at, end)
 
 
-def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str], tuple[str, ...]]:
-    """The object or array that opens at `start`, its end, its repairs by kind and its comments. Raises `Broken`."""
+def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str]]:
+    """The object or array that opens at `start`, its end, and its repairs by kind. Raises `Broken`."""
     try:
         value, end = _STRICT.raw_decode(text, start)
     except (ValueError, RecursionError):
         pass
     else:
-        return value, end, Counter(), ()
+        return value, end, Counter()
     try:
         return _Reader(text, start, keys, _COMMENT).read()
     except Broken as first:
         try:
             return _Reader(text, start, keys, _SHORT_COMMENT).read()
         except Broken as second:
-            raise Broken(max(first.at, second.at)) from None
+            raise max(first, second, key=lambda broken: broken.at) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, list[Any]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return {key: values[0] if len(values) == 1 else Repeated(tuple(values)) for key, values in found.items()}
+    found = dict(pairs)
+    if any(found[key] != value for key, value in pairs):
+        raise Broken("a key of its JSON stands there twice, with two values")
+    return found
 
 
 _STRICT = json.JSONDecoder(object_pairs_hook=_object, strict=False)
@@ -199,10 +174,9 @@ class _Reader:
         self.closed = False
         """Whether the last token is a closing bracket; a comment resets it, since it may hide more content."""
         self.repairs: Counter[str] = Counter()
-        self.comments: list[str] = []
 
-    def read(self) -> tuple[Any, int, Counter[str], tuple[str, ...]]:
-        return self.value(), self.at, self.repairs, tuple(self.comments)
+    def read(self) -> tuple[Any, int, Counter[str]]:
+        return self.value(), self.at, self.repairs
 
     def value(self) -> Any:
         self.skip()
@@ -219,7 +193,7 @@ class _Reader:
 
     def items(self, closing: str, read: Callable[[], _T]) -> Iterator[_T]:
         if len(self.expected) == _MAX_DEPTH:
-            raise Broken(self.at)
+            raise self.broken(self.at)
         self.at += 1
         self.expected.append(closing)
         while not self.closes():
@@ -234,10 +208,10 @@ class _Reader:
             self.repairs["unquoted key"] += 1
             key, self.at = bare[0], bare.end()
         else:
-            raise Broken(self.at)
+            raise self.broken(self.at)
         self.skip()
         if self.peek() != ":":
-            raise Broken(self.at)
+            raise self.broken(self.at)
         self.at += 1
         return key, self.value()
 
@@ -269,7 +243,7 @@ class _Reader:
         ):
             self.repairs["comma"] += 1
         elif char not in ("}", "]") and not (self.closed and self.ends()):
-            raise Broken(self.at)
+            raise self.broken(self.at)
 
     def ends(self) -> bool:
         return self.at == len(self.text) or self.text.startswith("```", self.at)
@@ -281,7 +255,7 @@ class _Reader:
             return decimal[0]
         word = _BARE.match(self.text, self.at)
         if not word:
-            raise Broken(self.at)
+            raise self.broken(self.at)
         self.at = word.end()
         try:
             return json.loads(word[0])
@@ -305,14 +279,14 @@ class _Reader:
             after = self.skipped(position)[0]
             if ends(after):
                 if inner and self.hides_structure(self.text[start : found.start()]):
-                    raise Broken(position)
+                    raise self.broken(position)
                 self.at = position
                 self.repairs["quotes"] += inner or opening != '"'
                 return _unescape(self.text[start : found.start()])
             if not inner_quotes:
-                raise Broken(position)
+                raise self.broken(position)
             inner = True
-        raise Broken(len(self.text))
+        raise self.broken(len(self.text))
 
     def ends_value(self, position: int) -> bool:
         char = self.text[position : position + 1]
@@ -335,6 +309,9 @@ class _Reader:
     def is_key(self, position: int) -> bool:
         return bool(_KEY.match(self.text, position) or _BARE_KEY.match(self.text, position))
 
+    def broken(self, at: int) -> Broken:
+        return Broken("its JSON breaks off or is not valid", at)
+
     def peek(self) -> str:
         return self.text[self.at : self.at + 1]
 
@@ -342,12 +319,12 @@ class _Reader:
         start = self.at
         self.at, comments = self.skipped(start)
         if comments:
-            self.comments.append(self.text[start : self.at].strip())
             self.repairs["comment"] += comments
             self.closed = False
 
     def skipped(self, position: int) -> tuple[int, int]:
-        """The position after blanks and comments, and the number of comments."""
+        """The position after blanks and comments, and the number of comments. A comment is one word: more may change
+        what it stands beside."""
         comments = 0
         while True:
             if blank := _SPACE.match(self.text, position):
@@ -355,13 +332,13 @@ class _Reader:
             comment = self.comment.match(self.text, position)
             if not comment:
                 return position, comments
-            if self.hides_structure(comment[0]):
-                raise Broken(position)
+            if not _SHORT_REMARK.fullmatch(comment[0]):
+                raise Broken("a comment stands in its JSON", position)
             position = comment.end()
             comments += 1
 
     def hides_structure(self, text: str) -> bool:
-        """Whether a string or comment contains a relevant key or a boundary between two objects."""
+        """Whether a string contains a relevant key or a boundary between two objects."""
         return any(key.casefold() in self.keys for key in _KEY_WITHIN.findall(text)) or bool(_NEXT_OBJECT.search(text))
 
 

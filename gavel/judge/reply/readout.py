@@ -6,7 +6,7 @@ A score is the mean of the scale weighted by the probabilities of its tokens, as
 arXiv:2303.16634), instead of the sampled digit: it is finer than the scale, and does not depend on luck. Tokens that
 differ in space or punctuation (" 7", "7", ":7") are one digit. What the listed tokens leave out, or spend on anything
 but a digit of the scale, is mass off the scale: above `MAX_OFF_SCALE` the member has no score. As with replies in
-words, the final answer must be complete, and nothing around it may change a score.
+words, the answer stands alone.
 """
 
 import json
@@ -17,15 +17,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-from gavel.judge.reply.answer import final_answer
-from gavel.judge.reply.claims import Said
 from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.distribution import Distribution, verdict_of
-from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.fields import problems_with
-from gavel.judge.reply.forms import WRAPPERS
-from gavel.judge.reply.surroundings import problem_after, problem_before, problem_with_comment
-from gavel.judge.reply.verdict import Verdict
+from gavel.judge.reply.verdict import Verdict, VerdictError, read_entries
 from gavel.judge.rubric import Rubric
 
 LEVELS = 10
@@ -76,29 +70,26 @@ class _Answer:
             raise VerdictError("its tokens are not those of its text")
         self._starts = [0, *accumulate(map(len, pieces))]
         self.names = names
-        self._spans = self._find_final()
+        self._span = self._find_final()
 
-    def _find_final(self) -> list[tuple[int, int]]:
-        """Where the final answer stands. Raises `VerdictError` unless nothing around it changes a score."""
-        text, known = self._text[self._begin :], {name.casefold(): name for name in self.names}
-        if "{" not in text and "[" not in text and "<" not in text:  # lines of ids and digits
-            lines = [found.span() for name in self.names for found in _form(name).finditer(text)]
-            if re.search(r"\w", _blanked(text, lines)):
+    def _find_final(self) -> tuple[int, int]:
+        """Where the final answer stands. Raises `VerdictError` unless it stands alone."""
+        text = self._text[self._begin :]
+        if not re.search(r"[{\[<◁]", text):  # lines of ids and digits
+            rest = text
+            for name in self.names:
+                rest = _form(name).sub(" ", rest)
+            if re.search(r"\w", rest):
                 raise VerdictError("it holds more than ids and digits")
-            return [(self._begin, len(self._text))]
-        answer, before, after = final_answer(text, known, WRAPPERS)
-        said = Said.of({entry.label: value for entry in answer.entries if isinstance(value := entry.value, int)})
-        problems = [f"it is on a scale up to {top}" for top in answer.scales]
-        problems += [f"its JSON holds {stray}" for stray in answer.strays]
-        problems += (problem_with_comment(comment, said) for comment in answer.comments)
-        problems += problem_before(before, said), problem_after(after, said), *problems_with(answer.fields, said)
-        if found := next(filter(None, problems), ""):
-            raise VerdictError(found)
-        return [(self._begin + start, self._begin + end) for start, end in answer.spans]
+            return self._begin, len(self._text)
+        _, found, _, problems = read_entries(text, self.names)
+        if problems:
+            raise VerdictError("; ".join(problems))
+        return self._begin + found.start, self._begin + found.end
 
     def distribution(self, name: str) -> Distribution | str:
         """The distribution over the digits at the place where the score of `name` stands, or why there is none."""
-        found = [match for start, end in self._spans for match in _form(name).finditer(self._text, start, end)]
+        found = list(_form(name).finditer(self._text, *self._span))
         if len(found) != 1:
             return "it has two scores" if found else "the model gave no answer"
         if len(number := found[0][1].rstrip(".,")) != 1:
@@ -113,12 +104,6 @@ class _Answer:
 def _form(name: str) -> re.Pattern[str]:
     """An id and its number."""
     return re.compile(rf"(?<![^\W_]){re.escape(name)}[\"'`*]*(?:\s*[:=]\s*|\s+)({_NUMBER})")
-
-
-def _blanked(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    for start, end in spans:
-        text = text[:start] + " " * (end - start) + text[end:]
-    return text
 
 
 def _weighted(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:

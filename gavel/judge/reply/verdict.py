@@ -1,33 +1,38 @@
 """A judge's reply -> scores by label, or a `VerdictError` that says what is wrong with it.
 
-Scores are matched by label, never by position, and only if the reply has exactly one reading. Syntax
-(`gavel.judge.reply.lenient_json`) and form are repaired, and every repair is counted by kind. Meaning is never
-repaired: an unknown label, another scale or an ambiguous number goes back to the judge.
+    read_verdict('```json\n{"scores": [{"trajectory_id": "W7QX", "score": "80%",}]}```', ["W7QX"])
+    -> Verdict(scores={"W7QX": Scored(0.8)}, repairs={"comma": 1, "fence": 1, "number": 1})
+    read_verdict('{"scores": [{"trajectory_id": "W7QX", "score": 8}]}', ["W7QX"])
+    -> VerdictError: the score of W7QX is 8, not from 0 to 1
+
+The reply is one JSON value that stands alone (`lenient_json`), in the requested form or as a map from label to score.
+Scores are matched by label, never by position. Text around the value, fields that were not asked for, unknown labels
+and other scales go back to the judge. Explanations are not interpreted.
 """
 
 import json
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
-from gavel.judge.reply.answer import final_answer
-from gavel.judge.reply.claims import Said
-from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.explanations import problems_with_explanations
-from gavel.judge.reply.fields import problems_with
-from gavel.judge.reply.forms import WRAPPERS, Answer, words
-from gavel.judge.reply.positions import in_every_reading
-from gavel.judge.reply.surroundings import problem_after, problem_before, problem_with_comment
+from gavel.judge.reply.lenient_json import Broken, Found, find_value
+from gavel.llm.errors import GavelError
 
-_MAX_SURROUNDINGS = 50_000
-"""Characters around the object and outside thoughts, and as many within it beside the scores."""
-_FENCE = re.compile(r"(?:`{3,}|~{3,})[\w+.-]*")
-_PERCENT = re.compile(r"(\d{1,3}(?:[.,]\d+)?)\s?(?:[%％]|percent)", re.ASCII | re.IGNORECASE)
-_FRACTION = re.compile(r"(\d{1,3}(?:[.,]\d+)?)\s?(?:/|out of)\s?(\d{1,3})", re.ASCII | re.IGNORECASE)
-_DECIMAL = re.compile(r"\+?(?:0?[.,]\d+|[01](?:[.,]0{1,2})?|\d[.]?\d*e-\d+)", re.ASCII | re.IGNORECASE)
+_ENTRY = ("trajectory_id", "explanation", "score")
+_WRAPPERS = {"parameter", "parameters", "properties", "values", "arguments", "input", "response", "result", "final"}
+"""Keys under which vendors' structured outputs and tool calls hand on the whole object (LiteLLM: `parameter` for Claude
+on Vertex AI, `properties` on Bedrock)."""
+_MAX_WRAPPERS = 3
+_PERCENT = re.compile(r"(\d{1,3}(?:[.,]\d+)?) ?%")
+_FRACTION = re.compile(r"(\d{1,3}(?:[.,]\d+)?) ?/ ?(\d{1,3})(?:[.,]0+)?")
+_DECIMAL = re.compile(r"\+?(?:0?[.,]\d+|[01](?:[.,]0{1,2})?|\d[.]?\d*e-\d+)", re.IGNORECASE)
+
+
+class VerdictError(GavelError):
+    """A judge's reply is invalid; the message names the problems and becomes part of the repair prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,16 @@ class Verdict:
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Number of repairs by kind; empty for a reply in the requested form."""
     unread: dict[str, str] = field(default_factory=dict[str, str])
-    """By label, why there is no score; empty for a reply in words, which scores all or cannot be used."""
+    """By label, why there is no score: the judge declined it, or its digit could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a reply says of one label."""
+
+    label: str
+    value: Any
+    explanation: str = ""
 
 
 def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
@@ -71,67 +85,165 @@ def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def read_verdict(
-    reply: str, labels: Sequence[str], groups: Iterable[str] = (), *, names: Collection[str] = (), cut_off: bool = False
-) -> Verdict:
-    """The score of every label, from the final reply object in the text, or from one object per label.
+def read_verdict(reply: str, labels: Sequence[str], *, cut_off: bool = False) -> Verdict:
+    """The score of every label; a label whose score is null is declined, and stands in `unread`.
 
-    `groups` are names of wrappers in which labels may be grouped, `names` further names of members. `cut_off`: the
-    reply ended at the token limit, so only the object alone is taken. Raises `VerdictError` unless each label has
-    exactly one score, a number from 0 to 1, and nothing else that the reply says changes one.
+    `cut_off`: the reply ended at the token limit, so no bracket may be missing. Raises `VerdictError` unless each label
+    has exactly one score, a number from 0 to 1 or null, and one at least has a number.
     """
-    if not reply.strip():
-        raise VerdictError("it is empty")
-    wrappers = WRAPPERS.union(*map(words, groups))
-    answer, before, after = final_answer(reply, {label.casefold(): label for label in labels}, wrappers)
+    entries, _, repairs, problems = read_entries(reply, labels, cut_off=cut_off)
     scores: dict[str, Scored] = {}
-    problems = [f"it is on a scale up to {top}, not up to 1" for top in answer.scales]
-    for entry in answer.entries:
-        try:
-            scored = Scored(_read_score(entry.value, answer.repairs), entry.explanation)
-        except VerdictError as error:
-            problems.append(f"the score of {entry.label} is {error}")
+    unread: dict[str, str] = {}
+    for entry in entries:
+        if entry.value is None:
+            unread[entry.label] = "the judge declined to score it"
             continue
-        if entry.label in scores:
-            answer.repairs["duplicate"] += 1
+        try:
+            scored = Scored(_read_score(entry.value, repairs), entry.explanation)
+        except VerdictError as error:
+            problems.append(f"the score of {entry.label} is {error.message}")
+            continue
+        repairs["duplicate"] += entry.label in scores
         if scores.setdefault(entry.label, scored).score != scored.score:
             problems.append(f"{entry.label} has two different scores")
-    if missing := [label for label in labels if label not in answer.names()]:
-        problems.append(f"there is no score for {', '.join(missing)}")
-        problems += [f"{name} is none of the ids" for name in answer.unknown_labels]
-    else:
-        problems += [f"its JSON holds {stray}" for stray in answer.strays]
-    if len(before) + len(after) > _MAX_SURROUNDINGS:
-        problems.append("there is too much text around its JSON object")
-    if sum(map(len, _texts_within(answer))) > _MAX_SURROUNDINGS:
-        problems.append("there is too much text beside its scores")
-    if not problems:
-        said = Said.of({label: scores[label].score for label in labels}, names, scores)
-        around = ((problem_before, before), (problem_after, after))
-        problems += filter(None, (in_every_reading(partial(of, said=said), text, said) for of, text in around))
-        problems += problems_with(answer.fields, said)
-        explanations = {label.casefold(): scores[label].explanation for label in labels}
-        problems += problems_with_explanations(explanations, said)
-        problems += filter(None, (problem_with_comment(comment, said) for comment in answer.comments))
-        if cut_off and (re.search(r"\w", _FENCE.sub("", before + after)) or answer.repairs["bracket"]):
-            problems.append("it is not only the JSON object")
+    problems += [f"{label} has a score and null" for label in labels if label in scores and label in unread]
+    if not problems and not scores:
+        problems.append("it scores no trajectory")
     if problems:
         raise VerdictError("; ".join(dict.fromkeys(problems)))
-    answer.repairs["unknown label"] += len(answer.unknown_labels)
-    return Verdict({label: scores[label] for label in labels}, +answer.repairs)
+    return Verdict({label: scores[label] for label in labels if label in scores}, +repairs, unread)
 
 
-def _texts_within(answer: Answer) -> Iterator[str]:
-    """What an answer holds beside scores: its explanations, comments and further fields."""
-    yield from {entry.explanation for entry in answer.entries}
-    yield from answer.comments
-    yield from (json.dumps(field.value, ensure_ascii=False, default=str) for field in answer.fields)
+def read_entries(
+    reply: str, labels: Sequence[str], *, cut_off: bool = False
+) -> tuple[list[Entry], Found, Counter[str], list[str]]:
+    """What a reply says of each label, where it stands, its repairs by kind, and what is wrong with it.
+
+    Raises `VerdictError` for a reply that is no JSON value alone.
+    """
+    known = {label.casefold(): label for label in labels}
+    if not reply.strip():
+        raise VerdictError("it is empty")
+    try:
+        found = find_value(reply, {*_ENTRY, "scores", *known})
+        reader = _FormReader(known, Counter(found.repairs))
+        reader.read(found.value)
+    except Broken as broken:
+        raise VerdictError(broken.problem) from broken
+    named = {entry.label for entry in reader.entries}
+    problems = reader.problems
+    if cut_off and reader.repairs["bracket"]:
+        problems.append("it was cut off")
+    if missing := [label for label in labels if label not in named]:
+        problems.append(f"there is no score for {', '.join(missing)}")
+        problems += [f"{name} is none of the ids" for name in reader.unknown]
+    reader.repairs["unknown label"] += len(reader.unknown)
+    return reader.entries, found, +reader.repairs, problems
+
+
+class _FormReader:
+    """Finds the entries in a JSON value: a list of them, or a map from label to score, alone or under `scores`."""
+
+    def __init__(self, known: Mapping[str, str], repairs: Counter[str]) -> None:
+        self.known = known
+        self.repairs = repairs
+        self.entries: list[Entry] = []
+        self.unknown: list[str] = []
+        """Ids that the prompt did not give out."""
+        self.problems: list[str] = []
+
+    def read(self, value: Any, wrappers: int = 0) -> None:
+        if isinstance(value, str):
+            self.unwrap(find_value(value, {*_ENTRY, "scores", *self.known}).value, wrappers, "double encoding")
+            return
+        if _is_list(value):
+            self.repairs["form"] += 1
+            self.read_list(value)
+            return
+        fields = self.folded(value)
+        if len(fields) == 1 and (wrapper := next(iter(fields))) in _WRAPPERS:
+            self.unwrap(fields[wrapper], wrappers, "wrapper")
+        elif "scores" in fields:
+            self.refuse_fields(fields.keys() - {"scores"}, "it")
+            scores = fields["scores"]
+            if _is_list(scores):
+                self.read_list(scores)
+            elif isinstance(scores, str):
+                self.read(scores, wrappers)
+            elif _is_object(scores):
+                self.read_map(scores)
+            else:
+                self.problems.append("its scores are no list")
+        else:
+            self.read_map(value)
+
+    def unwrap(self, value: Any, wrappers: int, repair: str) -> None:
+        self.repairs[repair] += 1
+        if wrappers == _MAX_WRAPPERS or not isinstance(value, dict | list | str):
+            raise VerdictError("it holds no scores")
+        self.read(value, wrappers + 1)
+
+    def read_list(self, items: list[Any]) -> None:
+        for item in items:
+            fields = self.folded(item) if _is_object(item) else {}
+            if "trajectory_id" in fields and "score" in fields:
+                self.read_entry(fields["trajectory_id"], fields)
+            else:
+                self.problems.append(f"its scores hold {json.dumps(item, default=str)[:40]}")
+
+    def read_map(self, value: Mapping[str, Any]) -> None:
+        self.repairs["form"] += 1
+        for key, item in value.items():
+            self.read_entry(key, self.folded(item) if _is_object(item) else {"score": item})
+        if not value:
+            self.problems.append("it holds no scores")
+
+    def read_entry(self, name: Any, fields: Mapping[str, Any]) -> None:
+        label = self.label(name)
+        if label:
+            explanation = fields.get("explanation")
+            text = explanation if isinstance(explanation, str) else ""
+            self.entries.append(Entry(label, fields.get("score", "nothing"), text))
+            self.refuse_fields(fields.keys() - set(_ENTRY), label)
+        elif self.looks_like_a_label(name):
+            self.unknown.append(name)
+        else:
+            self.problems.append(f"{json.dumps(name, ensure_ascii=False, default=str)[:40]} is none of the ids")
+
+    def refuse_fields(self, names: Collection[str], of: str) -> None:
+        self.problems += [f"{of} has a field {name[:40]!r} that was not asked for" for name in sorted(names)]
+
+    def folded(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """The object with its keys in lower case. Raises `VerdictError` when two keys become one with two values."""
+        found: dict[str, Any] = {}
+        for name, item in value.items():
+            key = name.strip().casefold()
+            self.repairs["key"] += key != name and key in (*_ENTRY, "scores")
+            if found.setdefault(key, item) != item:
+                raise VerdictError(f"{key[:40]!r} stands there twice, with two values")
+        return found
+
+    def label(self, name: Any) -> str | None:
+        """The label that an id names, bare or as "trajectory_K7QX"."""
+        if not isinstance(name, str):
+            return None
+        words = re.findall(r"[^\W_]+", name.casefold())
+        label = (
+            self.known.get(words[-1]) if words and words[:-1] in ([], ["trajectory"], ["trajectory", "id"]) else None
+        )
+        self.repairs["label"] += label is not None and label.casefold() != name.casefold()
+        return label
+
+    def looks_like_a_label(self, name: Any) -> TypeGuard[str]:
+        """Whether an id could have been a label of another call; its entry is left out."""
+        lengths = set(map(len, self.known))
+        return isinstance(name, str) and name.isalnum() and name == name.upper() and len(name) in lengths
 
 
 def _read_score(value: Any, repairs: Counter[str]) -> float:
     shown = json.dumps(value, ensure_ascii=False, default=str)[:40]
     if isinstance(value, str):
-        value = _number(value.strip())
+        value = _number(unicodedata.normalize("NFKC", value).strip())
         repairs["number"] += 1
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise VerdictError(f"{shown}, not a number")
@@ -142,6 +254,8 @@ def _read_score(value: Any, repairs: Counter[str]) -> float:
 
 def _number(text: str) -> float | None:
     """The number in a string; None if it has two readings, such as "0.9%" or "0.9/10"."""
+    if not text.isascii():
+        return None
     if _DECIMAL.fullmatch(text):
         return float(text.replace(",", "."))
     if percent := _PERCENT.fullmatch(text):
@@ -154,3 +268,11 @@ def _number(text: str) -> float | None:
     if int(whole) == 0 or (0 < number < 1 and whole != "1"):
         return None
     return number / int(whole)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from gavel.judge.drafted_reply import DraftError, ask_for, last_object
+from gavel.judge.drafted_reply import DraftError, ask_for, read_object
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
 from gavel.judge.prompt.canonical_group import canonicalize
@@ -112,7 +112,7 @@ class Attempts:
 
 def read_verdict(reply: str) -> tuple[bool, str]:
     """Whether the task was solved, and why. Raises `DraftError`."""
-    match last_object(reply):
+    match read_object(reply):
         case {"solved": bool(solved), "reason": str(reason)}:
             return solved, sanitize(reason).strip()[:1_000]
         case _:

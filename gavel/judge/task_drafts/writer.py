@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gavel.judge.drafted_reply import DraftError, ask_for, last_object
+from gavel.judge.drafted_reply import DraftError, ask_for, read_object
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.task_drafts.drafted_task import DraftedTask
@@ -92,7 +92,7 @@ async def write_batch(
 
 def read_batch(reply: str, number: int, criteria: bool, exact: bool = False) -> Batch:
     """The tasks in a reply. Raises `DraftError` when none of them can be used."""
-    found: object = last_object(reply).get("scenarios")
+    found: object = read_object(reply).get("scenarios")
     if not isinstance(found, list):
         raise DraftError('it has no list "scenarios"')
     written = cast("list[Any]", found)

@@ -5,11 +5,12 @@ drafts, cuts, corrections, scales and forms are drawn independently of each othe
 """
 
 import json
+import re
 from collections.abc import Callable
 from random import Random
 
-from tests.judge.reply.contradictions import contradictory_reply
-from tests.judge.reply.honest import LABELS, Scores, listed
+LABELS = ("K7QX", "W3RT", "M4TD", "ZBH9")
+Scores = dict[str, float]
 
 OPEN_THOUGHTS = (
     ("<think>", "</think>"),
@@ -266,6 +267,10 @@ ENTRY_FIELDS = (
 )
 
 
+def listed(scores: Scores, why: Callable[[], str]) -> list[dict[str, object]]:
+    return [{"trajectory_id": label, "explanation": why(), "score": score} for label, score in scores.items()]
+
+
 def wrapped(body: str, random: Random) -> str:
     """The object in one of the forms that wrap it."""
     return random.choice(
@@ -361,7 +366,7 @@ def with_a_field(labels: list[str], random: Random) -> tuple[str, Scores | None]
     return wrapped(json.dumps(value, ensure_ascii=False), random), None
 
 
-KINDS = (in_thoughts, taken_back, on_another_scale, with_a_field, contradictory_reply)
+KINDS = (in_thoughts, taken_back, on_another_scale, with_a_field)
 
 
 def malformed_reply(random: Random) -> tuple[str, list[str], Scores | None]:
@@ -374,3 +379,42 @@ def malformed_reply(random: Random) -> tuple[str, list[str], Scores | None]:
     random.shuffle(labels)
     reply, means = random.choice(KINDS)(labels, random)
     return reply, labels, means
+
+
+WRITTEN: tuple[Callable[[object], str], ...] = (
+    json.dumps,
+    repr,
+    lambda value: json.dumps(value, indent=1),
+    lambda value: re.sub(r'(?<!\\)"', "”", json.dumps(value)),
+    lambda value: re.sub(r'"(\w+)":', r"\1:", json.dumps(value)),
+    lambda value: json.dumps(value).replace('\\"', '"'),
+    lambda value: json.dumps(json.dumps(value)),
+    lambda value: re.sub(r",(?= *\")", ", // note\n", json.dumps(value)),
+)
+"""Ways to write a JSON value that can mean only that value."""
+DRAFT = '{"K7QX": 0.1}'
+AROUND: tuple[Callable[[str], str], ...] = (
+    lambda reply: reply,
+    lambda reply: f"```json\n{reply}\n```",
+    lambda reply: f"\ufeff{reply}\n",
+    lambda reply: f"<think>maybe {DRAFT}</think>{reply}",
+    lambda reply: f"Not yet: {DRAFT}</think>\n\n{reply}",
+    lambda reply: f"[THINK]maybe {DRAFT}[/THINK]```\n{reply}\n```",
+    lambda reply: (
+        f"<|channel|>analysis<|message|>maybe {DRAFT}<|end|><|start|>assistant<|channel|>final<|message|>{reply}"
+    ),
+    lambda reply: f"{reply}<|im_end|>",
+)
+"""What servers and models put around a value that stands alone."""
+WHY = ("why", 'said "hi" twice', "it's {fine}, truly", "W3RT was slower: 0.1", "a, b: c // d", "<think>no</think>", "")
+
+
+def clean_reply(random: Random) -> tuple[str, list[str], Scores]:
+    """A reply whose value stands alone, in a form and in a spelling of its own. It is to be read."""
+    labels = random.sample(LABELS, k=random.choice([2, 3, 4]))
+    scores = drawn(labels, random)
+    entries = listed(scores, lambda: random.choice(WHY))
+    random.shuffle(entries)
+    value = random.choice([{"scores": entries}, entries, scores, {"scores": scores}, {"result": {"scores": entries}}])
+    written = random.choice(WRITTEN)
+    return random.choice(AROUND)(written(value)), labels, scores

@@ -120,12 +120,6 @@ REFUSED = {
         '{"trajectory_id": "W3RT", "score": {"value": 0.2, "max": 5}}, {"trajectory_id": '
         '"M4TD", "score": {"value": 0.5, "max": 5}}]}'
     ),
-    "expl corrects": (
-        '{"scores": '
-        '[{"trajectory_id": "K7QX", "explanation": "The score should be 0.4, not this.", "score": 0.9}, '
-        '{"trajectory_id": "W3RT", "explanation": "The score should be 0.4, not this.", "score": 0.2}, '
-        '{"trajectory_id": "M4TD", "explanation": "The score should be 0.4, not this.", "score": 0.5}]}'
-    ),
     "reasoning last": f'{{"scores": {FLAT}, "final_reasoning": "On reflection K7QX should get 0.1."}}',
     "think no bracket": f"think\nK7QX seems fine. {OTHER}",
     "thinking emoji": f"🤔 K7QX is maybe good\n{OTHER}",

@@ -41,6 +41,12 @@ def test_a_vote_is_the_weighted_mean_of_the_criteria():
     assert verdict.scores["K7QX"].explanation == "looks 1: why · tells 0.4: why · calm 0: why"
 
 
+def test_a_member_that_is_declined_by_one_criterion_has_no_score():
+    verdict = read_scores(entries(MARKS | {"W3RTb": None}), RUBRIC, LABELS)
+    assert list(verdict.scores) == ["K7QX"]
+    assert list(verdict.unread) == ["W3RT"]
+
+
 def test_without_criteria_a_verdict_is_read_by_label():
     assert ids_to_score(Rubric("Be kind."), LABELS) == list(LABELS)
     scored = read_scores('{"K7QX": 0.5, "W3RT": 1}', Rubric("Be kind."), LABELS).scores["W3RT"]
@@ -51,8 +57,6 @@ def test_without_criteria_a_verdict_is_read_by_label():
     "form",
     [
         MARKS,
-        {label: {name: score for name, score in MARKS.items() if name.startswith(label)} for label in LABELS},
-        {c.name: {name: score for name, score in MARKS.items() if name.endswith(i)} for i, c in RUBRIC.lettered},
         {"scores": [{"trajectory_id": name.lower(), "score": str(score)} for name, score in MARKS.items()]},
     ],
 )
@@ -62,16 +66,16 @@ def test_the_same_scores_in_other_forms_are_the_same_votes(form):
 
 
 @pytest.mark.parametrize(
-    ("scores", "problem"),
+    "scores",
     [
-        ({name: score for name, score in MARKS.items() if name != "W3RTb"}, "no score for W3RTb"),
-        ({**MARKS, "W3RTb": 5}, "the score of W3RTb is 5, not from 0 to 1"),
-        ({"K7QX": 1.0, "W3RT": 0.5}, "no complete JSON object|K7QX is none of the ids"),
-        (dict.fromkeys(["K7QX a", "W3RT a"], 0.5), "no complete JSON object|no score for"),
+        {name: score for name, score in MARKS.items() if name != "W3RTb"},
+        {**MARKS, "W3RTb": 5},
+        {"K7QX": 1.0, "W3RT": 0.5},
+        dict.fromkeys(["K7QX a", "W3RT a"], 0.5),
     ],
 )
-def test_a_score_that_is_missing_for_one_criterion_is_never_guessed(scores, problem):
-    with pytest.raises(VerdictError, match=problem):
+def test_a_score_that_is_missing_for_one_criterion_is_never_guessed(scores):
+    with pytest.raises(VerdictError):
         read_scores(entries(scores), RUBRIC, LABELS)
 
 

@@ -1,11 +1,12 @@
+import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.reply.distribution import Distribution, verdict_of
-from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.distribution import Distribution, read_decisions, verdict_of
+from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Criterion, Rubric
 
 WEIGHTS = st.lists(st.floats(0, 1), min_size=2, max_size=10).filter(lambda weights: sum(weights) > 0.1)
@@ -51,3 +52,35 @@ def test_a_label_is_scored_only_when_all_its_criteria_are():
 def test_without_a_score_there_is_no_verdict():
     with pytest.raises(VerdictError, match="refused"):
         verdict_of({"X": "refused"}, Rubric("Be good."), ["X"])
+
+
+RUBRIC = Rubric("Be good.")
+
+
+def decisions(*answers: object) -> str:
+    return json.dumps({"answers": answers})
+
+
+def answer(name: str, *probabilities: float) -> dict[str, object]:
+    return {"name": name, "probabilities": list(probabilities) or None}
+
+
+def test_answers_are_matched_by_name_in_any_order():
+    verdict = read_decisions(decisions(answer("Y", 0, 1), answer("X", 1, 0)), RUBRIC, ["X", "Y"], 2)
+    assert [(label, scored.score) for label, scored in verdict.scores.items()] == [("X", 0.0), ("Y", 1.0)]
+
+
+def test_an_answer_of_nobody_is_left_out():
+    verdict = read_decisions(decisions(answer("Z", 0, 1), answer("X", 1, 0)), RUBRIC, ["X"], 2)
+    assert list(verdict.scores) == ["X"]
+
+
+def test_two_answers_to_one_question_are_none():
+    verdict = read_decisions(decisions(answer("X", 0, 1), answer("X", 1, 0), answer("Y", 0, 1)), RUBRIC, ["X", "Y"], 2)
+    assert verdict.unread == {"X": "its question has two answers"}
+
+
+@pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"answers": 1}', '{"answers": [1]}', decisions(answer("X"))])
+def test_what_holds_no_answer_cannot_be_used(text):
+    with pytest.raises(VerdictError):
+        read_decisions(text, RUBRIC, ["X"], 2)

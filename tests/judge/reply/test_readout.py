@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.reply.errors import VerdictError
 from gavel.judge.reply.readout import LEVELS, MAX_OFF_SCALE, read_readout
+from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Rubric
 
 RUBRIC = Rubric("Be good.")
