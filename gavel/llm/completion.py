@@ -92,10 +92,10 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
         text = "".join(map(_text_of_part, text))
         repairs["content parts"] += 1
     functions = [call.get("function") for call in message.get("tool_calls") or ()]
-    for function in [*functions, message.get("function_call")]:
-        if arguments := function and function.get("arguments"):
-            text += "\n" + (arguments if isinstance(arguments, str) else json.dumps(arguments))
-            repairs["tool call"] += 1
+    calls = [given for one in (*functions, message.get("function_call")) if one and (given := one.get("arguments"))]
+    if calls:  # text before a call announces it
+        text = "\n".join(given if isinstance(given, str) else json.dumps(given) for given in calls)
+        repairs["tool call"] += len(calls)
     if not text.strip() and isinstance(reasoning := message.get("reasoning_content"), str):
         text = reasoning
         repairs["reasoning"] += 1

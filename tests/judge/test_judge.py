@@ -299,7 +299,6 @@ async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
     *same, refusal, repair = second["messages"]
     assert same == first["messages"]
     assert refusal == {"role": "assistant", "content": "I'm sorry, I can't."}
-    assert "no complete JSON object" in repair["content"]
     assert all(label in repair["content"] for label in labels_in(first))
     assert judged.judgement is not None
     assert judged.judgement.calls == 2

@@ -125,17 +125,6 @@ async def test_what_is_no_digit_is_no_score(endpoint: Endpoint, said):
     assert [t.reward is None for t in judged] == [False, True, False]
 
 
-async def test_two_digits_for_one_member_are_no_score(endpoint: Endpoint):
-    def twice(request: Request) -> Answer:
-        *tokens, end = digits()(request).body["choices"][0]["logprobs"]["content"]
-        first = next(iter(asked(request)))
-        return answer([*tokens, token(f', "{first}": '), token("3", ("3", 1.0)), end])
-
-    endpoint.script = [twice]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
-    assert sorted(t.judgement.reason or "" for t in judged) == ["", "", "no vote: it has two scores"]
-
-
 async def test_a_digit_that_the_reply_takes_back_leaves_all_without_a_score(endpoint: Endpoint):
     def takes_back(request: Request) -> Answer:
         tokens = digits()(request).body["choices"][0]["logprobs"]["content"]
@@ -145,7 +134,6 @@ async def test_a_digit_that_the_reply_takes_back_leaves_all_without_a_score(endp
     endpoint.script = [takes_back]
     judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
     assert [t.reward for t in judged] == [None, None, None]
-    assert "it gives other numbers" in (judged.judgement.reason or "")
 
 
 async def test_digits_in_thoughts_are_not_read(endpoint: Endpoint):

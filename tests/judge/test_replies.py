@@ -46,7 +46,9 @@ def filled(message: Any, places: dict[str, str]) -> Any:
 def check(case: dict[str, Any], judged: TrajectoryGroup, calls: int) -> None:
     assert judged.judgement
     rewards = [trajectory.reward for trajectory in judged]
-    if case["scores"] and not (case.get("may_be_refused") and rewards == [None] * 3):
+    if case["name"] == "null score":
+        assert (rewards, calls) == ([None, *case["scores"][1:]], 1)
+    elif case["scores"] and not (case.get("may_be_refused") and rewards == [None] * 3):
         assert rewards == pytest.approx(case["scores"])
         assert (judged.judgement.status, calls) == ("scored", 1)
     else:
@@ -116,10 +118,20 @@ async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_cou
     assert [judged.judgement.repairs[kind] for kind in found] == [len(judges)]
 
 
-async def test_reasoning_without_an_answer_is_asked_again(endpoint):
+async def test_an_answer_that_a_server_took_for_reasoning_is_read(endpoint):
     def step(request: Request) -> Answer:
         labels = places(labels_in(request), request["messages"][1]["content"])
         return says(**filled({"content": "\n", "reasoning_content": FULL}, labels))
+
+    endpoint.script = [step]
+    judged = await Judge(Juror("openai/judge", params=endpoint.params), orders=1).score(saying(*MEMBERS))
+    assert [trajectory.reward for trajectory in judged] == [0.9, 0.2, 0.5]
+
+
+async def test_reasoning_without_an_answer_is_asked_again(endpoint):
+    def step(request: Request) -> Answer:
+        labels = places(labels_in(request), request["messages"][1]["content"])
+        return says(**filled({"content": "\n", "reasoning_content": f"Perhaps {FULL}"}, labels))
 
     endpoint.script = [step]
     judged = await Judge(Juror("openai/judge", params=endpoint.params), orders=1).score(saying(*MEMBERS))

@@ -125,7 +125,7 @@ def _value_alone(reply: str, start: int, keys: Collection[str]) -> Found:
     elif reply[at : at + 1] in ("{", "["):
         value, end, repairs = read_value(reply, at, keys)
     else:
-        raise Broken("it does not begin with a JSON object" if reply[at:].strip() else "it holds no JSON object", at)
+        raise Broken("text stands before its JSON object" if "{" in reply[at:] else "it holds no JSON object", at)
     closing = _END.match(reply, end)
     assert closing
     if closing.end() < len(reply) or (closing["fence"] and closing["fence"] != opening["fence"]):

@@ -79,4 +79,4 @@ async def test_a_batch_of_nonsense_goes_back_with_the_reason(endpoint: Endpoint)
     endpoint.script = [lambda _: says("Sure!"), lambda _: says(batch(TASK))]
     found = await write_batch(Client("openai/writer", endpoint.params), Material("[]"), 1)
     assert len(found.tasks) == 1
-    assert "no JSON object" in endpoint.requests[1]["messages"][-1]["content"]
+    assert "JSON object" in endpoint.requests[1]["messages"][-1]["content"]
