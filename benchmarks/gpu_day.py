@@ -20,6 +20,7 @@ attention and adapter are not counted.
 import argparse
 import gc
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -152,15 +154,16 @@ def in_4bits(model: Any, dtype: Any) -> Any:
     return model
 
 
-def random_policy(case: Case, *, precise: bool = False) -> Any:
-    """The same weights at every call; `precise`: computed in float32."""
+def random_policy(case: Case, *, precise: bool = False, liger: bool = True) -> Any:
+    """The same weights at every call; `precise`: computed in float32. `liger`: by its kernels where they can run."""
     import torch
 
     from gavel.trainer.config import LoraSettings, PolicySettings
     from gavel.trainer.embedded import EMBEDDED_POLICY
     from gavel.trainer.policy.policy import Policy
 
-    settings = PolicySettings(dtype="float32" if precise else "auto", use_liger_kernel=False if precise else None)
+    plain = precise or not liger or case.quantization is not None  # as a run has it
+    settings = PolicySettings(dtype="float32" if precise else "auto", use_liger_kernel=False if plain else None)
     lora = LoraSettings(rank=16, alpha=32, experts=case.experts)
     policy = Policy(  # with a tokenizer that nobody asks
         EMBEDDED_POLICY, lora, settings=settings, load=lambda _, dtype, device: base_model(case, dtype, device)
@@ -399,19 +402,11 @@ def dense_part(tiny: bool) -> dict[str, Any]:
 
 
 def liger_part(tiny: bool) -> dict[str, Any]:
-    """Qwen3-8B's step where Liger's kernels are forbidden; beside `dense`, which takes them if they are installed."""
-    from gavel.trainer.kernels import liger
-    from gavel.trainer.policy import policy as module
-
+    """Qwen3-8B's step without Liger's kernels; `dense` takes them where they are installed."""
     case = Case(TINY, 64, 16, groups=2) if tiny else Case(SIZES["8b"], 2048, 256, groups=8)
-    used, module.liger_is_used = module.liger_is_used, lambda *_: False
-    try:
-        policy = random_policy(case)
-    finally:
-        module.liger_is_used = used
-    available = importlib.util.find_spec("liger_kernel") is not None
-    assert liger is not None
-    return {"liger_available": available, "without": measured_steps(policy, case, own_choice(policy, case, 0.5))}
+    policy = random_policy(case, liger=False)
+    installed = importlib.util.find_spec("liger_kernel") is not None
+    return {"installed": installed, "without": measured_steps(policy, case, own_choice(policy, case, 0.5))}
 
 
 def narrow_part(tiny: bool) -> dict[str, Any]:
@@ -449,8 +444,8 @@ def attention_part(tiny: bool) -> dict[str, Any]:
 
     if not torch.cuda.is_available():
         return {"skipped": "these kernels need a GPU"}
-    found: dict[str, Any] = {}
-    for length in (512, 1024) if tiny else (2048, 16384, 65536):
+    found: dict[str, Any] = {"cudnn_agrees": varlen._cudnn_agrees(32, 8, 128, torch.bfloat16)}
+    for length in (2048, 16384, 65536):
         torch.manual_seed(0)
         query, key, value, gradient = (
             torch.randn(length, heads, 128, device="cuda", dtype=torch.bfloat16) for heads in (32, 8, 8, 32)
@@ -460,15 +455,16 @@ def attention_part(tiny: bool) -> dict[str, Any]:
         ways = {"flash": (varlen.flash, varlen.flash_backward), "chosen": (varlen.forward, varlen.backward)}
         results = {}
         for name, (forward, backward) in ways.items():
-            row = level if name == "flash" else [level]
+            row = replace(level, long_runs=()) if name == "flash" else [level]
 
-            def once(ahead: Any = forward, back: Any = backward, row: Any = row) -> Any:
-                out, normaliser = ahead(query, key, value, row, 128**-0.5)
-                return out, back(gradient, query, key, value, out, normaliser, row, 128**-0.5)
+            def once(ahead: Any, back: Any, row: Any, given: Any) -> Any:
+                out, normaliser = ahead(*given[1:], row, 128**-0.5)
+                return out, back(*given, out, normaliser, row, 128**-0.5)
 
-            out, gradients = results[name] = once()
-            ahead = timed(lambda f=forward, r=row: f(query, key, value, r, 128**-0.5), 5)[0]
-            both = timed(once, 5)[0]
+            both_ways = partial(once, forward, backward, row, (gradient, query, key, value))
+            results[name] = both_ways()
+            ahead = timed(partial(forward, query, key, value, row, 128**-0.5), 5)[0]
+            both = timed(both_ways, 5)[0]
             operations = 2 * length**2 * 32 * 128  # causal: half of 4 L² a head's size
             found[f"{name}-{length}"] = {
                 "forward_ms": 1000 * min(ahead),
@@ -487,7 +483,7 @@ def attention_part(tiny: bool) -> dict[str, Any]:
 def tests_part(tiny: bool) -> dict[str, Any]:
     """The tests that need a GPU; on a CPU they are skipped."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-    files = ["test_packed_attention.py", "test_lora_experts.py"]
+    files = ["test_varlen_attention.py", "test_packed_attention.py", "test_lora_experts.py"]
     command += [str(ROOT / "tests/trainer/kernels" / file) for file in files]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = ended.stdout.strip().splitlines() or [ended.stderr[-2000:]]
@@ -551,16 +547,16 @@ def trl_part(tiny: bool) -> dict[str, Any]:
     case = Case(TINY, 64, 16) if tiny else Case(SIZES["0.6b"], 1024, 256)
     policy = random_policy(case)
     batch = make_batch(case, policy.vocabulary)
-    config = step_config(
-        case, gradient_checkpointing=False, loss=ClippedSurrogate(clip_low=CLIP, clip_high=CLIP)
-    )
+    config = step_config(case, gradient_checkpointing=False, loss=ClippedSurrogate(clip_low=CLIP, clip_high=CLIP))
     learner = Learner(policy)
     adapter = {name: weight for name, weight in policy.model.state_dict().items() if "lora_" in name}
     peer = Trl(base_model(case, policy.dtype, policy.device.type), adapter, batch, rank=16)
     losses = {"own": learner.step(batch, config)["loss"], "trl": peer.step()}
     found: dict[str, Any] = {"losses": losses}
-    gradients = [torch.cat([p.grad.flatten() for p in each if p.grad is not None]).double()
-                 for each in (policy.parameters(), peer.parameters)]
+    gradients = [
+        torch.cat([p.grad.flatten() for p in each if p.grad is not None]).double()
+        for each in (policy.parameters(), peer.parameters)
+    ]
     found["cosine_of_gradients"] = torch.cosine_similarity(*gradients, 0).item()
     for name, step in (("own", lambda: learner.step(batch, config)), ("trl", peer.step)):
         seconds, gib = timed(step, 1 if tiny else 5)
@@ -574,8 +570,8 @@ PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], float]] = {
     "0.6b-16k": (partial(published_part, "0.6b", 16384), 40),
     "4b-16k": (partial(published_part, "4b", 16384), 50),
     "0.6b-65k": (partial(published_part, "0.6b", 65536), 60),
-    "4b-65k": (partial(published_part, "4b", 65536), 110),
     "dense": (dense_part, 90),
+    "4b-65k": (partial(published_part, "4b", 65536), 110),
     "cycle": (partial(cycle_part, False), 90),
     "mixture": (mixture_part, 90),
     "4bit": (narrow_part, 60),
@@ -665,7 +661,8 @@ def main() -> None:
         for file in files.values():
             file.unlink(missing_ok=True)
     left = [name for name, file in files.items() if not file.exists()]
-    print(f"at most {sum(PARTS[name][1] for name in left) * given.limit_factor:.0f} s: {' '.join(left)}", file=sys.stderr)
+    most = sum(PARTS[name][1] for name in left) * given.limit_factor
+    print(f"at most {most:.0f} s: {' '.join(left)}", file=sys.stderr)
     run_all(left, out, given.tiny, given.limit_factor)
     found = {name: json.loads(file.read_text()) for name, file in files.items()}
     print(json.dumps(found, indent=1))
