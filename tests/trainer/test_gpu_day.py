@@ -53,9 +53,9 @@ def test_every_part_measures_the_same_step_as_its_peer_and_a_killed_run_goes_on(
 
 
 @pytest.mark.slow
-def test_a_part_that_takes_too_long_is_ended_and_the_next_one_is_measured(tmp_path: Path) -> None:
-    command = [*COMMAND[:-1], "0.0001", "--out", str(tmp_path), "--parts", "dense", "attention"]
+def test_a_part_that_takes_too_long_is_ended_and_the_next_one_begins(tmp_path: Path) -> None:
+    command = [*COMMAND[:-1], "-1", "--out", str(tmp_path), "--parts", "dense", "attention"]  # at once too long
     assert subprocess.run(command, capture_output=True).returncode == 1
     found = read(tmp_path)
-    assert "not done in 0 s" in found["dense"]["failed"]
     assert set(found) == {"dense", "attention"}
+    assert all("not done in" in each["failed"] for each in found.values())
