@@ -104,7 +104,7 @@ test-thorough: $(DEV)
 		tests/judge/service/http/test_openapi.py tests/judge/test_faults.py tests/trainer/test_cpus.py \
 		tests/gavel/rewards/test_trl_training.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
 		tests/trainer/backends/remote/test_hostile_users.py \
-		tests/trainer/test_learner_gpu.py tests/trainer/test_misfits.py tests/trainer/test_resume.py
+		tests/trainer/test_gpu_day.py tests/trainer/test_misfits.py tests/trainer/test_resume.py
 
 test-kills: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends tests/trainer/atropos \

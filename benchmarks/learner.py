@@ -135,28 +135,34 @@ class Gavel:
 class Peer:
     """A step on the padded batch with PEFT's layers; subclasses differ in `loss`."""
 
-    def __init__(self, own: Gavel, base: Path) -> None:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    def __init__(self, model: Any, adapter: dict[str, torch.Tensor], batch: Batch, rank: int = RANK) -> None:
+        """Over a base of its own, with the weights of `adapter`."""
         self.prepare(model)
-        settings = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+        settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
         self.model = peft.get_peft_model(model, settings)
-        adapter = {k: v for k, v in own.learner.policy.model.state_dict().items() if "lora_" in k}
         self.model.load_state_dict(adapter, strict=False)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
-        sequences = own.batch.sequences
+        sequences = batch.sequences
         width = max(len(s.tokens.token_ids) for s in sequences)
         rows = [s.tokens for s in sequences]
 
         def padded(values: Callable[[TokenSequence], list[Any]], dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor([values(t) + [0] * (width - len(t.token_ids)) for t in rows], dtype=dtype)
+            padded_rows = [values(t) + [0] * (width - len(t.token_ids)) for t in rows]
+            return torch.tensor(padded_rows, dtype=dtype, device=model.device)
 
         self.prompt = rows[0].sampled.index(True)
         self.ids = padded(lambda t: t.token_ids, torch.long)
         self.real = padded(lambda t: [1] * len(t.token_ids), torch.long)
         self.trained = padded(lambda t: list(t.sampled), torch.long)
         self.old = padded(lambda t: t.logprobs, torch.float32)
-        self.advantages = torch.tensor([s.advantage for s in sequences])
+        self.advantages = torch.tensor([s.advantage for s in sequences], device=model.device)
+
+    @classmethod
+    def beside(cls, own: Gavel, base: Path) -> "Peer":
+        """With the same weights and batch."""
+        adapter = {k: v for k, v in own.learner.policy.model.state_dict().items() if "lora_" in k}
+        return cls(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter, own.batch)
 
     def prepare(self, model: Any) -> None:
         """Changes to the model before the adapter is added."""
@@ -299,7 +305,7 @@ def added_mib(name: str, case: str) -> float:
 
 def print_added(name: str, case: Case, base: Path) -> None:
     own = Gavel(base, case)
-    step = own.step if name == "gavel" else PEERS[name](own, base).step
+    step = own.step if name == "gavel" else PEERS[name].beside(own, base).step
     if name == "TRL":
         import trl.trainer.grpo_trainer  # noqa: F401 - not the step's memory
 
@@ -330,7 +336,7 @@ def measure(base: Path, repetitions: int, titles: list[str]) -> dict[str, Any]:
         case = CASES[title]
         print(f"{title} …", file=sys.stderr)
         own = Gavel(base, case)
-        peers = {name: kind(own, base) for name, kind in PEERS.items()}
+        peers = {name: kind.beside(own, base) for name, kind in PEERS.items()}
         check_equal(own, peers)
         seconds = best_seconds({name: each.step for name, each in {**peers, "gavel": own}.items()}, repetitions)
         share, rate = share_of_bound(own, 3 * repetitions)

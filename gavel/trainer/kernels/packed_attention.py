@@ -50,6 +50,9 @@ class PackedRow:
     """One for each layer."""
     positions: torch.Tensor
     """`[U]`, on the device."""
+    kept: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+    """Attention's output and normalizer of each layer that is computed again later, which then takes them from here;
+    None: nothing is kept."""
     layers: set[int] = field(default_factory=set)
     """The layers that attended to it."""
     _parts: dict[tuple[Kernel, Span], list[Part]] = field(default_factory=dict)
@@ -155,23 +158,23 @@ def packed_attention(
 
     `sinks` `[heads]`: frozen logits that take a share of each query's attention and have no value (arXiv 2309.17453).
     """
-    return _PackedAttention.apply(query, key, value, row, row.span(layer), form, sinks)  # type: ignore[no-any-return]
+    return _PackedAttention.apply(query, key, value, row, layer, form, sinks)  # type: ignore[no-any-return]
 
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Any, key: Any, value: Any, row: PackedRow, span: Span, form: ScoreForm, sinks: Any
+        ctx: Any, query: Any, key: Any, value: Any, row: PackedRow, layer: int, form: ScoreForm, sinks: Any
     ) -> torch.Tensor:
-        kernel = kernel_for(query, value, form)
+        kernel, span = kernel_for(query, value, form), row.span(layer)
         by_levels = kernel is CudaFlash and span == FULL
         way = _ByLevels(row.levels(), form) if by_levels else _ByParts(row, kernel, span, form)
-        whole, normaliser = way.forward(query, key, value)
-        if sinks is not None:
-            logits = sinks.detach().to(normaliser.dtype)[None, :, None]
-            whole = whole * torch.sigmoid(normaliser - logits)[..., None]
-            normaliser = torch.logaddexp(normaliser, logits)
-        output = whole.to(query.dtype)
+        if row.kept is not None and layer in row.kept:
+            output, normaliser = row.kept.pop(layer)
+        else:
+            output, normaliser = _attended(way, query, key, value, sinks)
+            if row.kept is not None and by_levels:
+                row.kept[layer] = output.detach(), normaliser
         ctx.save_for_backward(query, key, value, output, normaliser)
         ctx.way = way
         return output
@@ -180,6 +183,17 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         found = ctx.way.backward(gradient, *ctx.saved_tensors)
         return *(total.to(gradient.dtype) for total in found), None, None, None, None
+
+
+def _attended(
+    way: "_ByParts | _ByLevels", query: Any, key: Any, value: Any, sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    whole, normaliser = way.forward(query, key, value)
+    if sinks is not None:
+        logits = sinks.detach().to(normaliser.dtype)[None, :, None]
+        whole = whole * torch.sigmoid(normaliser - logits)[..., None]
+        normaliser = torch.logaddexp(normaliser, logits)
+    return whole.to(query.dtype), normaliser
 
 
 @dataclass(frozen=True, slots=True)

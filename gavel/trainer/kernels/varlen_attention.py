@@ -1,12 +1,16 @@
 """Attention over a packed row in one call of PyTorch's flash kernel for all segments of one depth.
 
+Long segments go through cuDNN's kernel instead, where a trial finds it equal: on an H100 it is faster, but it is
+prepared anew for every length.
+
 The first level is every segment over itself. Each further one is the descendants of the segments of one depth over
 these segments, so a group of replies to one prompt is two calls, however many replies there are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -14,6 +18,12 @@ from gavel.trainer.data.packing import Segment
 from gavel.trainer.kernels.attention_kernels import at_least_float
 
 _aten = torch.ops.aten
+
+_LONG = 8192
+"""Tokens of a segment from which on cuDNN's kernel saves more time in the layers than it takes to be prepared."""
+_MOST_RUNS = 16
+_SAME = 0.02
+"""Largest difference of the two kernels, relative to all values together: a few roundings to bfloat16."""
 
 Tensors = tuple[torch.Tensor, ...]
 Run = tuple[int, int]
@@ -34,6 +44,8 @@ class Level:
     most_keys: int
     causal: bool
     """Whether a query sees only the keys up to its own place; then its run has as many keys as queries."""
+    long_runs: Sequence[tuple[slice, slice]] = ()
+    """Queries and keys of each run, if they are few and long."""
 
 
 def levels(segments: Sequence[Segment], device: torch.device) -> list[Level]:
@@ -69,7 +81,17 @@ def _level(queries: Sequence[Run], keys: Sequence[Run], device: torch.device, *,
         max(query_lengths),
         max(key_lengths),
         causal,
+        _long_runs(query_lengths, key_lengths),
     )
+
+
+def _long_runs(query_lengths: Sequence[int], key_lengths: Sequence[int]) -> Sequence[tuple[slice, slice]]:
+    longest = max(queries * keys for queries, keys in zip(query_lengths, key_lengths, strict=True))
+    if len(query_lengths) > _MOST_RUNS or longest < _LONG**2:
+        return ()
+    ends = ([*accumulate(lengths, initial=0)] for lengths in (query_lengths, key_lengths))
+    queries, keys = ([slice(*run) for run in pairwise(each)] for each in ends)
+    return list(zip(queries, keys, strict=True))
 
 
 def _places(runs: Sequence[Run], device: torch.device) -> torch.Tensor:
@@ -140,6 +162,14 @@ def flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output `[Q, heads, D]` and normalizer `[heads, Q]` of one level."""
+    if level.long_runs and query.is_cuda and _cudnn_agrees(query.shape[1], key.shape[1], query.shape[2], query.dtype):
+        return _cudnn(query, key, value, level, scale)
+    return _pytorch_flash(query, key, value, level, scale)
+
+
+def _pytorch_flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     output, normaliser, *_ = _aten._flash_attention_forward(
         query, key, value, level.query_ends, level.key_ends, level.most_queries, level.most_keys,
         0.0, level.causal, False, scale=scale,
@@ -157,8 +187,91 @@ def flash_backward(
     level: Level,
     scale: float,
 ) -> Tensors:
+    if level.long_runs and query.is_cuda and _cudnn_agrees(query.shape[1], key.shape[1], query.shape[2], query.dtype):
+        return _cudnn_backward(gradient, query, key, value, output, normaliser, level, scale)
+    return _pytorch_flash_backward(gradient, query, key, value, output, normaliser, level, scale)
+
+
+def _pytorch_flash_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    output: torch.Tensor,
+    normaliser: torch.Tensor,
+    level: Level,
+    scale: float,
+) -> Tensors:
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of the dropout, which is zero: not read
     return _aten._flash_attention_backward(
         gradient, query, key, value, output, normaliser, level.query_ends, level.key_ends,
         level.most_queries, level.most_keys, 0.0, level.causal, state, state, scale=scale,
     )  # fmt: skip
+
+
+def _cudnn(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `flash`, in one call for each long run."""
+    outputs, normalisers = [], []
+    for rows, keys in level.long_runs:
+        output, normaliser, *_ = _aten._scaled_dot_product_cudnn_attention(
+            _by_head(query[rows]), _by_head(key[keys]), _by_head(value[keys]),
+            None, True, 0.0, level.causal, False, scale=scale,
+        )  # fmt: skip
+        outputs.append(output[0].transpose(0, 1))
+        normalisers.append(normaliser.reshape(query.shape[1], -1))
+    return torch.cat(outputs), torch.cat(normalisers, -1)
+
+
+def _cudnn_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    output: torch.Tensor,
+    normaliser: torch.Tensor,
+    level: Level,
+    scale: float,
+) -> Tensors:
+    state = torch.zeros((), dtype=torch.int64, device=query.device)  # of the dropout, which is zero: not read
+    found = []
+    for rows, keys in level.long_runs:
+        own = _aten._scaled_dot_product_cudnn_attention_backward(
+            _by_head(gradient[rows]), _by_head(query[rows]), _by_head(key[keys]), _by_head(value[keys]),
+            _by_head(output[rows]), normaliser[None, :, rows, None].contiguous(), state, state, None, None, None,
+            rows.stop - rows.start, keys.stop - keys.start, 0.0, level.causal, scale=scale,
+        )  # fmt: skip
+        found.append([each[0].transpose(0, 1) for each in own])
+    return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def _by_head(tokens: torch.Tensor) -> torch.Tensor:
+    """`[Q, heads, D]` as `[1, heads, Q, D]`."""
+    return tokens.transpose(0, 1)[None]
+
+
+@cache
+def _cudnn_agrees(heads: int, key_heads: int, size: int, dtype: torch.dtype) -> bool:
+    """Whether cuDNN's kernel runs here, and gives what PyTorch's flash kernel gives: a trial over two short runs."""
+    length, scale = 256, size**-0.5
+    fixed = torch.Generator("cuda").manual_seed(0)
+    query, key, value, gradient = (
+        torch.randn((2 * length, count, size), generator=fixed, device="cuda").to(dtype)
+        for count in (heads, key_heads, key_heads, heads)
+    )
+    run = [(0, length), (length, 2 * length)]
+    runs = [(slice(*each), slice(*each)) for each in run]
+    for causal in (True, False):
+        level = replace(_level(run, run, query.device, causal=causal), long_runs=runs)
+        try:
+            output, normaliser = _cudnn(query, key, value, level, scale)
+            found = _cudnn_backward(gradient, query, key, value, output, normaliser, level, scale)
+        except RuntimeError:  # not built in, or not for this device or these shapes
+            return False
+        own, own_normaliser = _pytorch_flash(query, key, value, level, scale)
+        expected = _pytorch_flash_backward(gradient, query, key, value, own, own_normaliser, level, scale)
+        for one, other in zip((output, normaliser, *found), (own, own_normaliser, *expected), strict=True):
+            if not (one.float() - other.float()).norm() <= _SAME * other.float().norm():
+                return False
+    return True

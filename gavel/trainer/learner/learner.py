@@ -258,7 +258,10 @@ class Learner:
                 tokens = [sample.sequence.tokens for sample in chosen]
                 counted = step_metrics if indices else StepMetrics()
                 seed = f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"
-                self.policy.checkpoint_gradients(unique_tokens(tokens) > self._most_whole(config))
+                size = unique_tokens(tokens)
+                self.policy.checkpoint_gradients(size > self._most_whole(config))
+                # A sequence longer than what fits goes on only if nothing more than it needs is kept.
+                self.policy.keeps_attention &= size <= (config.micro_batch_tokens or size)
                 try:
                     reference = self._reference(chosen, config, counted)
                     with dropping_out(self.policy.model, seed):

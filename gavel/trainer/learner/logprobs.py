@@ -101,7 +101,8 @@ def _pass(policy: Policy, packed: Packed, spans: Sequence[Span] | None = None) -
     )
     row: dict[str, Any] = {}
     if spans is not None:
-        row = {"attention_mask": NO_MASK.to(device), "packed_row": PackedRow(packed, spans, positions)}
+        kept = {} if policy.keeps_attention and torch.is_grad_enabled() else None
+        row = {"attention_mask": NO_MASK.to(device), "packed_row": PackedRow(packed, spans, positions, kept)}
     hidden = decoder(
         input_ids=ids[None],
         position_ids=positions[None],

@@ -73,6 +73,9 @@ DEFAULT_SETTINGS = PolicySettings()
 class Policy:
     """Base model + LoRA (PEFT, or Unsloth) on one device."""
 
+    keeps_attention = False
+    """Whether a pass with gradient checkpointing keeps what attention gave, which costs most to compute again."""
+
     def __init__(
         self,
         base_model: str,
@@ -250,6 +253,7 @@ class Policy:
 
     def checkpoint_gradients(self, on: bool) -> None:
         """Switches gradient checkpointing: recomputing a layer's activations instead of keeping them."""
+        self.keeps_attention = on
         for layer in self.model.modules():
             if isinstance(layer, GradientCheckpointingLayer):
                 layer.gradient_checkpointing = layer.training = on  # the layer alone: its submodules stay in eval mode

@@ -12,6 +12,8 @@ from gavel.trainer.data.packing import pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import packed_attention, varlen_attention
 from gavel.trainer.kernels.attention_kernels import CudaFlash, Plain, ScoreForm
+from gavel.trainer.kernels.attention_span import FULL
+from gavel.trainer.kernels.packed_attention import PackedRow
 from gavel.trainer.kernels.varlen_attention import Level, levels
 from tests.trainer.kernels.test_packed_attention import FORM, attended, compare, factors, obvious, row, trie_mask
 
@@ -83,3 +85,50 @@ def test_groups_of_replies_are_two_calls_of_the_kernel_however_many_they_are():
     own, prompts = levels(packed.segments, torch.device("cpu"))
     assert (len(packed.segments), len([*runs(own)]), len([*runs(prompts)])) == (15, 15, 3)
     assert (prompts.most_queries, prompts.most_keys) == (8, 3)
+
+
+def test_few_long_runs_are_told_with_their_places(monkeypatch):
+    monkeypatch.setattr(varlen_attention, "_LONG", 4)
+    cpu = torch.device("cpu")
+    sequences = [TokenSequence([1, 2, 3, 4, n, 6], [False] * 6, [0.0] * 6, [1.0] * 6) for n in (7, 8)]
+    first, second = levels(pack(sequences).segments, cpu)
+    assert [*first.long_runs] == [*runs(first)]
+    assert [*second.long_runs] == [*runs(second)]
+    monkeypatch.setattr(varlen_attention, "_LONG", 5)
+    assert not levels(pack(sequences).segments, cpu)[0].long_runs
+
+
+def test_what_attention_gave_is_taken_when_a_layer_is_computed_again():
+    packed = row(6, 40, 3)
+    query, key, value = factors(len(packed.token_ids), torch.float64)
+    once = PackedRow(packed, [FULL], torch.from_numpy(packed.positions), {})
+    first = packed_attention.packed_attention(query, key, value, once, 0, FORM)
+    (kept, _) = once.kept[0]
+    assert kept.data_ptr() == first.data_ptr()
+    again = packed_attention.packed_attention(query, key, value, once, 0, FORM)
+    assert not once.kept
+    expected, found = (torch.autograd.grad(each.square().sum(), [query, key, value]) for each in (first, again))
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_long_runs_by_cudnn_are_those_by_flash(monkeypatch):
+    monkeypatch.undo()
+    packed = row(3, 6000, 2)
+    made = [torch.randn(len(packed.token_ids), heads, 128, device="cuda").bfloat16() for heads in (16, 8, 8, 16)]
+    query, key, value, gradient = made
+    monkeypatch.setattr(varlen_attention, "_LONG", 256)
+    plain = levels(packed.segments, query.device)
+    monkeypatch.setattr(varlen_attention, "_LONG", 2**20)
+    short = levels(packed.segments, query.device)
+    assert any(level.long_runs for level in plain)
+    assert not any(level.long_runs for level in short)
+    results = []
+    for levels_of_row in (plain, short):
+        output, normaliser = varlen_attention.forward(query, key, value, levels_of_row, 0.1)
+        given = gradient, query, key, value, output, normaliser, levels_of_row, 0.1
+        results.append((output, normaliser, *varlen_attention.backward(*given)))
+    for one, other in zip(*results, strict=True):
+        assert (one.float() - other.float()).norm() < 0.02 * other.float().norm()
