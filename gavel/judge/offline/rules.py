@@ -10,9 +10,11 @@ Each list item of a rubric and each sentence of its prose is a statement; a titl
     - calls X when CONDITION                       and not where it does not hold
     - calls X only when CONDITION                  kept where X is never called
     - calls X with one_argument and another from A (or: from the first of A, from the request)
+    - calls X only with one_argument from A        kept where X is never called
     - calls only one of X, Y, Z
     - calls X and Y at most once
     - says "one phrase" or "another" (to the user; or: and; or: does not say; or: says the reference)
+    - says "one phrase" when CONDITION             and not where it does not hold
     - is told "one phrase" or "another" (by the user: what a world answers to words; or: is not told)
     - ends with a message (to the user)
 
@@ -53,8 +55,13 @@ class Rule:
     """A statement that can be checked."""
 
     text: str
-    check: Check
+    parts: tuple[tuple[str, Check], ...]
+    """Those that `; ` joins, by their text; all of them must be kept."""
     weight: float = 1.0
+
+    def findings(self, facts: Facts) -> list[tuple[str, bool, str]]:
+        """(text, kept, what happened) of each part."""
+        return [(text, *check(facts)) for text, check in self.parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +114,13 @@ def read_rubric(rubric: str, *, has_reference: bool = False) -> Reading:
 
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
     """The weighted share of at least one rule that is kept, and what became of them."""
-    found = [(rule, *rule.check(facts)) for rule in rules]
-    share = sum(rule.weight for rule, kept, _ in found if kept) / sum(rule.weight for rule, _, _ in found)
-    broken = [f"{rule.text} ({what})" for rule, kept, what in found if not kept]
-    idle = dict.fromkeys(what for _, kept, what in found if kept and what)
-    told = f"Kept: {len(found) - len(broken)} of {len(found)} {'rule' if len(found) == 1 else 'rules'}"
+    found = [(rule, rule.findings(facts)) for rule in rules]
+    kept = [rule for rule, parts in found if all(part_kept for _, part_kept, _ in parts)]
+    share = sum(rule.weight for rule in kept) / sum(rule.weight for rule, _ in found)
+    told = f"Kept: {len(kept)} of {len(found)} {'rule' if len(found) == 1 else 'rules'}"
+    parts = [part for _, parts in found for part in parts]
+    idle = dict.fromkeys(what for _, part_kept, what in parts if part_kept and what)
+    broken = dict.fromkeys(f"{text} ({what})" for text, part_kept, what in parts if not part_kept)
     told += f" ({'; '.join(idle)})." if idle else "."
     return share, told + (f" Not kept: {'; '.join(broken)}." if broken else "")
 
@@ -132,6 +141,7 @@ def nearest_form(statement: str) -> str:
         "if": "calls TOOL only when days <= 30",
         "before": "calls TOOL before OTHER",
         "from": "calls TOOL with ARGUMENT from OTHER",
+        "with": "calls TOOL with ARGUMENT from the request",
         "message": "ends with a message",
     }
     return next((form for word, form in forms.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)), "")
@@ -184,12 +194,9 @@ def _rule(statement: str) -> Rule | None:
     weight = 1.0
     if found := re.fullmatch(r"(.*) \(weight (\d+(?:\.\d+)?)\)", statement):
         statement, weight = found[1], float(found[2])
-    parts = [_check(part.strip()) for part in re.findall(r'(?:"[^"]*"|[^;"])+', statement)]
-    if not weight or not parts or None in parts:
-        return None
-    return Rule(
-        statement, partial(_all, cast("list[Check]", parts)) if len(parts) > 1 else cast("Check", parts[0]), weight
-    )
+    texts = [part.strip() for part in re.findall(r'(?:"[^"]*"|[^;"])+', statement)]
+    parts = [(text, check) for text in texts if (check := _check(text))]
+    return Rule(statement, tuple(parts), weight) if weight and texts and len(parts) == len(texts) else None
 
 
 def _check(text: str) -> Check | None:
@@ -197,12 +204,6 @@ def _check(text: str) -> Check | None:
         if (found := re.fullmatch(pattern, text, re.IGNORECASE)) and (check := form(*found.groups())):
             return check
     return None
-
-
-def _all(checks: Sequence[Check], facts: Facts) -> Finding:
-    found = [check(facts) for check in checks]
-    broken = [what for kept, what in found if not kept]
-    return not broken, "; ".join(dict.fromkeys(broken))
 
 
 def _calls(negated: str | None, listed: str) -> Check | None:
@@ -312,7 +313,7 @@ def _holds(condition: Condition, facts: Facts) -> tuple[bool | None, str]:
         return None, f"{values}, which cannot be compared"
 
 
-def _arguments_from(listed: str, arguments: str, origin: str) -> Check | None:
+def _arguments_from(listed: str, only: str | None, arguments: str, origin: str) -> Check | None:
     actions, names = _names(listed), _names(arguments)
     first, source = origin.lower().startswith("the first of "), _names(origin.split()[-1])
     if not actions or not names or not source:
@@ -320,8 +321,11 @@ def _arguments_from(listed: str, arguments: str, origin: str) -> Check | None:
     source = None if origin.lower() == "the request" else source[0]
 
     def check(facts: Facts) -> Finding:
-        if not any(call.name in actions for call in facts.made):
+        absent = [name for name in actions if name not in facts.calls]
+        if only and len(absent) == len(actions):
             return True, _absent(actions, facts)
+        if not only and absent and not (_is_or(listed) and len(absent) < len(actions)):
+            return False, _absent(absent, facts)
         for index, call in enumerate(facts.made):
             if call.name not in actions:
                 continue
@@ -384,6 +388,21 @@ def _says(verb: str, quoted: str) -> Check | None:
     return check
 
 
+def _says_when(quoted: str, condition: str) -> Check | None:
+    says, holds = _says("says", quoted), _condition_of(condition)
+    if says is None or holds is None:
+        return None
+
+    def check(facts: Facts) -> Finding:
+        due, why = holds(facts)
+        if due is None:
+            return False, why
+        said, otherwise = says(facts)
+        return _met(said == due, f"{'it said so' if said else otherwise}, and {why}")
+
+    return check
+
+
 def _says_reference() -> Check:
     def check(facts: Facts) -> Finding:
         return _met(_occurs(facts.reference.strip(" ."), facts.said), "it did not say what the reference is")
@@ -399,12 +418,13 @@ _FORMS: list[tuple[str, Callable[..., Check | None]]] = [
     (rf"ends with a message{_ADDRESSEE}", _ends_with_message),
     (rf"says the reference{_ADDRESSEE}", _says_reference),
     (rf"(says|does not say) ({_QUOTED}){_ADDRESSEE}", _says),
+    (rf"says ({_QUOTED}){_ADDRESSEE} when (.+)", _says_when),
     (rf"(is told|is not told) ({_QUOTED})", _says),
     (r"calls only one of (.+)", _only_one_of),
     (r"calls (.+) at most once", _at_most_once),
     (r"calls (.+) only after (.+)", _only_after),
     (r"calls (.+?) (only )?when (.+)", _when),
-    (r"calls (.+?) with (.+) from (the request|(?:the first of )?\S+)", _arguments_from),
+    (r"calls (.+?) (only )?with (.+) from (the request|(?:the first of )?\S+)", _arguments_from),
     (r"calls (.+) before (.+)", _before),
     (r"(?:calls|(does not call)) (.+)", _calls),
 ]

@@ -72,7 +72,7 @@ def check_readable(rubric: Rubric, truths: Iterable[Truth], *, whole: bool = Tru
 
 
 def _whole(rubric: Rubric, *, has_reference: bool) -> Reading:
-    """What is read of a rubric and its criteria together; beside criteria, which are scored one by one, a text is not."""
+    """What is read of a rubric and its criteria; beside criteria, which are scored one by one, a text is not read."""
     if not rubric.criteria:
         return read_rubric(rubric.text, has_reference=has_reference)
     text = read_rubric(rubric.text)

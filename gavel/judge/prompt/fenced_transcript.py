@@ -282,7 +282,7 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
     opening = re.search(rf"^{RESERVED}\w+ ", prompt, re.MULTILINE)
     if opening is None:
         return {}, ""
-    reference = ""
+    told = ""
     common = conversation = _Reading()
     tools: dict[str, str] = {}
     blocks: dict[str, str] = {}
@@ -317,7 +317,7 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
             case "tools" | "end" | "note:" | "was:" | "now:":
                 pass
             case "reference" | "reference:":
-                reference = _text_after(head, rest, blocks, following)
+                told = _text_after(head, rest, blocks, following)
             case "call":
                 name, reference, arguments = rest.partition(_REFERENCE)
                 if not reference or "(" in name:
@@ -336,7 +336,7 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
             case role:
                 text = _text_after(head, rest, blocks, following)
                 conversation.events.append(TextEvent(role.removesuffix(":"), text))
-    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}, reference
+    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}, told
 
 
 def _text_after(head: str, rest: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:

@@ -84,8 +84,8 @@ def read_verdict(
 
     `groups` are names of wrappers in which labels may be grouped, `names` further names of members. `cut_off`: the
     reply ended at the token limit, so only the object alone is taken. `by_program`: its explanations quote the rubric
-    and the attempts and are never second thoughts, so they are not held against the scores. Raises `VerdictError` unless each label has
-    exactly one score, a number from 0 to 1, and nothing else that the reply says changes one.
+    and the attempts and are never second thoughts, so they are not held against the scores. Raises `VerdictError`
+    unless each label has exactly one score, a number from 0 to 1, and nothing else that the reply says changes one.
     """
     if not reply.strip():
         raise VerdictError("it is empty")
