@@ -21,14 +21,13 @@ from gavel.cli.run_options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
     Assignments,
-    announce_stand_in,
+    check_stand_in,
     judge_config,
     run_config,
 )
 from gavel.cli.settings import STAND_IN
 from gavel.extras import need_extra
 from gavel.llm.errors import GavelError
-from gavel.llm.local_models import model_id
 from gavel.trainer.run_config import RunConfig
 
 _OF_CELLS = ("--judge", "--seed")
@@ -178,7 +177,10 @@ def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
     rubric = options.blind_rubric or (scenario.rubric if scenario else None)
     settings = judge_config({**options.values, "judge": options.blind_judge})
     mode = options.values.get("mode") or "pairwise"
-    run_to_end(rank_and_print(comparison, blind_judge(settings, options.blind_judge, rubric, place, mode)))
+    judge = blind_judge(settings, options.blind_judge, rubric, place, mode)
+    if scenario:
+        check_stand_in(judge, scenario)
+    run_to_end(rank_and_print(comparison, judge))
 
 
 def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:
@@ -221,11 +223,15 @@ def _training(options: _Options) -> None:
 
     flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
     config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
-    scenario_named(config.scenario)  # whose mistakes come first
+    scenario = scenario_named(config.scenario)  # whose mistakes come first
     asked = _names(options.rewards or ",".join(REWARDS))
     judges = named or [str(config.judge.models)]
     if any("judge" in name for name in asked):
-        announce_stand_in([model_id(name) for name in judges])
+        for name in judges:
+            check_stand_in(config.judge.model_copy(update={"models": name}).build(scenario.rubric), scenario)
+    if options.blind_judge == STAND_IN:
+        blind = config.judge.model_copy(update={"models": STAND_IN, "rubric": options.blind_rubric})
+        check_stand_in(blind.build(scenario.rubric), scenario)
     training = train_and_print(
         config,
         asked,

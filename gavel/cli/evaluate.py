@@ -19,7 +19,7 @@ from gavel.cli.run_options import (
     MODEL_FLAGS,
     START_FLAG,
     Assignments,
-    announce_stand_in,
+    check_stand_in,
     run_config,
 )
 from gavel.cli.terminal import TRAINER, loading, plain
@@ -128,13 +128,12 @@ async def _evaluate_all(
         if wants_judge:
             settings = config.judge.model_copy(update={"alone": "scored"})
             judge = with_cassette(settings, folder_of(scenario)).build(scenario.rubric, budget=budget)
+            check_stand_in(judge, scenario)
         if named is None:
             chosen = [await own_model(scenario, config, must_exist=must_exist)]
         else:
             chosen = [model_named(name, scenario, config, budget) for name in named]
         prepared.append((source, scenario, config, judge, chosen))
-    if (judge := next((judge for _, _, _, judge, _ in prepared if judge is not None), None)) is not None:
-        announce_stand_in(judge.names)
     tables: list[ModelTable] = []
     for source, scenario, config, judge, chosen in prepared:
         console.print(plain(f"Gavel · {scenario.name} · {', '.join(model.name for model in chosen)}"), soft_wrap=True)

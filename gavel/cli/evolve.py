@@ -21,13 +21,11 @@ from gavel.cli.run_options import (
     MODEL_FLAGS,
     START_FLAG,
     Assignments,
-    announce_stand_in,
+    check_stand_in,
     run_config,
 )
-from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
-from gavel.judge.offline.stand_in import check_tasks
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.run_config import EvolveRunConfig
 from gavel.trainer.sft.best_members import best_members
@@ -88,9 +86,7 @@ def evolve(
         assert config.model.name is not None
         directory = run_path(runs_root(), scenario.name, config.model.name)
         judge = with_cassette(config.judge, directory).build(scenario.rubric)
-        announce_stand_in(judge.names)
-        if config.judge.models == STAND_IN:
-            check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
+        check_stand_in(judge, scenario)
         run_interruptibly(judge.probe(replayed=False))
     with loading(TRAINER):
         from gavel.cli.evolve_session import run_evolution

@@ -23,14 +23,18 @@ from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
 from gavel.cli.score_batch import BatchScoring
 from gavel.cli.score_display import print_scores
+from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError, first_error
+from gavel.llm.local_models import model_id
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
+from gavel.scenarios.truth import truth_of
 
 Output = JudgedFile | JudgedStream
 _MOST_REPORTED = 500
@@ -193,6 +197,8 @@ async def score_file(
     groups = await asyncio.to_thread(read_attempts, file, by)
     announce_stand_in(judge.names)
     judge.check()
+    if set(judge.names) == {model_id(STAND_IN)}:
+        check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_is_among(file, out))
     if out is None:

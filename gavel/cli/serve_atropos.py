@@ -20,8 +20,12 @@ from gavel.cli.run_options import (
     announce_stand_in,
     run_config,
 )
+from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
+from gavel.judge.offline.stand_in import check_readable
+from gavel.llm.local_models import model_id
+from gavel.scenarios.truth import Truth
 from gavel.trainer.run_config import RunConfig
 
 FLAGS = [
@@ -89,6 +93,8 @@ def serve_atropos(
     if values["judge"] is not None or values["rubric"] is not None:
         judge = config.judge.build()
         announce_stand_in(judge.names)
+        if model_id(STAND_IN) in judge.names:
+            check_readable(judge.rubric, [Truth()])
         run_interruptibly(judge.probe())
     with loading(TRAINER):
         from gavel.cli.serve_atropos_session import ServedQueue, serve_learner

@@ -18,19 +18,13 @@ from gavel.cli.run_options import (
     RUN_FLAGS,
     Assignments,
     DryRun,
-    MinSpread,
     Recipe,
-    Shaping,
     Source,
-    announce_stand_in,
+    check_stand_in,
     run_config,
 )
-from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
-from gavel.judge.offline.stand_in import check_tasks
-from gavel.scenarios.mixture import Mixture
-from gavel.trainer.loop.experiment import judges_of
 from gavel.trainer.run_config import RunConfig
 
 _ASSUMED_CONTEXT = 4096
@@ -43,8 +37,6 @@ def train(
     assignments: Assignments = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
     recipe: Recipe = None,
-    shaping: Shaping = None,
-    min_spread: MinSpread = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward.
@@ -54,7 +46,7 @@ def train(
     """
     if not dry_run:
         need_extra("train", "gavel train")
-    given = run_config(source, values, assignments, shaping, min_spread, recipe=recipe)
+    given = run_config(source, values, assignments, recipe=recipe)
     config = given.resolved()
     scenario = scenarios_named(config.scenario, config.weights)
     from gavel.trainer.runs.run_directory import run_path, runs_root
@@ -64,19 +56,14 @@ def train(
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
     register_likelihood()
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
+    if judge is not None:
+        check_stand_in(judge, scenario)
     if dry_run:
         asked = config.backend.max_context
         longest = asked or _ASSUMED_CONTEXT
         label = "At most, every rollout at --max-context" if asked else "With long rollouts; longer ones may fit"
         lengths = {label: longest, "At an eighth of that": max(longest // 8, 1)}
         return print_run_estimate(judge, config.loop, lengths)
-    if judge is not None:
-        announce_stand_in(judge.names)
-        if config.judge.models == STAND_IN:
-            mixture = Mixture.of(scenario)
-            judges = judges_of(mixture, judge)
-            for each in mixture:
-                check_tasks(judges[each.name].rubric, [task.truth for task in each.tasks()])
     check_model(config, given, scenario)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once

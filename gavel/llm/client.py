@@ -176,7 +176,12 @@ class Client:
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
-        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and self._asks_now
+        return isinstance(self.model, str) and not self.is_program and self._asks_now
+
+    @property
+    def is_program(self) -> bool:
+        """Whether a local model answers, such as the stand-in."""
+        return isinstance(self.model, str) and self.name.startswith(f"{PROVIDER}/")
 
     @property
     def _asks_now(self) -> bool:

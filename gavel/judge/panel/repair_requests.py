@@ -60,7 +60,7 @@ class RepairRequests:
 
         @cache  # a reply is read to decide whether a cassette keeps it, and again for its scores
         def read_text(text: str, cut_off: bool) -> Verdict:
-            return self.form.read(text, self.rubric, labels, cut_off=cut_off)
+            return self.form.read(text, self.rubric, labels, cut_off=cut_off, by_program=client.is_program)
 
         def read(reply: Reply) -> Verdict:
             if reply.repairs["reasoning"]:

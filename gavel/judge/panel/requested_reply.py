@@ -41,7 +41,9 @@ class ReplyForm(Protocol):
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema: ...
 
-    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+    def read(
+        self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, by_program: bool = False
+    ) -> Verdict:
         """Raises `VerdictError` for a reply without a score that can be used."""
         ...
 
@@ -62,8 +64,10 @@ class Words:
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
         return reply_schema(ids_to_score(rubric, labels))
 
-    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
-        return read_scores(reply, rubric, labels, cut_off=cut_off)
+    def read(
+        self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, by_program: bool = False
+    ) -> Verdict:
+        return read_scores(reply, rubric, labels, cut_off=cut_off, by_program=by_program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,9 @@ class Questions:
         ]
         return {"questions": questions}
 
-    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+    def read(
+        self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, by_program: bool = False
+    ) -> Verdict:
         return read_decisions(reply, rubric, labels, MOST_LEVELS)
 
 
@@ -125,7 +131,9 @@ class Digits:
             "additionalProperties": False,
         }
 
-    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+    def read(
+        self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, by_program: bool = False
+    ) -> Verdict:
         return readout.read_readout(reply, rubric, labels)
 
 

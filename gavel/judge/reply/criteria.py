@@ -31,13 +31,16 @@ def sections(words: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def read_scores(reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool = False) -> Verdict:
+def read_scores(
+    reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool = False, by_program: bool = False
+) -> Verdict:
     """The score of every label, combined from the rubric's criteria if it has any. Raises `VerdictError`.
 
-    `cut_off`: the reply ended at the token limit.
+    `cut_off`: the reply ended at the token limit. `by_program`: see `read_verdict`.
     """
     wrappers = [*labels, *(criterion.name for criterion in rubric.criteria)]
-    verdict = read_verdict(reply, ids_to_score(rubric, labels), wrappers, names=labels, cut_off=cut_off)
+    ids = ids_to_score(rubric, labels)
+    verdict = read_verdict(reply, ids, wrappers, names=labels, cut_off=cut_off, by_program=by_program)
     if not rubric.criteria:
         return verdict
     return Verdict({label: _vote(verdict.scores, rubric, label) for label in labels}, verdict.repairs)

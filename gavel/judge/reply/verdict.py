@@ -72,13 +72,20 @@ def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def read_verdict(
-    reply: str, labels: Sequence[str], groups: Iterable[str] = (), *, names: Collection[str] = (), cut_off: bool = False
+    reply: str,
+    labels: Sequence[str],
+    groups: Iterable[str] = (),
+    *,
+    names: Collection[str] = (),
+    cut_off: bool = False,
+    by_program: bool = False,
 ) -> Verdict:
     """The score of every label, from the final reply object in the text, or from one object per label.
 
     `groups` are names of wrappers in which labels may be grouped, `names` further names of members. `cut_off`: the
-    reply ended at the token limit, so only the object alone is taken. Raises `VerdictError` unless each label has
-    exactly one score, a number from 0 to 1, and nothing else that the reply says changes one.
+    reply ended at the token limit, so only the object alone is taken. `by_program`: its explanations quote the rubric
+    and the attempts and are never second thoughts, so they are not held against the scores. Raises `VerdictError`
+    unless each label has exactly one score, a number from 0 to 1, and nothing else that the reply says changes one.
     """
     if not reply.strip():
         raise VerdictError("it is empty")
@@ -103,7 +110,7 @@ def read_verdict(
         problems += [f"its JSON holds {stray}" for stray in answer.strays]
     if len(before) + len(after) > _MAX_SURROUNDINGS:
         problems.append("there is too much text around its JSON object")
-    if sum(map(len, _texts_within(answer))) > _MAX_SURROUNDINGS:
+    if not by_program and sum(map(len, _texts_within(answer))) > _MAX_SURROUNDINGS:
         problems.append("there is too much text beside its scores")
     if not problems:
         said = Said.of({label: scores[label].score for label in labels}, names, scores)
@@ -111,7 +118,7 @@ def read_verdict(
         problems += filter(None, (in_every_reading(partial(of, said=said), text, said) for of, text in around))
         problems += problems_with(answer.fields, said)
         explanations = {label.casefold(): scores[label].explanation for label in labels}
-        problems += problems_with_explanations(explanations, said)
+        problems += [] if by_program else problems_with_explanations(explanations, said)
         problems += filter(None, (problem_with_comment(comment, said) for comment in answer.comments))
         if cut_off and (re.search(r"\w", _FENCE.sub("", before + after)) or answer.repairs["bracket"]):
             problems.append("it is not only the JSON object")

@@ -53,7 +53,6 @@ def test_help_on_a_run_shows_the_fields_text_choices_and_default() -> None:
         "--fresh",
     ):
         assert text in shown
-    assert "--shaping" not in shown
 
 
 @pytest.mark.slow

@@ -217,14 +217,6 @@ def test_the_judge_of_the_environment_is_used_when_none_is_named(monkeypatch: py
     assert run_config(file, {"judge": "constant"}).judge.models == "constant"
 
 
-def test_former_options_still_work_and_say_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
-    config = run_config("returns_desk", {}, shaping="centred", min_spread=0.1)
-    assert (config.train.advantage, config.train.minimal_spread) == ("mean", 0.1)
-    notice = capsys.readouterr().err
-    assert "--advantage mean" in notice
-    assert "--minimal-spread 0.1" in notice
-
-
 @pytest.mark.parametrize(
     ("text", "message", "remedy"),
     [
