@@ -23,6 +23,7 @@ from gavel.scenarios.readers.atif_documents import ATIF
 from gavel.scenarios.readers.atropos import ATROPOS
 from gavel.scenarios.readers.checks import checked
 from gavel.scenarios.readers.conversations import CONVERSATIONS, GROUPS
+from gavel.scenarios.readers.evaluations import EVALUATIONS
 from gavel.scenarios.readers.exchanges import EXCHANGES
 from gavel.scenarios.readers.files import expanded, is_store, rows_by_file
 from gavel.scenarios.readers.grouping import group
@@ -41,7 +42,7 @@ from gavel.scenarios.readers.verifiers_traces import TRACES
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 FORMATS = (
-    *(JUDGED, INSPECT, ATIF, ATROPOS, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
+    *(JUDGED, INSPECT, ATIF, ATROPOS, *EVALUATIONS, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
     *(COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED),
 )
 """From the most specific to the most general: a row is of the first that fits."""

@@ -131,6 +131,13 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} rows[{n}]", item["row"]) for n, item in enumerate(cast(list[Any], page))]
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
+        case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
+            return [Row(f"{where} results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
+            return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"testCases": list() as single, "conversationalTestCases": list() as several}:
+            cases = [("testCases", single), ("conversationalTestCases", several)]
+            return [Row(f"{where} {name}[{n}]", i) for name, page in cases for n, i in enumerate(cast(list[Any], page))]
         case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             items = cast(list[Any], page)
             if _is_page_of_items(items):
