@@ -169,7 +169,12 @@ _RAGAS = (
     *("reference_tool_calls", "reference_topics", "retrieved_context_ids", "reference_context_ids", "persona_name"),
     *("query_style", "query_length", "synthesizer_name"),
 )
-_EARLIER = {"question": "user_input", "answer": "response", "contexts": "retrieved_contexts", "ground_truth": "reference"}
+_EARLIER = {
+    "question": "user_input",
+    "answer": "response",
+    "contexts": "retrieved_contexts",
+    "ground_truth": "reference",
+}
 """The columns' names in ragas before 0.2."""
 
 
