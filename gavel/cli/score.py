@@ -34,6 +34,7 @@ from gavel.llm.local_models import model_id
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
+from gavel.scenarios.readers.trl import Columns
 from gavel.scenarios.truth import truth_of
 
 Output = JudgedFile | JudgedStream
@@ -54,9 +55,18 @@ def score(
     by: Annotated[
         str | None,
         typer.Option(
+            "--by",
+            "--group-column",
             help="Field (dotted path) that groups the rows, or `opening`: the messages before the assistant's first. "
-            "Default: the task's id and the opening."
+            "Default: the task's id and the opening.",
         ),
+    ] = None,
+    prompt_column: Annotated[
+        str | None, typer.Option(help="Column (dotted path) of what was asked, where the file's format is not known.")
+    ] = None,
+    answer_column: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of the answer. Repeat it for a table with several answers in a row."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -78,14 +88,21 @@ def score(
     The judge is told what the columns `reference` (or `answer`), `rubric` and `criteria` of a group's rows hold.
     """
     config = judge_config(values)
+    columns = Columns(prompt_column, tuple(answer_column or ())) if prompt_column or answer_column else None
     if dry_run:
-        print_estimate(file, config, by, out, fresh=fresh)
+        print_estimate(file, config, by, out, fresh=fresh, columns=columns)
     else:
-        score_and_print(file, config, by, out, fresh=fresh, batch=batch)
+        score_and_print(file, config, by, out, fresh=fresh, batch=batch, columns=columns)
 
 
 def print_estimate(
-    file: Files, config: JudgeConfig, by: str | None = None, out: Path | None = None, *, fresh: bool = False
+    file: Files,
+    config: JudgeConfig,
+    by: str | None = None,
+    out: Path | None = None,
+    *,
+    fresh: bool = False,
+    columns: Columns | None = None,
 ) -> None:
     """Prints what judging the file's groups would take, but for those that `out` holds already; nothing is asked.
 
@@ -93,7 +110,7 @@ def print_estimate(
     """
     from gavel.judge.estimate import estimate_groups
 
-    groups = read_attempts(file, by)
+    groups = read_attempts(file, by, columns)
     config = with_cassette(with_default_judge(config), replies_directory(out))
     judge = config.build(cassette=recorded(config))
     done: Mapping[int, TrajectoryGroup] = {}
@@ -112,6 +129,7 @@ def score_and_print(
     *,
     fresh: bool = False,
     batch: bool = False,
+    columns: Columns | None = None,
 ) -> None:
     """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
 
@@ -127,7 +145,9 @@ def score_and_print(
         judge = batches.judge() if batches else config.build()
         output = None if out is None else judged_output(out, judge.settings, is_input=_is_among(file, out))
         answer = batches.answer if batches else None
-        judged = run_interruptibly(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
+        judged = run_interruptibly(
+            score_file(file, judge, by=by, columns=columns, out=output, fresh=fresh, answer_first=answer)
+        )
         if batches and judge.stopped is None:
             batches.finish()
     except KeyboardInterrupt:
@@ -183,6 +203,7 @@ async def score_file(
     judge: Judge,
     *,
     by: str | None = None,
+    columns: Columns | None = None,
     out: Output | Path | None = None,
     fresh: bool = False,
     answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
@@ -194,7 +215,7 @@ async def score_file(
     `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot
     be used; nothing is judged then.
     """
-    groups = await asyncio.to_thread(read_attempts, file, by)
+    groups = await asyncio.to_thread(read_attempts, file, by, columns)
     announce_stand_in(judge.names)
     judge.check()
     if set(judge.names) == {model_id(STAND_IN)}:
