@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gavel.cli.heartbeat import heartbeat
 from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
 from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
@@ -52,6 +53,8 @@ COMMANDS = {
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
 
+_SERVES = ("serve", "serve-atropos", "serve-env", "send-atropos", "backend", "view", "cluster")
+"""Commands that wait for others, or whose programs speak for themselves."""
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 _GC_THRESHOLDS = 20_000, 20, 20
@@ -114,7 +117,9 @@ def _main(arguments: list[str]) -> None:
     try:
         load_dotenv()
         silence_libraries()
-        app(arguments)
+        command = next((word for word in arguments if not word.startswith("-")), "")
+        with heartbeat(f"gavel {command}", serves=command in _SERVES):
+            app(arguments)
     except GavelError as error:
         print_error(error)
         sys.exit(1)

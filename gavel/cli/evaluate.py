@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gavel.cli.cassette_option import with_cassette
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.likelihood_model import register_likelihood
@@ -22,7 +23,7 @@ from gavel.cli.run_options import (
     check_stand_in,
     run_config,
 )
-from gavel.cli.terminal import TRAINER, loading, plain
+from gavel.cli.terminal import TRAINER, plain
 from gavel.extras import need_extra
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
@@ -93,7 +94,7 @@ async def _evaluate_all(
 ) -> None:
     from rich.console import Console
 
-    with loading(TRAINER):
+    with waiting_for(TRAINER):
         from gavel.cli.evaluate_session import evaluate_models, folder_of, folder_of_all
         from gavel.cli.evaluate_table import print_model_table, print_scenario_table
         from gavel.cli.evaluated_models import model_named, own_model

@@ -6,8 +6,6 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -22,8 +20,8 @@ _QUIET = {
     "LITELLM_LOG": "ERROR",
 }
 
-TRAINER = "torch and transformers"
-"""What the commands that train or sample load."""
+TRAINER = "loading torch and transformers"
+"""What the commands that train or sample wait for first."""
 
 _ASCII = {
     "✓": "yes",
@@ -67,21 +65,6 @@ def _printable(error: UnicodeError) -> tuple[str, int]:
 def plain(text: str, style: str = "") -> Text:
     """Text of judges, trajectories and files, with markup not interpreted and control characters replaced."""
     return Text("".join(character if character.isprintable() else " " for character in text), style)
-
-
-@contextmanager
-def loading(what: str) -> Generator[None]:
-    """Around imports that take seconds: a line on stderr with the seconds so far, where that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("loading {task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(what, total=None)
-        yield
 
 
 def print_error(error: GavelError) -> None:

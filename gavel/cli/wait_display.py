@@ -1,4 +1,4 @@
-"""Counts and the time left of a long wait: a live line in a terminal, else a line every half minute and at the end."""
+"""Counts and the time left of a long wait: a live line in a terminal, else the heartbeat's, and a line at the end."""
 
 import time
 from collections.abc import Callable, Generator
@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.terminal import plain
 from gavel.reports.demo_page import duration
-
-_EVERY = 30.0
 
 Advance = Callable[[], None]
 
@@ -28,10 +27,8 @@ class _Status(ProgressColumn):
 class WaitDisplay:
     """Shows one wait after another on `console`."""
 
-    def __init__(self, console: Console, every: float = _EVERY) -> None:
-        """`every`: seconds between two lines where the console is no terminal."""
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._every = every
 
     @contextmanager
     def waiting(
@@ -46,7 +43,7 @@ class WaitDisplay:
 
         `status` and `left`, the seconds that the rest takes, are read whenever they are shown.
         """
-        started = told = time.monotonic()
+        started = time.monotonic()
         done = 0
 
         def by_parts() -> float | None:
@@ -67,22 +64,17 @@ class WaitDisplay:
         )
         task = bar.add_task(what, total=total)
 
-        def say() -> None:
-            self._console.print(plain(f"{what}: {done}/{total} {unit} · {line()}".rstrip(" ·")), soft_wrap=True)
-
         def advance() -> None:
-            nonlocal done, told
+            nonlocal done
             done += 1
             bar.update(task, advance=1)
-            if not self._console.is_terminal and done < total and time.monotonic() - told >= self._every:
-                told = time.monotonic()
-                say()
 
-        if not self._console.is_terminal:
+        def heard() -> str:
+            rest = line() or f"for {duration(time.monotonic() - started)}"
+            return plain(f"{what}: {done}/{total} {unit} · {rest}").plain
+
+        with bar if self._console.is_terminal else waiting_for(heard):
             yield advance
-        else:
-            with bar:
-                yield advance
         took = duration(time.monotonic() - started)
         parts = (f"{what}: {done}/{total} {unit} in {took}", status())
         self._console.print(plain(" · ".join(filter(None, parts))), soft_wrap=True)

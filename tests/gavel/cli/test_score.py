@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gavel.cli.score import print_estimate, score_and_print, score_file
-from gavel.cli.score_display import print_scores
+from gavel.cli.score import print_estimate, print_scores, score_and_print, score_file
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -174,7 +173,11 @@ async def test_the_table_shows_scores_errors_and_reasons(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", *rows, {"task": "b", "messages": GOOD})
     text = printed(await score_file(path, Judge("stand-in", rubric=RULES, orders=2), by="task"), "task")
     assert "1.00 ± 0.00" in text
-    assert "there is no other trajectory to compare it with" in text
+    first, reason, remedy, *_ = text.splitlines()
+    assert first.startswith("Scored 2 of 3 trajectories in 2 groups.")
+    assert reason == "1 unscored: there is no other trajectory to compare it with"
+    assert text.count("no other trajectory") == 1
+    assert "--by FIELD" in remedy
     assert "2 groups · 2 of 3 trajectories scored · judge gavel/stand-in · 2 calls" in text
 
 
