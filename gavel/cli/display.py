@@ -6,12 +6,10 @@ from contextlib import contextmanager
 from statistics import fmean
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 
 from gavel.cli.heartbeat import waiting_for
-from gavel.cli.judge_status import JudgeStatus
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import LiveText, plain
 from gavel.judge.judge import Judge
 from gavel.reports.demo_page import duration
 from gavel.trainer.loop.evaluation import Evaluation
@@ -24,13 +22,6 @@ _WIDTH = 80
 """Characters of a line where there is no terminal; figures that do not fit are left out, the least important first."""
 _RECENT = 5
 """Steps whose mean time tells how long the others will take."""
-
-
-class _Line(ProgressColumn):
-    """The figures behind the bar."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["figures"], style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class RunDisplay(Observer):
@@ -66,12 +57,12 @@ class RunDisplay(Observer):
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
-            *([JudgeStatus(lambda: judge.status)] if judge is not None and judge.asks_servers else []),
-            _Line(),
+            *([LiveText(lambda: judge.status)] if judge is not None and judge.asks_servers else []),
+            LiveText(lambda: "   ".join(self._figures(live=True))),
             console=console,
             transient=True,
         )
-        self._task = self._progress.add_task("", total=steps, completed=start, figures="")
+        self._task = self._progress.add_task("", total=steps, completed=start)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -138,8 +129,7 @@ class RunDisplay(Observer):
         self._console.print(plain(line), soft_wrap=True)
 
     def _refresh(self) -> None:
-        figures = "   ".join(self._figures(live=True))
-        self._progress.update(self._task, completed=self._step, figures=figures)
+        self._progress.update(self._task, completed=self._step)
 
     def _figures(self, *, live: bool = False) -> list[str]:
         """What matters most first: a narrow terminal cuts the end off."""

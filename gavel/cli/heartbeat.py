@@ -44,6 +44,11 @@ def waiting_for(what: str | Callable[[], str]) -> Generator[None]:
         _waits.remove(wait)
 
 
+def waited_for() -> str:
+    """The line that tells the innermost wait; empty where there is none."""
+    return _waits[-1]() if _waits else ""
+
+
 @contextmanager
 def heartbeat(
     command: str, *, serves: bool = False, quiet: float = QUIET_SECONDS, first: float = FIRST_SECONDS
@@ -65,13 +70,11 @@ def heartbeat(
         while not ended.wait(min(_LOOK_SECONDS, quiet, first)):
             if time.monotonic() - (written[0] if written else began) < (quiet if written else first):
                 continue
-            if _waits:
-                line = _waits[-1]()
-            elif not (written and serves):
+            line = waited_for()
+            if not line and not (written and serves):
                 line = f"{command}: {'working' if written else 'starting'} · {time.monotonic() - began:.0f} s"
-            else:
-                continue
-            print(line, file=sys.stderr, flush=True)
+            if line:
+                print(line, file=sys.stderr, flush=True)
 
     ended = threading.Event()
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]  # None: closed by the caller

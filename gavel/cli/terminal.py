@@ -6,9 +6,11 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
+from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
 from gavel.llm.errors import GavelError
@@ -65,6 +67,17 @@ def _printable(error: UnicodeError) -> tuple[str, int]:
 def plain(text: str, style: str = "") -> Text:
     """Text of judges, trajectories and files, with markup not interpreted and control characters replaced."""
     return Text("".join(character if character.isprintable() else " " for character in text), style)
+
+
+class LiveText(ProgressColumn):
+    """Text of a live line, read anew whenever the line is drawn."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text(), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def print_error(error: GavelError) -> None:

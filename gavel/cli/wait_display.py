@@ -5,23 +5,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 
 from gavel.cli.heartbeat import waiting_for
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import LiveText, plain
 from gavel.reports.demo_page import duration
 
 Advance = Callable[[], None]
-
-
-class _Status(ProgressColumn):
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self._text = text
-
-    def render(self, task: Task) -> Text:
-        return Text(self._text(), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class WaitDisplay:
@@ -58,7 +48,7 @@ class WaitDisplay:
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
-            _Status(line),
+            LiveText(line),
             console=self._console,
             transient=True,
         )
