@@ -1,7 +1,7 @@
 """`gavel check`: two episodes of one task side by side, judged as a group of a training run would be."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from gavel.cli.dry_run import keep_lengths
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
@@ -124,7 +125,9 @@ async def run_check(
         for message in prompts[0]:
             _say_lines(console, text_of(message), "dim")
     scored = _print_judgement(console, judged)
-    await _print_cost(console, judge, loop, episodes, player)
+    tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
+    keep_lengths(scenario, tokens, names)
+    await _print_cost(console, judge, loop, tokens, player)
     return scored and all(episode.status != "failed" for episode in episodes)
 
 
@@ -200,6 +203,15 @@ def _print_judgement(console: Console, judged: TrajectoryGroup) -> bool:
     """Whether there are scores."""
     console.print(Rule("the judge says"))
     judgement = judged.judgement
+    scores = [episode.reward for episode in judged if episode.reward is not None]
+    if len(scores) < len(judged):
+        _say(
+            console, f"{len(judged) - len(scores)} of {len(judged)} episodes have no score: nothing to train on.", "red"
+        )
+    elif len(set(scores)) == 1:
+        _say(console, "Nothing tells them apart: a group of such members teaches nothing.", "yellow")
+    else:
+        _say(console, f"The judge tells them apart: {' and '.join(f'{score:.2f}' for score in scores)}.")
     for number, episode in enumerate(judged, 1):
         said = episode.judgement
         if episode.reward is None:
@@ -214,16 +226,11 @@ def _print_judgement(console: Console, judged: TrajectoryGroup) -> bool:
         return False
     for warning in judgement.warnings:
         _say(console, f"warning: {warning}", "yellow")
-    if len({episode.reward for episode in judged}) == 1:
-        _say(console, "Nothing tells them apart: a group of such members teaches nothing.", "yellow")
     return all(episode.reward is not None for episode in judged)
 
 
-async def _print_cost(
-    console: Console, judge: Judge, loop: LoopConfig, episodes: Sequence[Trajectory], player: ChatAgent | None
-) -> None:
+async def _print_cost(console: Console, judge: Judge, loop: LoopConfig, tokens: int, player: ChatAgent | None) -> None:
     console.print(Rule("a step of training"))
-    tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
     size = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes as long as these ({tokens:,} tokens)"
     try:
         estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gavel.cli.interrupts import run_interruptibly
+from gavel.cli.terminal import print_warning
 from gavel.extras import missing_parts
 from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
@@ -59,8 +60,11 @@ def check_base(config: RunConfig) -> None:
 def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> None:
     """Keeps how long the longest episode was that `gavel check` played, for later dry runs. `players`: by whom."""
     file = _kept(scenario)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"tokens": tokens, "players": players}) + "\n", encoding="utf-8")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"tokens": tokens, "players": players}) + "\n", encoding="utf-8")
+    except OSError as error:
+        print_warning(f"the lengths were not kept for --dry-run: {file} cannot be written: {error.strerror or error}")
 
 
 def seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:

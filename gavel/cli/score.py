@@ -30,6 +30,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
+from gavel.judge.rubric import Rubric
 from gavel.llm.budget import cost_in_words
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError, first_error
@@ -225,7 +226,16 @@ async def score_file(
     announce_stand_in(judge.names)
     judge.check()
     if set(judge.names) == {model_id(STAND_IN)}:
-        check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
+        try:
+            check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
+        except JudgeError as error:
+            if judge.rubric != Rubric.of(None):
+                raise
+            raise JudgeError(
+                "no rubric is named, and the stand-in cannot read the general one: nothing was scored.",
+                "Name rules that it reads, --rubric '- says \"X\"' or --rubric @FILE, or a model: "
+                "--judge openai/gpt-5-mini.",
+            ) from error
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_is_among(file, out))
     if out is None:

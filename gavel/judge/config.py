@@ -167,7 +167,7 @@ class JudgeConfig(BaseModel):
 
 def read_text_option(value: str | None, what: str) -> str | None:
     """The value itself, or with `@FILE` the file's text. Raises `JudgeError` when it cannot be read."""
-    if value is not None and re.fullmatch(r"\S+\.(md|txt|j2|rst)", value.strip()):
+    if value is not None and re.fullmatch(r"[^@\s]\S*\.(md|txt|j2|rst)", value.strip()):
         raise JudgeError(f"the {what} is {value!r}, which names a file.", f"Write @{value.strip()} for what it holds.")
     if value is None or not value.startswith("@"):
         return value

@@ -220,6 +220,8 @@ def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys:
 def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
     with pytest.raises(GavelError, match=r"the rubric none\.md cannot be read"):
         score_and_print(written(tmp_path / "rows.jsonl", GOOD), JudgeConfig(models="stand-in", rubric="@none.md"))
+    with pytest.raises(GavelError, match="names a file"):
+        JudgeConfig(models="stand-in", rubric="none.md").build()
 
 
 def test_a_rubric_file_with_criteria_scores_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -322,8 +324,9 @@ def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
 
 def test_without_a_rule_to_check_nobody_is_scored_and_the_command_says_so(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    with pytest.raises(JudgeError, match="scored nobody in 1 of 1 group: no vote: no written rule to check"):
+    with pytest.raises(JudgeError, match="no rubric is named") as refused:
         score_and_print(path, JudgeConfig(models="stand-in"), None, tmp_path / "out.jsonl")
+    assert "--rubric" in refused.value.remedy
 
 
 async def test_columns_of_the_rows_tell_the_judge_the_truth(tmp_path: Path):
@@ -433,7 +436,7 @@ def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(
 
 
 def test_the_stand_in_costs_nothing_even_where_it_finds_no_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(JudgeError, match="no written rule"):
+    with pytest.raises(JudgeError, match="no rubric is named"):
         score_and_print(written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in"))
     said = " ".join(capsys.readouterr().out.split())
     assert "0.00 USD" in said
