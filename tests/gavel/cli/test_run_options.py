@@ -318,7 +318,13 @@ def test_the_commands_with_a_judge_take_what_it_may_cost_and_a_dry_run(command):
 )
 def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(command, arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(command.app, [*arguments, "--judge", "openai/gpt-5-mini", "--dry-run"])
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    dry = [*arguments, "--judge", "openai/gpt-5-mini", "--dry-run"]
+    keyless = CliRunner().invoke(command.app, dry)
+    assert "USD" in keyless.output
+    assert "OPENAI_API_KEY" in str(keyless.exception)  # as the run would say
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    result = CliRunner().invoke(command.app, dry)
     assert result.exit_code == 0, result
     calls = 3 * 2 * 2 if command is train else 3 * 8 * 2
     assert f"{calls} calls, about" in result.output
