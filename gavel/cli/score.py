@@ -198,7 +198,10 @@ async def score_file(
     announce_stand_in(judge.names)
     judge.check()
     if set(judge.names) == {model_id(STAND_IN)}:
-        check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
+        try:
+            check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
+        except JudgeError as error:
+            raise JudgeError(f"{error.message} Nothing was scored.", error.remedy) from error
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_is_among(file, out))
     if out is None:

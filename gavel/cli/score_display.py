@@ -1,5 +1,6 @@
 """The table of scores that `gavel score` prints, and the line of totals below it."""
 
+from collections import Counter
 from collections.abc import Container, Sequence
 
 from rich.console import Console
@@ -12,6 +13,9 @@ from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
+
+_WARNINGS = 3
+"""The judge's own, of which the most common are printed."""
 
 
 def print_scores(
@@ -40,6 +44,9 @@ def print_scores(
             last = member == len(group)
             table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
     console.print(table)
+    warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
+    for warning, count in warned.most_common(_WARNINGS):
+        console.print(plain(f"warning: {warning} (in {counted(count, 'group')})", "yellow"), soft_wrap=True)
     console.print(plain(_account(groups, earlier, cost)), soft_wrap=True)
 
 

@@ -248,7 +248,7 @@ def test_a_rubric_that_the_stand_in_cannot_check_is_refused_before_anything_is_t
     source = (EXAMPLES / "returns.py").read_text()
     (tmp_path / "mine.py").write_text(re.sub(r"    rubric=.*", '    rubric="Prefer polite answers.",', source))
     said = mistake("train", "mine.py", "--steps", "1", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
-    assert "no written rule to check" in said
+    assert "cannot read 1 of 1 rule" in said
 
 
 def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:
