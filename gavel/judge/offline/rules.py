@@ -379,7 +379,7 @@ def _says(verb: str, quoted: str) -> Check | None:
         found = [phrase for phrase in phrases if _occurs(phrase, facts.request if is_told else facts.said)]
         if negated:
             return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
-        absent = _and(_quote(phrase) for phrase in phrases if phrase not in found)
+        absent = _listed([_quote(phrase) for phrase in phrases if phrase not in found], "or" if any_of else "and")
         return _met(
             bool(found) if any_of else len(found) == len(phrases),
             f"it was not told {absent}" if is_told else f"it did not say {absent}",
@@ -443,8 +443,12 @@ def _absent(names: Sequence[str], facts: Facts) -> str:
 
 
 def _and(texts: Iterable[str]) -> str:
+    return _listed(texts, "and")
+
+
+def _listed(texts: Iterable[str], word: str) -> str:
     *most, last = list(dict.fromkeys(texts)) or [""]
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def _quote(phrase: str) -> str:

@@ -331,7 +331,7 @@ def test_what_the_stand_in_does_not_read_is_printed_with_the_scores(tmp_path: Pa
     out = tmp_path / "out.jsonl"
     score_and_print(path, JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right"), None, out)
     assert 'warning: 1 of 2 rules checked; not read: "is right"' in " ".join(capsys.readouterr().out.split())
-    assert "1 of 2 rules checked; not read:" in html.unescape(out.with_suffix(".html").read_text())
+    assert "1 of 2 rules checked; not read:" in html.unescape((tmp_path / "out.report.html").read_text())
 
 
 async def test_columns_of_the_rows_tell_the_judge_the_truth(tmp_path: Path):

@@ -297,7 +297,7 @@ def test_without_weights_each_rule_counts_the_same():
         ("calls only one of deny, refund, look", "refund and look were called"),
         ("calls look at most once", "look was called 2 times"),
         ("calls refund with order from the request", "order 9, which the request does not say"),
-        ('says "x" or "y"', 'it did not say "x" and "y"'),
+        ('says "x" or "y"', 'it did not say "x" or "y"'),
         ('does not say "Done"', 'it said "Done"'),
         ("ends with a message", "it ends with a call of look"),
     ],
