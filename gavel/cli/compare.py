@@ -21,6 +21,7 @@ from gavel.cli.run_options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
     Assignments,
+    announce_stand_in,
     check_stand_in,
     judge_config,
     run_config,
@@ -28,6 +29,7 @@ from gavel.cli.run_options import (
 from gavel.cli.settings import STAND_IN
 from gavel.extras import need_extra
 from gavel.llm.errors import GavelError
+from gavel.llm.local_models import model_id
 from gavel.trainer.run_config import RunConfig
 
 _OF_CELLS = ("--judge", "--seed")
@@ -223,15 +225,11 @@ def _training(options: _Options) -> None:
 
     flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
     config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
-    scenario = scenario_named(config.scenario)  # whose mistakes come first
+    scenario_named(config.scenario)  # whose mistakes come first
     asked = _names(options.rewards or ",".join(REWARDS))
     judges = named or [str(config.judge.models)]
     if any("judge" in name for name in asked):
-        for name in judges:
-            check_stand_in(config.judge.model_copy(update={"models": name}).build(scenario.rubric), scenario)
-    if options.blind_judge == STAND_IN:
-        blind = config.judge.model_copy(update={"models": STAND_IN, "rubric": options.blind_rubric})
-        check_stand_in(blind.build(scenario.rubric), scenario)
+        announce_stand_in([model_id(name) for name in judges])
     training = train_and_print(
         config,
         asked,

@@ -20,6 +20,7 @@ from gavel.cli.run_options import (
     MODEL_FLAGS,
     START_FLAG,
     Assignments,
+    announce_stand_in,
     check_stand_in,
     run_config,
 )
@@ -135,6 +136,8 @@ async def _evaluate_all(
         else:
             chosen = [model_named(name, scenario, config, budget) for name in named]
         prepared.append((source, scenario, config, judge, chosen))
+    if (judge := next((judge for _, _, _, judge, _ in prepared if judge is not None), None)) is not None:
+        announce_stand_in(judge.names)
     tables: list[ModelTable] = []
     for source, scenario, config, judge, chosen in prepared:
         console.print(plain(f"Gavel · {scenario.name} · {', '.join(model.name for model in chosen)}"), soft_wrap=True)

@@ -22,6 +22,7 @@ from gavel.cli.run_options import (
     MODEL_FLAGS,
     START_FLAG,
     Assignments,
+    announce_stand_in,
     check_stand_in,
     run_config,
 )
@@ -87,6 +88,7 @@ def evolve(
         assert config.model.name is not None
         directory = run_path(runs_root(), scenario.name, config.model.name)
         judge = with_cassette(config.judge, directory).build(scenario.rubric)
+        announce_stand_in(judge.names)
         check_stand_in(judge, scenario)
         run_interruptibly(judge.probe(replayed=False))
     with waiting_for(TRAINER):

@@ -211,11 +211,10 @@ def announce_stand_in(names: Sequence[str]) -> None:
 
 
 def check_stand_in(judge: Judge, scenario: Scenario | Mixture) -> None:
-    """Says that the stand-in is the judge, if it is, and raises `JudgeError` for a rubric that it does not read whole.
+    """Raises `JudgeError` if the stand-in is a judge and does not read all of the rubric of every task.
 
-    Of every task: what it does not read would be rewarded without a look.
+    What it does not read would be rewarded without a look.
     """
-    announce_stand_in(judge.names)
     if model_id(STAND_IN) not in judge.names:
         return
     from gavel.trainer.loop.experiment import judges_of

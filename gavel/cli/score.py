@@ -44,6 +44,8 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
 Output = JudgedFile | JudgedStream
+_WARNINGS = 3
+"""The judge's own, of which the most common are printed."""
 _MOST_REPORTED = 500
 """Groups; the intervals of more take longer than anyone expects to wait at the end."""
 Files = Path | Sequence[Path]
@@ -230,7 +232,7 @@ async def score_file(
             check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
         except JudgeError as error:
             if judge.rubric != Rubric.of(None):
-                raise
+                raise JudgeError(f"{error.message} Nothing was scored.", error.remedy) from error
             raise JudgeError(
                 "no rubric is named, and the stand-in cannot read the general one: nothing was scored.",
                 "Name rules that it reads, --rubric '- says \"X\"' or --rubric @FILE, or a model: "
@@ -371,6 +373,9 @@ def print_scores(
             last = member == len(group)
             table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
     console.print(table)
+    warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
+    for warning, count in warned.most_common(_WARNINGS):
+        console.print(plain(f"warning: {warning} (in {counted(count, 'group')})", "yellow"), soft_wrap=True)
     console.print(plain(_account(groups, earlier, cost)), soft_wrap=True)
 
 

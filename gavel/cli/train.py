@@ -27,6 +27,7 @@ from gavel.cli.run_options import (
     DryRun,
     Recipe,
     Source,
+    announce_stand_in,
     check_stand_in,
     run_config,
 )
@@ -74,6 +75,7 @@ def train(
     register_likelihood()
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if judge is not None:
+        announce_stand_in(judge.names)
         check_stand_in(judge, scenario)
     if dry_run:
         print_run_estimate(judge, config.loop, seen_lengths(scenario, config.backend.max_context))

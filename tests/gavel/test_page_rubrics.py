@@ -73,6 +73,10 @@ def block(page: Path, title: str) -> str:
     return next(step.text for step in steps(page) if step.title == title)
 
 
+def source(page: Path) -> str:
+    return page.read_text()
+
+
 def rubrics(text: str) -> list[str]:
     return [eval(found) for found in re.findall(r'^RUBRIC = ("""(?:.|\n)*?"""|".*")$', text, re.MULTILINE)]
 
@@ -82,9 +86,8 @@ def rubrics(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", TUTORIALS / "own-scenario.md", ROOT / "examples" / "returns.py"])
 async def test_returns(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = page.read_text()
-    if page.suffix == ".md":
-        text = next(step.text for step in steps(page) if "returns = gavel.Scenario(" in step.text)
+    shown = [step.text for step in steps(page)] if page.suffix == ".md" else [source(page)]
+    text = next(text for text in shown if "returns = gavel.Scenario(" in text)
     scenario = module_of(tmp_path, "returns_of_a_page", text, monkeypatch).returns
     tasks = {int(re.findall(r"\d+", str(task.user))[0]): task for task in scenario.tasks()}
     check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks.values()])
@@ -157,12 +160,12 @@ async def test_a_shipped_scenario(name: str) -> None:
     never prefers one who fails, and says what it does not read."""
     scenario, players = gavel.find_scenario(name), players_of(name)
     tasks = scenario.sample("held_out", 12, seed=7)
+    reads_all = True
     try:
         check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks])
-        reads_all = True
-    except gavel.JudgeError as error:
-        assert "cannot read" in error.message
+    except gavel.JudgeError:
         reads_all = False
+    assert reads_all or name not in ("returns_desk", "flattered_desk", "booking_desk"), "pages train it by the stand-in"
     judge = gavel.Judge("stand-in", rubric=scenario.rubric, orders=1)
     for task in tasks:
         episodes = await asyncio.gather(

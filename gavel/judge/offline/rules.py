@@ -29,7 +29,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any, cast
 
 from jinja2 import StrictUndefined, TemplateError, nodes
@@ -91,6 +90,7 @@ class Reading:
 REFERENCE = "the reference"
 
 
+@lru_cache(256)
 def read_rubric(rubric: str, *, has_reference: bool = False) -> Reading:
     """The rules in a rubric and its other statements, in order.
 
@@ -153,9 +153,10 @@ def nearest_form(statement: str) -> str:
 def _statements(rubric: str) -> Iterator[str]:
     """List items and sentences of prose, without titles and what leads into a list."""
     blocks = list(_blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})))
-    for (indent, text), following in pairwise([*blocks, None]):  # pyright: ignore[reportGeneralTypeIssues]
+    for number, (indent, text) in enumerate(blocks):
+        below = blocks[number + 1][0] if number + 1 < len(blocks) else None
         sentences = [each.strip() for each in _SENTENCES.findall(text)]
-        leads_on = following is not None and following[0] is not None and (indent is None or following[0] > indent)
+        leads_on = below is not None and (indent is None or below > indent)
         if sentences and leads_on and sentences[-1][-1] not in ".!?":
             sentences.pop()
         yield from (_plain(each) for each in sentences if re.search(r"\w", each))
@@ -379,7 +380,7 @@ def _says(verb: str, quoted: str) -> Check | None:
         found = [phrase for phrase in phrases if _occurs(phrase, facts.request if is_told else facts.said)]
         if negated:
             return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
-        absent = _and(_quote(phrase) for phrase in phrases if phrase not in found)
+        absent = _listed([_quote(phrase) for phrase in phrases if phrase not in found], "or" if any_of else "and")
         return _met(
             bool(found) if any_of else len(found) == len(phrases),
             f"it was not told {absent}" if is_told else f"it did not say {absent}",
@@ -443,8 +444,12 @@ def _absent(names: Sequence[str], facts: Facts) -> str:
 
 
 def _and(texts: Iterable[str]) -> str:
+    return _listed(texts, "and")
+
+
+def _listed(texts: Iterable[str], word: str) -> str:
     *most, last = list(dict.fromkeys(texts)) or [""]
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def _quote(phrase: str) -> str:

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import re
 import signal
 import sys
 from pathlib import Path
@@ -244,11 +243,25 @@ def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:
     assert "http://" not in report.replace("http://www.w3.org", "")
 
 
-def test_a_rubric_that_the_stand_in_cannot_check_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train mine.py --steps 1",
+        "train mine.py --dry-run",
+        "evaluate mine.py --models base:embedded/returns-desk --judge stand-in",
+        "compare mine.py --rewards judge,success --seeds 1 --steps 1",
+    ],
+)
+def test_a_rubric_that_the_stand_in_does_not_read_whole_is_refused_before_any_work(
+    command: str, tmp_path: Path
+) -> None:
     source = (EXAMPLES / "returns.py").read_text()
-    (tmp_path / "mine.py").write_text(re.sub(r"    rubric=.*", '    rubric="Prefer polite answers.",', source))
-    said = mistake("train", "mine.py", "--steps", "1", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
-    assert "no written rule to check" in said
+    source = source.replace("- calls refund only after", "- says Canberra or 180.\n- calls refund only after")
+    (tmp_path / "mine.py").write_text(source.replace("    max_turns=4,", "    max_turns=4,\n    success=bool,"))
+    said = mistake(*command.split(), cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert "cannot read 1 of 6 rules" in said
+    assert '`- says "Canberra" or "180"`' in said
+    assert not list((tmp_path / "runs").glob("**/metrics.jsonl"))
 
 
 def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:

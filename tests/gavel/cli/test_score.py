@@ -1,3 +1,4 @@
+import html
 import io
 import json
 import signal
@@ -202,7 +203,7 @@ def test_the_command_prints_writes_and_succeeds(tmp_path: Path, capsys: pytest.C
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
     rubric = written(tmp_path / "rubric.md", "- ends with a message to the customer")
     score_and_print(path, JudgeConfig(rubric=f"@{rubric}", orders=1), None, tmp_path / "out.jsonl")
-    assert "It keeps every rule." in capsys.readouterr().out
+    assert "Kept: 1 of 1 rule" in capsys.readouterr().out
     assert [trajectory.reward for trajectory in read_groups(tmp_path / "out.jsonl")[0]] == [1.0, 0.0]
 
 
@@ -322,11 +323,22 @@ def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
     assert "ANTHROPIC_API_KEY is set: --judge anthropic/" in said
 
 
-def test_without_a_rule_to_check_nobody_is_scored_and_the_command_says_so(tmp_path: Path):
+@pytest.mark.parametrize("rubric", [None, "- answers correctly", "- says Canberra or 180"])
+def test_without_a_rule_to_check_nothing_is_scored(rubric: str | None, tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    with pytest.raises(JudgeError, match="no rubric is named") as refused:
-        score_and_print(path, JudgeConfig(models="stand-in"), None, tmp_path / "out.jsonl")
-    assert "--rubric" in refused.value.remedy
+    told = r"the stand-in cannot read (.*)[Nn]othing was scored\."
+    with pytest.raises(JudgeError, match=told) as refused:
+        score_and_print(path, JudgeConfig(models="stand-in", rubric=rubric), None, tmp_path / "out.jsonl")
+    assert rubric is not None or "--rubric" in refused.value.remedy
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_what_the_stand_in_does_not_read_is_printed_with_the_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
+    out = tmp_path / "out.jsonl"
+    score_and_print(path, JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right"), None, out)
+    assert 'warning: 1 of 2 rules checked; not read: "is right"' in " ".join(capsys.readouterr().out.split())
+    assert "1 of 2 rules checked; not read:" in html.unescape((tmp_path / "out.report.html").read_text())
 
 
 async def test_columns_of_the_rows_tell_the_judge_the_truth(tmp_path: Path):
