@@ -2,7 +2,7 @@ import asyncio
 
 import gavel
 
-RUBRIC = "- calls look_up_order\n- ends with a message to the customer"
+RUBRIC = "- calls look_up_order with order_id from the request\n- ends with a message to the customer"
 ORDERS = {"1001": "a lamp, arrives on Monday", "1002": "a tent, lost on the way", "1003": "boots, delivered"}
 
 

@@ -18,7 +18,12 @@ returns = gavel.Scenario(
     system="You run the returns desk. Refund what was bought at most 30 days ago.",
     tools=[look_up_order, refund],
     tasks=[gavel.Task(user=f"I want my money back for order {number}.") for number in ORDERS],
-    rubric='- calls look_up_order before refund.\n- says "refund" or "30 days" to the customer.',
+    rubric="""
+- calls refund when days <= 30 (weight 3).
+- calls refund only after look_up_order.
+- calls look_up_order and refund only with order_id from the request.
+- says "refund", "refunded" or "30 days" to the customer.
+- says "30 days" when days > 30.""",
     max_turns=4,
 )
 

@@ -3,8 +3,6 @@ from .cli import run as run
 from .cli.compare_session import compare as compare
 from .cli.evaluate_session import evaluate as evaluate
 from .cli.evaluate_session import evaluate_many as evaluate_many
-from .compat.shaping import Shaping as Shaping
-from .compat.shaping import shape_group as shape_group
 from .judge.anchor_file import read_anchors as read_anchors
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge

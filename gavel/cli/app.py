@@ -4,10 +4,12 @@ import atexit
 import errno
 import gc
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gavel.cli.heartbeat import heartbeat
 from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
 from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
@@ -52,6 +54,17 @@ COMMANDS = {
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
 
+GROUPS = {
+    "First steps": ("demo", "new", "check", "train", "evaluate", "view", "doctor"),
+    "Judge": ("score", "judge", "serve", "keys"),
+    "Train and compare": ("compare", "sft", "evolve", "plan", "config", "scenarios", "runs", "report"),
+    "Checkpoints": ("export", "push", "pull", "deploy", "deployments", "undeploy"),
+    "Other machines": ("backend", "cluster"),
+    "Other programs": ("serve-env", "export-env", "export-verl", "serve-atropos", "send-atropos"),
+}
+"""In which the help lists the commands."""
+_SERVES = ("serve", "serve-atropos", "serve-env", "send-atropos", "backend", "view", "cluster")
+"""Commands that wait for others, or whose programs speak for themselves."""
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 _GC_THRESHOLDS = 20_000, 20, 20
@@ -63,6 +76,7 @@ app = lazy_app(
     "An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
     "gavel.cli.",
     COMMANDS,
+    GROUPS,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -114,7 +128,10 @@ def _main(arguments: list[str]) -> None:
     try:
         load_dotenv()
         silence_libraries()
-        app(arguments)
+        command = next((word for word in arguments if not word.startswith("-")), "")
+        asks_help = not command or not {"-h", "--help"}.isdisjoint(arguments)
+        with nullcontext() if asks_help else heartbeat(f"gavel {command}", serves=command in _SERVES):
+            app(arguments)
     except GavelError as error:
         print_error(error)
         sys.exit(1)

@@ -11,6 +11,7 @@ from gavel.cli.terminal import plain
 from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.reading import read_file
+from gavel.scenarios.readers.trl import Columns
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
 
 
@@ -19,13 +20,15 @@ def file_named(named: Path) -> Path:
     return named if named.exists() or str(named) == "-" else find_run(str(named)) or named
 
 
-def read_attempts(file: Path | Sequence[Path], by: str | None = None) -> list[TrajectoryGroup]:
+def read_attempts(
+    file: Path | Sequence[Path], by: str | None = None, columns: Columns | None = None
+) -> list[TrajectoryGroup]:
     """The groups of a file or a run, or of several (see `read_file`), with the truth that the columns of their rows
     hold; how they were read, and what cannot be compared, goes to stderr.
 
     Raises `JudgeError` for a group whose rows have different truths.
     """
-    reading = read_file([file_named(each) for each in ([file] if isinstance(file, Path) else file)], by)
+    reading = read_file([file_named(each) for each in ([file] if isinstance(file, Path) else file)], by, columns)
     console = Console(stderr=True)
     console.print(plain(reading.summary), soft_wrap=True)
     for note in reading.notes:

@@ -1,18 +1,47 @@
-"""`gavel check`: plays two episodes of a scenario, and shows what the agent does, and what the judge sees and says."""
+"""`gavel check`: two episodes of one task side by side, judged as a group of a training run would be."""
 
+import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
 
+from gavel.cli.dry_run import keep_lengths
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import ENGINE_FLAGS, JUDGE_FLAGS, Assignments, Source, announce_stand_in, run_config
+from gavel.cli.terminal import plain
+from gavel.judge.errors import JudgeError
+from gavel.judge.estimate import estimate_run
+from gavel.judge.judge import Judge
+from gavel.judge.prompt.call_prompt import count_message_tokens
+from gavel.llm.chat_agent import ChatAgent
+from gavel.llm.client import Client
+from gavel.llm.counted import counted
+from gavel.llm.message_parts import text_of
+from gavel.llm.types import Message, Reply
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.library.player import played_by, players_of
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
+from gavel.scenarios.scripted_agent import talker, tool_user
+from gavel.scenarios.shared_state import changed_state, shared_state
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.loop.evaluation import measure
 from gavel.trainer.run_config import RunConfig
 
+PLAYERS = "players"
+"""The agent's name for a shipped scenario's expert and fool."""
+_MARKS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _FLAGS = [
     Flag("loop.group_size", "--group-size"),
     Flag("loop.tasks_per_step", "--tasks"),
@@ -48,10 +77,180 @@ def check(
     scenario = scenario_named(config.scenario)
     judge = config.judge.build(scenario.rubric)
     announce_stand_in(judge.names)
-    from gavel.cli.check_session import run_check
-
     well = run_interruptibly(run_check(scenario, judge, config.loop, agent=agent, task=task, show_prompt=prompt))
     raise typer.Exit(0 if well else 1)
+
+
+async def run_check(
+    scenario: Scenario, judge: Judge, loop: LoopConfig, *, agent: str | None, task: str | None, show_prompt: bool
+) -> bool:
+    """Prints everything; whether both episodes were played and scored. Raises `GavelError` for what cannot be run."""
+    console = Console()
+    chosen = _task(scenario, task)
+    player = None if agent in (None, PLAYERS) else ChatAgent(str(agent))
+    if agent == PLAYERS:
+        models, names = _players(scenario, chosen), "the scenario's own expert and fool"
+    elif player is None:
+        models, names = [tool_user(chosen.data), talker()], "two scripts"
+    else:
+        models, names = [_asking(player)] * 2, str(agent)
+    _say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}\n")
+    state = shared_state(scenario)
+    others: list[list[Trajectory]] = [[] for _ in models]
+    episodes = await asyncio.gather(
+        *(
+            rollout(model, scenario, chosen, max_tokens=loop.max_tokens, seed=seed, others=others[seed])
+            for seed, model in enumerate(models)
+        )
+    )
+    for number, episode in enumerate(episodes, 1):
+        for each in [episode, *others[number - 1]]:
+            _print_episode(console, number, each, scenario)
+    for name, reason in state.unseen.items():
+        _say(console, f"not compared before and after: {name} ({reason})", "dim")
+    for name in changed_state(state, scenario):
+        warning = (
+            f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's"
+        )
+        _say(
+            console,
+            f"{warning} changes. Make the world a class: Scenario(environment=…), see docs/scenarios.md.",
+            "yellow",
+        )
+    prompts: list[list[Message]] = []
+    watched = judge.rehearsal(lambda client: _Watched.of(client, prompts))
+    judged = await watched.score(TrajectoryGroup(episodes))
+    if show_prompt and prompts:
+        console.print(Rule("the judge is asked"))
+        for message in prompts[0]:
+            _say_lines(console, text_of(message), "dim")
+    scored = _print_judgement(console, judged)
+    tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
+    keep_lengths(scenario, tokens, names)
+    await _print_cost(console, judge, loop, tokens, player)
+    return scored and all(episode.status != "failed" for episode in episodes)
+
+
+def _task(scenario: Scenario, wanted: str | None) -> Task:
+    if wanted is None:
+        return scenario.sample("train", 1, seed=0)[0]
+    for split in ("train", "held_out"):
+        for task in scenario.tasks(split):
+            if task.id == wanted:
+                return task
+    raise ScenarioError(f"{scenario.name} has no task with the id {wanted!r}", "Leave --task out, or name another.")
+
+
+def _players(scenario: Scenario, task: Task) -> list[FunctionModel]:
+    """Who does the job and who fails at it. Raises `ScenarioError` for a scenario that has none."""
+    players = players_of(scenario.name) if scenario.name in shipped_scenarios() else {}
+    if not players:
+        raise ScenarioError(
+            f"{scenario.name} has no players of its own",
+            "Leave --agent out for two plain scripts, or name a model: --agent openai/gpt-5-mini",
+        )
+    return [played_by(players[name], task) for name in ("expert", "fool")]
+
+
+def _asking(agent: ChatAgent) -> FunctionModel:
+    async def turn(request: ChatRequest) -> Any:
+        return await agent.turn(
+            request.messages, request.tools, temperature=request.temperature, max_completion_tokens=request.max_tokens
+        )
+
+    return FunctionModel(agent.model, turn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched(Client):
+    """A client whose prompts are kept."""
+
+    prompts: list[list[Message]] = field(default_factory=list[list[Message]])
+
+    @classmethod
+    def of(cls, client: Client, prompts: list[list[Message]]) -> "_Watched":
+        return cls(**{each.name: getattr(client, each.name) for each in fields(client)}, prompts=prompts)
+
+    async def ask(self, messages: list[Message], *arguments: Any, **options: Any) -> Reply:
+        self.prompts.append(messages)
+        return await Client.ask(self, messages, *arguments, **options)
+
+
+def _print_episode(console: Console, number: int, episode: Trajectory, scenario: Scenario) -> None:
+    console.print(Rule(f"episode {number}" if episode.agent is None else f"episode {number}: {episode.agent}"))
+    for place, history in enumerate(episode.histories()):
+        if place and history.agent is not None:
+            _say(console, f"the agent {history.agent}:", "bold")
+        for message in history.messages():
+            _print_message(console, message)
+    ended = episode.status if episode.status_reason is None else f"{episode.status}: {episode.status_reason}"
+    measures = {} if episode.status == "failed" else measure(scenario, episode)
+    figures = {**{name: float(value) for name, value in episode.metrics.items()}, **measures}
+    _say(console, " · ".join([ended, *(f"{name} {value:g}" for name, value in figures.items())]), "bold")
+
+
+def _print_message(console: Console, message: Message) -> None:
+    role = message["role"]
+    style = _MARKS.get(role, "")
+    if text := text_of(message).strip():
+        _say_lines(console, text, style, before=f"{role}: ")
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        _say_lines(console, f"{function['name']}({function['arguments']})", style, before=f"{role} calls ")
+
+
+def _print_judgement(console: Console, judged: TrajectoryGroup) -> bool:
+    """Whether there are scores."""
+    console.print(Rule("the judge says"))
+    judgement = judged.judgement
+    scores = [episode.reward for episode in judged if episode.reward is not None]
+    if len(scores) < len(judged):
+        _say(
+            console, f"{len(judged) - len(scores)} of {len(judged)} episodes have no score: nothing to train on.", "red"
+        )
+    elif len(set(scores)) == 1:
+        _say(console, "Nothing tells them apart: a group of such members teaches nothing.", "yellow")
+    else:
+        _say(console, f"The judge tells them apart: {' and '.join(f'{score:.2f}' for score in scores)}.")
+    for number, episode in enumerate(judged, 1):
+        said = episode.judgement
+        if episode.reward is None:
+            reason = said.reason if said and said.reason else "no reason was given"
+            _say(console, f"episode {number}: unscored, {reason}", "red")
+            continue
+        error = "" if said is None or said.standard_error is None else f" ± {said.standard_error:.2f}"
+        _say(console, f"episode {number}: {episode.reward:.2f}{error}  {(said and said.explanation) or ''}")
+        for flag in said.flags if said else ():
+            _say(console, f"  flag: {flag}", "yellow")
+    if judgement is None:
+        return False
+    for warning in judgement.warnings:
+        _say(console, f"warning: {warning}", "yellow")
+    return all(episode.reward is not None for episode in judged)
+
+
+async def _print_cost(console: Console, judge: Judge, loop: LoopConfig, tokens: int, player: ChatAgent | None) -> None:
+    console.print(Rule("a step of training"))
+    size = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes as long as these ({tokens:,} tokens)"
+    try:
+        estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)
+        _say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
+    except JudgeError as error:
+        _say(console, f"{size}: {error.message}", "yellow")
+    if player is not None:
+        spent = "an unknown amount" if player.cost_usd is None else f"{player.cost_usd:.4f} USD"
+        _say(console, f"These two episodes cost {spent} for {player.model}.")
+
+
+def _say(console: Console, line: str, style: str = "") -> None:
+    console.print(plain(line, style), soft_wrap=True)
+
+
+def _say_lines(console: Console, text: str, style: str, before: str = "") -> None:
+    first, *rest = text.splitlines() or [""]
+    console.print(Text.assemble((before, f"bold {style}".strip()), plain(first, style)), soft_wrap=True)
+    for line in rest:
+        console.print(plain(line, style), soft_wrap=True)
 
 
 app = single_command(with_options(check, RunConfig, _FLAGS))

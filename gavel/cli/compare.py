@@ -22,6 +22,7 @@ from gavel.cli.run_options import (
     JUDGE_FLAGS,
     Assignments,
     announce_stand_in,
+    check_stand_in,
     judge_config,
     run_config,
 )
@@ -178,7 +179,10 @@ def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
     rubric = options.blind_rubric or (scenario.rubric if scenario else None)
     settings = judge_config({**options.values, "judge": options.blind_judge})
     mode = options.values.get("mode") or "pairwise"
-    run_to_end(rank_and_print(comparison, blind_judge(settings, options.blind_judge, rubric, place, mode)))
+    judge = blind_judge(settings, options.blind_judge, rubric, place, mode)
+    if scenario:
+        check_stand_in(judge, scenario)
+    run_to_end(rank_and_print(comparison, judge))
 
 
 def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:

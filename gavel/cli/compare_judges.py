@@ -13,13 +13,17 @@ from rich.table import Table
 
 from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.run_options import judge_config
+from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import plain
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
+from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.errors import GavelError, first_error
+from gavel.llm.local_models import model_id
 from gavel.reports.judge_verdict import MIN_GROUPS
 from gavel.reports.page import write_page
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.truth import truth_of
 
 _REFERENCES = ("success", "reward/hand", "hand_reward", "independent_reward")
 
@@ -36,6 +40,9 @@ async def compare_judges(
         raise GavelError("a judge is named twice.", "Name each judge once.")
     if not groups:
         raise GavelError("there are no groups to judge.", "Name a run that has made a step, or a file of trajectories.")
+    if model_id(STAND_IN) in map(model_id, judges):
+        rubric_read = judge_config({**values, "judge": STAND_IN}).build(rubric).rubric
+        check_readable(rubric_read, [truth_of(group) for group in groups])
     console = Console()
     scored: dict[str, list[TrajectoryGroup]] = {}
     costs: dict[str, str] = {}

@@ -18,7 +18,7 @@ from gavel.cli.follower import Follower, Silent
 from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.named_run import experiment_of, scenario_of
 from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import with_default_judge
+from gavel.cli.run_options import check_stand_in, with_default_judge
 from gavel.cli.settings import STAND_IN
 from gavel.judge.judge import Judge
 from gavel.llm.errors import GavelError
@@ -164,7 +164,10 @@ async def run_comparison(
 ) -> Comparison:
     """Runs what is missing and writes the report, which is also written after every cell. `blind` ranks at the end."""
     folder = folder_of(scenario, root)
+    for config in {cell.arm: cell.config for cell in cells if "judge" in cell.config.loop.reward}.values():
+        check_stand_in(config.judge.build(scenario.rubric), scenario)
     if blind is not None:
+        check_stand_in(blind, scenario)
         await blind.probe(replayed=False)
     figures: dict[str, CellFigures] = {}
 

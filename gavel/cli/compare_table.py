@@ -98,8 +98,11 @@ class _After:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """The table, the statements about judge and hand (all, where these are not compared), and the report's path."""
+    """The statements about judge and hand (all, where these are not compared), the table, and the report's path."""
     console = Console()
+    chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
+    for name, difference in chosen.items():
+        console.print(plain(statement(name, difference)), soft_wrap=True)
     steps = f"steps to {comparison.threshold:.2f}"
     rows = [
         (
@@ -130,9 +133,6 @@ def print_comparison(comparison: Comparison) -> None:
             ),
             soft_wrap=True,
         )
-    chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
-    for name, difference in chosen.items():
-        console.print(plain(statement(name, difference)), soft_wrap=True)
     if comparison.caveat:
         console.print(plain(comparison.caveat, "yellow"), soft_wrap=True)
     report: Path = comparison.directory / "report.html"

@@ -8,7 +8,7 @@ import typer
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_file import to_toml
-from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Recipe, Shaping, Source, run_config
+from gavel.cli.run_options import RUN_FLAGS, Assignments, Recipe, Source, run_config
 from gavel.trainer.run_config import RunConfig
 
 _ABOUT_PATHS = "# Relative paths are those of the directory that this file is in."
@@ -19,14 +19,12 @@ def config(
     source: Source = "returns_desk",
     assignments: Assignments = None,
     recipe: Recipe = None,
-    shaping: Shaping = None,
-    min_spread: MinSpread = None,
 ) -> None:
     """Print the whole configuration of a run as TOML, with defaults and descriptions.
 
     The same arguments as for `gavel train`; what is printed is itself a run.toml.
     """
-    given = run_config(source, values, assignments, shaping, min_spread, recipe=recipe)
+    given = run_config(source, values, assignments, recipe=recipe)
     text = f"{_ABOUT_PATHS}\n\n{to_toml(given.resolved(), given)}"
     typer.echo(text.encode(), nl=False)  # TOML is UTF-8, whatever the terminal is
 

@@ -10,13 +10,14 @@ import typer
 
 from gavel.cli.demo_jobs import DESKS, LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK, DemoJob, DemoScenario
 from gavel.cli.dry_run import print_run_estimate
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, run_config
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import TRAINER, loading
+from gavel.cli.terminal import TRAINER
 from gavel.extras import need_extra
 from gavel.judge.config import JudgeConfig
 from gavel.llm.errors import GavelError
@@ -69,11 +70,13 @@ def demo(
     if dry_run:
         rubric = scenario_named(job.scenario).rubric
         loop = job.loop.model_copy(update={"steps": config.loop.steps})
-        return print_run_estimate(judge.build(rubric), loop, {"Rollouts as the demo's are": job.rollout_tokens})
+        built = judge.build(rubric)
+        print_run_estimate(built, loop, {"Rollouts as the demo's are": job.rollout_tokens})
+        return built.check()
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
-    with loading(TRAINER):
+    with waiting_for(TRAINER):
         from gavel.cli.demo_session import DemoSettings, run_demo
 
     settings = DemoSettings(

@@ -21,15 +21,16 @@ from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
 from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
 from gavel.cli.display import RunDisplay
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.live_report import LiveReport
 from gavel.cli.own_backend import own_backend
 from gavel.cli.own_cluster import own_cluster
+from gavel.cli.run_model import say, say_cost, starting_over
 from gavel.cli.settings import STAND_IN
-from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
 from gavel.llm.counted import counted
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
-from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
+from gavel.reports.run_outcome import Outcome, judged_pair, outcome_in_words, read_outcome
 from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -41,15 +42,7 @@ from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import runs_root
 
-_NOT_YET = (
-    "The judge's reward changed the policy, but not enough to tell its success from the base's on this many tasks. "
-    "Give it more steps."
-)
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
-_UNTRAINED = (
-    "Nothing was trained: the judge gave all members of every group the same score, so there was nothing to tell a "
-    "better rollout from a worse one. The curve stays flat, as it should."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +95,9 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     config = job.train.model_copy(update={"warmup_steps": min(3, loop.steps - 1), "total_steps": loop.steps})
     async with contextlib.AsyncExitStack() as stack:
         replaced = stack.enter_context(starting_over(console, model)) if settings.fresh else None
-        backend = await stack.enter_async_context(_backend(settings))
-        await model.register(backend)
+        with waiting_for(f"loading {job.base_model}"):
+            backend = await stack.enter_async_context(_backend(settings))
+            await model.register(backend)
         setup = time.monotonic() - started
         start = await model.get_step()
         earlier = sum(row["whole"] for row in backend.history(model, TIMES))
@@ -124,19 +118,24 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
                 await train_scenario(model, scenario, judge, loop, config, display)
         finally:
             say_cost(console, judge)
-        outcome = read_outcome(directory, backend.history(model), job.habit)
-    before, after = await judged_pair(outcome, judge)
-    texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
+        rows = backend.history(model)
+        outcome = read_outcome(directory, rows, job.habit)
+    with waiting_for("writing the report"):
+        before, after = await judged_pair(outcome, judge)
+        texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
     summary = _summary(settings, outcome, seconds) | ({} if texts is None else texts.summary)
     _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
-    write_report(report, _report(settings, outcome, seconds, before, after, texts))
+    told = _what_happened(job, outcome, rows)
+    write_report(report, _report(settings, outcome, " ".join(told), seconds, before, after, texts))
+    for line in told:
+        say(console, line)
     if replayed := replay_account(judge):
-        console.print(replayed, highlight=False, markup=False, soft_wrap=True)
+        say(console, replayed)
     _print(console, settings.job, outcome, report, texts)
     if (page := live.write()) is not None:
-        console.print(f"All of its figures: {page}", **_PLAIN)
+        say(console, f"All of its figures: {page}")
     if judge.cassette:
         judge.cassette.close()
     return summary
@@ -186,11 +185,12 @@ def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]
     }
 
 
-def _what_happened(job: DemoJob, outcome: Outcome) -> str:
-    if not outcome.trained_steps:
-        return _UNTRAINED
+def _what_happened(job: DemoJob, outcome: Outcome, rows: list[dict[str, Any]]) -> list[str]:
+    """The outcome in words, and what a run that gained has learned."""
+    words = outcome_in_words(rows, max_tokens=job.loop.max_tokens, scenario=job.scenario)
     gained = outcome.trained.success - outcome.base.success
-    return job.learned if gained > outcome.trained.half_width + outcome.base.half_width else _NOT_YET
+    learned = outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width
+    return [*words, job.learned] if learned else words
 
 
 def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
@@ -203,6 +203,7 @@ def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
 def _report(
     settings: DemoSettings,
     outcome: Outcome,
+    explanation: str,
     seconds: dict[str, float],
     before: Trajectory,
     after: Trajectory,
@@ -212,7 +213,7 @@ def _report(
     judge = job.judge_caveat if settings.judge_name == job.judge else f"It was {settings.judge_name}."
     return DemoReport(
         title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
-        explanation=_what_happened(job, outcome),
+        explanation=explanation,
         caveat=f"{job.caveat} {judge}",
         summary=[
             SummaryRow(
@@ -279,7 +280,6 @@ def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path, texts
     )
     for reason, count in outcome.left_out.most_common():
         console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)
-    console.print(_what_happened(job, outcome), highlight=False)
     console.print(f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B", **_PLAIN)
 
 

@@ -1,4 +1,4 @@
-"""The progress of a training run: one live line in a terminal, else one plain line a step and a word in long waits."""
+"""The progress of a training run: one live line in a terminal, else one plain line a step and the heartbeat's words."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from statistics import fmean
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 
-from gavel.cli.judge_status import JudgeStatus
-from gavel.cli.terminal import plain
+from gavel.cli.heartbeat import waiting_for
+from gavel.cli.terminal import LiveText, plain
 from gavel.judge.judge import Judge
 from gavel.reports.demo_page import duration
 from gavel.trainer.loop.evaluation import Evaluation
@@ -23,15 +22,6 @@ _WIDTH = 80
 """Characters of a line where there is no terminal; figures that do not fit are left out, the least important first."""
 _RECENT = 5
 """Steps whose mean time tells how long the others will take."""
-QUIET_SECONDS = 60.0
-"""So long is nothing said where there is no terminal; then it is told what goes on."""
-
-
-class _Line(ProgressColumn):
-    """The figures behind the bar."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["figures"], style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class RunDisplay(Observer):
@@ -58,7 +48,7 @@ class RunDisplay(Observer):
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
         self._doing = "starting"
         self._done: tuple[int, int] | None = None
-        self._began = self._told = time.monotonic()
+        self._began = time.monotonic()
         self._of_steps: list[float] = []
         self._untold = False
         self._judge = judge
@@ -67,18 +57,19 @@ class RunDisplay(Observer):
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
-            *([JudgeStatus(lambda: judge.status)] if judge is not None and judge.asks_servers else []),
-            _Line(),
+            *([LiveText(lambda: judge.status)] if judge is not None and judge.asks_servers else []),
+            LiveText(lambda: "   ".join(self._figures(live=True))),
             console=console,
             transient=True,
         )
-        self._task = self._progress.add_task("", total=steps, completed=start, figures="")
+        self._task = self._progress.add_task("", total=steps, completed=start)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         if not self._console.is_terminal:
             try:
-                yield
+                with waiting_for(lambda: f"step {self._step}/{self._steps}: {self._work()}"):
+                    yield
             finally:
                 self._tell()
             return
@@ -92,12 +83,10 @@ class RunDisplay(Observer):
         if what != EVALUATING:  # whose line has the step's figures too
             self._tell()
         self._doing, self._done, self._began = what, None, time.monotonic()
-        self._tell_work()
         self._refresh()
 
     def advanced(self, done: int, total: int) -> None:
         self._done = done, total
-        self._tell_work()
         self._refresh()
 
     def stepped(self, report: StepReport) -> None:
@@ -137,20 +126,10 @@ class RunDisplay(Observer):
         for part in self._figures():
             if len(line) + 2 + len(part) <= _WIDTH:
                 line += f"  {part}"
-        self._say(line)
-
-    def _say(self, line: str) -> None:
-        self._told = time.monotonic()
         self._console.print(plain(line), soft_wrap=True)
 
-    def _tell_work(self) -> None:
-        """Prints what goes on where there is no live line and nothing was printed for long."""
-        if not self._console.is_terminal and time.monotonic() - self._told > QUIET_SECONDS:
-            self._say(f"step {self._step}/{self._steps}: {self._work()}")
-
     def _refresh(self) -> None:
-        figures = "   ".join(self._figures(live=True))
-        self._progress.update(self._task, completed=self._step, figures=figures)
+        self._progress.update(self._task, completed=self._step)
 
     def _figures(self, *, live: bool = False) -> list[str]:
         """What matters most first: a narrow terminal cuts the end off."""
@@ -173,10 +152,10 @@ class RunDisplay(Observer):
         return parts
 
     def _work(self) -> str:
-        """`evaluation on held-out tasks 37/512, about 12 s`"""
-        if self._done is None:
-            return self._doing
-        done, total = self._done
+        """`evaluation on held-out tasks 37/512, about 12 s left`, or `learning, for 12 s`"""
         elapsed = time.monotonic() - self._began
-        left = f", about {duration(elapsed / done * (total - done))}" if 0 < done < total else ""
+        if self._done is None:
+            return f"{self._doing}, for {duration(elapsed)}"
+        done, total = self._done
+        left = f", about {duration(elapsed / done * (total - done))} left" if 0 < done < total else ""
         return f"{self._doing} {done}/{total}{left}"

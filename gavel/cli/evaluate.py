@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gavel.cli.cassette_option import with_cassette
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.likelihood_model import register_likelihood
@@ -20,9 +21,10 @@ from gavel.cli.run_options import (
     START_FLAG,
     Assignments,
     announce_stand_in,
+    check_stand_in,
     run_config,
 )
-from gavel.cli.terminal import TRAINER, loading, plain
+from gavel.cli.terminal import TRAINER, plain
 from gavel.extras import need_extra
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
@@ -93,7 +95,7 @@ async def _evaluate_all(
 ) -> None:
     from rich.console import Console
 
-    with loading(TRAINER):
+    with waiting_for(TRAINER):
         from gavel.cli.evaluate_session import evaluate_models, folder_of, folder_of_all
         from gavel.cli.evaluate_table import print_model_table, print_scenario_table
         from gavel.cli.evaluated_models import model_named, own_model
@@ -128,6 +130,7 @@ async def _evaluate_all(
         if wants_judge:
             settings = config.judge.model_copy(update={"alone": "scored"})
             judge = with_cassette(settings, folder_of(scenario)).build(scenario.rubric, budget=budget)
+            check_stand_in(judge, scenario)
         if named is None:
             chosen = [await own_model(scenario, config, must_exist=must_exist)]
         else:

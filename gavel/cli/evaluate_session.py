@@ -19,7 +19,7 @@ from gavel.cli.evaluated_models import model_given, model_named
 from gavel.cli.follower import Follower, Silent
 from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import with_default_judge
+from gavel.cli.run_options import check_stand_in, with_default_judge
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
@@ -89,6 +89,8 @@ async def _evaluated(
         judge = with_cassette(with_default_judge(named), folder_of(world)).build(world.rubric, budget=budget)
     elif judge is not None and world.rubric is not None and judge.rubric == Rubric.of(None):
         judge = judge.with_rubric(world.rubric)
+    if judge is not None:
+        check_stand_in(judge, world)
     chosen = [
         model_named(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
         for each in models

@@ -8,6 +8,7 @@ import typer
 
 from gavel.cli.attempts import read_attempts
 from gavel.cli.cassette_option import with_cassette
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_choice import check_model
@@ -22,12 +23,11 @@ from gavel.cli.run_options import (
     START_FLAG,
     Assignments,
     announce_stand_in,
+    check_stand_in,
     run_config,
 )
-from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import TRAINER, loading
+from gavel.cli.terminal import TRAINER
 from gavel.extras import need_extra
-from gavel.judge.offline.stand_in import check_tasks
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.run_config import EvolveRunConfig
 from gavel.trainer.sft.best_members import best_members
@@ -89,10 +89,9 @@ def evolve(
         directory = run_path(runs_root(), scenario.name, config.model.name)
         judge = with_cassette(config.judge, directory).build(scenario.rubric)
         announce_stand_in(judge.names)
-        if config.judge.models == STAND_IN:
-            check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
+        check_stand_in(judge, scenario)
         run_interruptibly(judge.probe(replayed=False))
-    with loading(TRAINER):
+    with waiting_for(TRAINER):
         from gavel.cli.evolve_session import run_evolution
 
     run_to_end(run_evolution(config, scenario, judge, base, given=given, fresh=fresh), RESUME)

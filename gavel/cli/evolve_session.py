@@ -8,12 +8,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.live_report import LiveReport
 from gavel.cli.run_file import to_toml
-from gavel.cli.run_model import opened_backend, run_directory_of, trainable
+from gavel.cli.run_model import (
+    check_fresh_is_here,
+    close_replies,
+    opened_backend,
+    run_directory_of,
+    say,
+    say_cost,
+    say_outcome,
+    starting_over,
+    trainable,
+    write_whole,
+)
 from gavel.cli.run_paths import paths_seen_from
 from gavel.cli.terminal import plain
-from gavel.cli.train_session import close_replies, say_cost, starting_over, write_whole
 from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
@@ -22,7 +33,6 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration, evolve
 from gavel.trainer.run_config import EvolveRunConfig
-from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.sft.best_members import BestMembers
 
 
@@ -40,20 +50,18 @@ async def run_evolution(
     `config` is `given` with all values filled in, and becomes `evolve.toml` of the run directory.
     """
     console, model, there = Console(), trainable(config, scenario), config.backend.url
-    if fresh and there is not None:
-        raise RunDirectoryError(
-            f"--fresh deletes no run on another machine ({there})", "Give the new run another --name."
-        )
+    check_fresh_is_here(config.backend, fresh)
     directory = run_directory_of(model)
     report = LiveReport(directory) if there is None else None
     async with contextlib.AsyncExitStack() as stack:
         replaced = stack.enter_context(starting_over(console, model)) if fresh else None
-        backend = await stack.enter_async_context(await opened_backend(config.backend, config))
-        await model.register(backend)
+        with waiting_for(f"loading {model.base_model}"):
+            backend = await stack.enter_async_context(await opened_backend(config.backend, config))
+            await model.register(backend)
         step = await model.get_step()
         of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
         going_on = f" · continuing after step {step}" if step else ""
-        _say(console, f"Gavel · {scenario.name} · {model.base_model} · {_filter(config)}{of_base}{going_on}")
+        say(console, f"Gavel · {scenario.name} · {model.base_model} · {_filter(config)}{of_base}{going_on}")
         if there is None:
             write_whole(directory / "run.toml", to_toml(paths_seen_from(config, directory), given))
         display = _Display(console, config.evolve.iterations, report)
@@ -72,17 +80,19 @@ async def run_evolution(
                 )
         finally:
             say_cost(console, judge)
-        first = next((row for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
+        rows = backend.history(model)
         page = None if report is None else report.write()
+    say_outcome(console, rows)
+    first = next((row for row in rows if row["split"] == EVALUATION and row["step"] == 0), None)
     console.print(_table(first, found, config.evolve.evaluation_tasks))
     best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
     if best is not None:
-        _say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
+        say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
     if judge is not None:
         close_replies(console, judge)
     if page is not None:
-        _say(console, f"Report: {page}")
-    _say(console, f"Run: {directory}" if there is None else f"Run: {model.project}/{model.name} at {there}")
+        say(console, f"Report: {page}")
+    say(console, f"Run: {directory}" if there is None else f"Run: {model.project}/{model.name} at {there}")
 
 
 def _filter(config: EvolveRunConfig) -> str:
@@ -103,8 +113,12 @@ class _Display(EvolveObserver):
 
     @contextlib.contextmanager
     def shown(self) -> Generator[None]:
-        with self._progress if self._console.is_terminal else contextlib.nullcontext():
+        with self._progress if self._console.is_terminal else waiting_for(self._work):
             yield
+
+    def _work(self) -> str:
+        task = self._progress.tasks[self._task]
+        return f"{task.description} {task.fields['figures']}".rstrip()
 
     def doing(self, what: str) -> None:
         self._progress.update(self._task, description=what, completed=0, total=None, figures="")
@@ -117,7 +131,7 @@ class _Display(EvolveObserver):
         line = (
             f"{iteration.explored:,} attempts explored{mean}; {iteration.kept:,} kept, {iteration.imitated:,} imitated"
         )
-        _say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
+        say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
 
     def learned(self, iteration: Iteration, result: TrainResult) -> None:
         done, total = result.step - iteration.first_step, iteration.last_step - iteration.first_step
@@ -125,11 +139,11 @@ class _Display(EvolveObserver):
         told = str(result.reason) if loss is None else f"loss {loss:.3f}"
         self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total}  {told}")
         if not result.trained:
-            _say(self._console, f"step {result.step}: {result.reason}")
+            say(self._console, f"step {result.step}: {result.reason}")
 
     def evaluated(self, number: int, evaluation: Evaluation) -> None:
         success = "" if evaluation.success is None else f"  held-out success {evaluation.success:.3f}"
-        _say(self._console, f"iteration {number}/{self._iterations}{success}")
+        say(self._console, f"iteration {number}/{self._iterations}{success}")
         if self._report is not None:
             self._report.write_if_due()
 
@@ -155,7 +169,3 @@ def _share(value: float | None, count: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(plain(line), soft_wrap=True)

@@ -19,14 +19,7 @@ def train_config(program: str, options: Sequence[str]) -> RunConfig:
     command = typer.main.get_command(train.app)
     parsed = command.make_context("gavel train", [program, *options]).params
     given: dict[str, Any] = {name: [*value] if isinstance(value, tuple) else value for name, value in parsed.items()}
-    config = run_config(
-        given["source"],
-        given,
-        given["assignments"],
-        given["shaping"],
-        given["min_spread"],
-        recipe=given["recipe"],
-    )
+    config = run_config(given["source"], given, given["assignments"], recipe=given["recipe"])
     for named in scenario_references(config.scenario):
         if not named.partition(":")[0].endswith(".py"):  # what a file loads may be there alone
             find_scenario(named)

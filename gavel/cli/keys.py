@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gavel.cli.lazy_commands import PlainCommand, PlainGroup
 from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, toml_value, validated
 from gavel.cli.serve import service_config
@@ -151,9 +152,11 @@ def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    cls=PlainGroup,
     no_args_is_help=True,
     help="Make, list and revoke API keys of the service.",
 )
-app.command("create")(with_options(create, KeyScope, KEY_FLAGS))
-app.command("list")(list_keys)
-app.command("revoke")(revoke)
+app.command("create", cls=PlainCommand)(with_options(create, KeyScope, KEY_FLAGS))
+app.command("list", cls=PlainCommand)(list_keys)
+app.command("revoke", cls=PlainCommand)(revoke)

@@ -4,22 +4,84 @@
 
 lists `train` with that line and loads `gavel.cli.train` only for `gavel train …`. The module's `app` is the command:
 a Typer app with one command, or with several for a group.
+
+Help is plain text in groups: names stand whole at any width, and of many options those come first that a first run
+needs.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
+FIRST = ("--model", "--judge", "--rubric", "--steps", "--max-tokens", "--name", "--max-cost", "--dry-run")
+"""Options that a first run needs: they head the help of a command with more than `_MANY`."""
+_MANY = 20
+_LONGEST_NAME = 44
+_CHOICES = re.compile(r"[\[<]([^\[\]<>]*\|[^\[\]<>]*)[\]>]")
 
-def lazy_app(name: str, help_text: str, modules: str, commands: Mapping[str, str], **options: Any) -> typer.Typer:
+
+class _Grouped:
+    """Writes the options of a command in the groups that `rich_help_panel` names."""
+
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
+        listed: dict[str, list[tuple[str, str]]] = {"Arguments": [], "For a first run": [], "Options": []}
+        shown = [parameter for parameter in self.get_params(ctx) if not getattr(parameter, "hidden", False)]
+        by_name = {name: parameter for parameter in shown for name in parameter.opts}
+        first = [by_name[name] for name in FIRST if name in by_name] if len(shown) > _MANY else []
+        for parameter in [*first, *(each for each in shown if each not in first)]:
+            if parameter.param_type_name == "argument":
+                group = "Arguments"
+            elif parameter in first:
+                group = "For a first run"
+            else:
+                group = getattr(parameter, "rich_help_panel", None) or "Options"
+            if (record := parameter.get_help_record(ctx)) is not None:
+                listed.setdefault(group, []).append(_whole_name(*record))
+        for group, records in listed.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+        if hasattr(self, "format_commands"):
+            self.format_commands(ctx, formatter)
+
+
+def _whole_name(name: str, text: str) -> tuple[str, str]:
+    """Choices that are too long to stand beside an option's name go into its text."""
+    if len(name) > _LONGEST_NAME and (choices := _CHOICES.search(name)):
+        return name.replace(choices[0], "").strip(), f"{text} One of {choices[1].replace('|', ', ')}."
+    return name, text
+
+
+class PlainGroup(_Grouped, TyperGroup):
+    """A group of commands whose help is plain text."""
+
+
+class PlainCommand(_Grouped, TyperCommand):
+    """A command whose help is plain text."""
+
+
+def lazy_app(
+    name: str,
+    help_text: str,
+    modules: str,
+    commands: Mapping[str, str],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    **options: Any,
+) -> typer.Typer:
     """A group of `commands` (name to one line of help), each the `app` of the module `modules` + its name,
-    with underscores for hyphens."""
+    with underscores for hyphens. `groups`: in which the help lists them; default: one."""
 
-    class Group(TyperGroup):
+    class Group(PlainGroup):
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            for title, names in (groups or {"Commands": list(commands)}).items():
+                with formatter.section(title):
+                    formatter.write_dl([(each, commands[each]) for each in names])
+
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             found, command, rest = super().resolve_command(ctx, args)
             if command is not None and found is not None:
@@ -27,7 +89,7 @@ def lazy_app(name: str, help_text: str, modules: str, commands: Mapping[str, str
                 command.name = found
             return found, command, rest
 
-    app = typer.Typer(name=name, cls=Group, no_args_is_help=True, help=help_text, **options)
+    app = typer.Typer(name=name, cls=Group, no_args_is_help=True, help=help_text, rich_markup_mode=None, **options)
     for command, line in commands.items():
         app.command(command, help=line)(_listed)
     return app
@@ -43,7 +105,7 @@ def single_command(function: Callable[..., None], further: Mapping[str, str] | N
     `further`: first word to module, for commands that begin with this one's name (`gavel export trajectories`).
     """
 
-    class Command(TyperCommand):
+    class Command(PlainCommand):
         def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
             if not args or args[0] not in (further or {}):
                 return super().make_context(info_name, args, parent, **extra)
@@ -51,6 +113,6 @@ def single_command(function: Callable[..., None], further: Mapping[str, str] | N
             command = typer.main.get_command(importlib.import_module((further or {})[name]).app)
             return command.make_context(f"{info_name} {name}", args[1:], parent, **extra)
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(cls=Command)(function)
     return app

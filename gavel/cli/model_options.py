@@ -132,12 +132,33 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
         min=low.ge if numeric and low else None,  # pyright: ignore[reportArgumentType]
         max=high.le if numeric and high else None,  # pyright: ignore[reportArgumentType]
         metavar="KEY=VALUE" if base is dict else None,
-        rich_help_panel=flag.path.partition(".")[0].capitalize() + " options" if "." in flag.path else None,
+        rich_help_panel=_group(model, flag.path),
     )
     kind: Any = list[str] if base is dict or get_origin(annotation) in (list, tuple) else base
     return inspect.Parameter(
         flag.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
+
+
+def _group(model: type[BaseModel], path: str) -> str | None:
+    """Where the help lists the option."""
+    table = path.rpartition(".")[0]
+    while table and table not in _GROUPS:
+        table = table.rpartition(".")[0]
+    return _GROUPS.get(table or model.__name__.removesuffix("Config").lower())
+
+
+_GROUPS = {
+    "model": "Model",
+    "model.lora": "Adapter",
+    "judge": "Judge",
+    "loop": "Rollouts and evaluation",
+    "evolve": "Rounds",
+    "choose": "What is imitated",
+    "train": "Learning",
+    "backend": "Where it runs",
+}
+"""Titles of the tables of settings, in a run or by themselves."""
 
 
 def _help(model: type[BaseModel], field: FieldInfo, flag: Flag) -> str:

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import jinja2
 import typer
 
+from gavel.cli.lazy_commands import PlainCommand, PlainGroup
 from gavel.llm.errors import GavelError
 
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    cls=PlainGroup,
     no_args_is_help=True,
     help="Write the beginning of something of your own.",
 )
@@ -28,7 +31,7 @@ class NewError(GavelError):
 def _group() -> None: ...
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def scenario(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Its name, and that of the folder: letters, digits, _ and -.")],

@@ -1,18 +1,29 @@
-"""The model of a run's settings, where its directory is, and the backend that the settings name.
+"""What the commands that train share: the model of a run's settings, its directory, its backend, and closing words.
 
 Imports torch; commands import it only when they run.
 """
 
+import contextlib
+from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 
+from rich.console import Console
+
+from gavel.cli.cassette_option import replay_account
 from gavel.cli.kept_run import remote_backend
+from gavel.cli.terminal import plain
+from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
+from gavel.reports.run_outcome import outcome_in_words
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, RunConfig
-from gavel.trainer.runs.run_directory import run_path, runs_root
+from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
+from gavel.trainer.runs.run_directory import RunDirectoryError, run_path, runs_root
 
 
 def trainable(config: RunConfig | EvolveRunConfig, scenario: Scenario | Mixture) -> TrainableModel:
@@ -49,3 +60,55 @@ async def opened_backend(
         shard_base=backend.shard_base,
         tracker=backend.tracker,
     )
+
+
+def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
+    """Raises `RunDirectoryError` for `--fresh` of a run on another machine."""
+    if fresh and backend.url is not None:
+        raise RunDirectoryError(
+            f"--fresh deletes no run on another machine ({backend.url})", "Give the new run another --name."
+        )
+
+
+def say(console: Console, line: str) -> None:
+    """Prints one line, which the terminal may wrap."""
+    console.print(plain(line), soft_wrap=True)
+
+
+def say_outcome(
+    console: Console, rows: Sequence[dict[str, Any]], *, max_tokens: int | None = None, scenario: str = "SCENARIO"
+) -> None:
+    """What came of a run, before tables and paths: see `outcome_in_words`."""
+    for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario):
+        say(console, line)
+
+
+def close_replies(console: Console, judge: Judge) -> None:
+    """Says how many replies were replayed, and closes the cassette."""
+    if replayed := replay_account(judge):
+        say(console, replayed)
+    if judge.cassette:
+        judge.cassette.close()
+
+
+@contextlib.contextmanager
+def starting_over(console: Console, model: TrainableModel) -> Generator[ReplacedRun]:
+    """Moves an earlier run of this name aside until the new one has begun; names the files of others that stay."""
+    with replacing_run(runs_root(), model.project, model.name) as replaced:
+        if replaced.foreign:
+            names = ", ".join(path.name for path in replaced.foreign)
+            say(console, f"Left in {run_directory_of(model)}, because Gavel did not write it: {names}")
+        yield replaced
+
+
+def write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def say_cost(console: Console, judge: Judge | None) -> None:
+    """Prints what the judge came to, if it asked a server."""
+    if judge is not None and judge.asks_servers:
+        calls = judge.budget.calls
+        say(console, f"Judge: {counted(calls, 'call')}, {judge.budget.cost}")

@@ -1,11 +1,10 @@
 """The options of a training run: which field of `RunConfig` each sets, and how they override a file."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,7 +13,11 @@ from gavel.cli.run_file import Table, Where, merged, read_tables, validated
 from gavel.cli.run_paths import paths_beside
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
+from gavel.judge.judge import Judge
+from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.local_models import model_id
+from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario
 from gavel.trainer.recipes import RecipeName, recipe_tables
 from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
 
@@ -115,19 +118,10 @@ Assignments = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect of the judge; ask nothing.")
 ]
-Shaping = Annotated[
-    Literal["raw", "centred", "rank", "shrunk"] | None, typer.Option("--shaping", hidden=True, help="Now --advantage.")
-]
-MinSpread = Annotated[float | None, typer.Option("--min-spread", hidden=True, help="Now --minimal-spread.")]
-
 Recipe = Annotated[
     RecipeName | None,
     typer.Option("--recipe", help="Settings of a published algorithm; other options override them."),
 ]
-
-_ADVANTAGES = {"raw": "mean", "centred": "mean", "rank": "rank", "shrunk": "shrunk"}
-"""What each kind of the former --shaping is as an --advantage; subtracting the mean twice changes nothing."""
-
 
 _ENGINE = ("backend", "engine")
 _SERVERS = {"url", "urls", "replicas"}
@@ -138,8 +132,6 @@ def run_config(
     source: str,
     values: Mapping[str, Any],
     assignments: Sequence[str] | None = None,
-    shaping: str | None = None,
-    min_spread: float | None = None,
     flags: Sequence[Flag] = RUN_FLAGS,
     *,
     recipe: RecipeName | None = None,
@@ -159,7 +151,7 @@ def run_config(
     if recipe is not None:
         settings = recipe_tables(recipe)
         tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
-    chosen = _former_options(shaping, min_spread) | given(values, kind, flags)
+    chosen = given(values, kind, flags)
     assigned = parse_assignments(assignments or ())
     names = {tuple(flag.path.split(".")): flag.name for flag in flags}
     names = {path: names.get(path) or names[path[:-1]] for path in chosen}
@@ -218,6 +210,22 @@ def announce_stand_in(names: Sequence[str]) -> None:
     typer.echo(f"The judge is the stand-in: it checks written rules only, and reads no answers. {other}", err=True)
 
 
+def check_stand_in(judge: Judge, scenario: Scenario | Mixture) -> None:
+    """Raises `JudgeError` if the stand-in is a judge and does not read all of the rubric of every task.
+
+    What it does not read would be rewarded without a look.
+    """
+    if model_id(STAND_IN) not in judge.names:
+        return
+    from gavel.trainer.loop.experiment import judges_of
+
+    mixture = Mixture.of(scenario)
+    judges = judges_of(mixture, judge)
+    for each in mixture:
+        tasks = [*each.tasks("train"), *each.tasks("held_out")]
+        check_readable(judges[each.name].rubric, [task.truth for task in tasks])
+
+
 _JUDGE_BY_KEY = {
     "OPENAI_API_KEY": "openai/gpt-5-mini",
     "ANTHROPIC_API_KEY": "anthropic/claude-haiku-4-5",
@@ -225,16 +233,3 @@ _JUDGE_BY_KEY = {
     "MISTRAL_API_KEY": "mistral/mistral-medium-latest",
 }
 """A judge model of each of the providers whose keys people have."""
-
-
-def _former_options(shaping: str | None, min_spread: float | None) -> dict[tuple[str, ...], Any]:
-    found: dict[tuple[str, ...], Any] = {}
-    if shaping is not None:
-        found["train", "advantage"] = _ADVANTAGES[shaping]
-        print(f"--shaping is deprecated; use --advantage {_ADVANTAGES[shaping]}.", file=sys.stderr)
-    if min_spread is not None:
-        if min_spread < 0:
-            raise OptionError(f"--min-spread: {min_spread} is below 0.", "Use --minimal-spread with 0 or more.")
-        found["train", "minimal_spread"] = min_spread
-        print(f"--min-spread is deprecated; use --minimal-spread {min_spread:g}.", file=sys.stderr)
-    return found

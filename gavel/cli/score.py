@@ -6,33 +6,46 @@ the reason, and is judged again by the next run.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
 
 from gavel.cli.attempts import read_attempts
 from gavel.cli.cassette_option import recorded, replay_account, replies_directory, with_cassette
 from gavel.cli.interrupts import INTERRUPTED, run_interruptibly
-from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
 from gavel.cli.score_batch import BatchScoring
-from gavel.cli.score_display import print_scores
+from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import plain
+from gavel.cli.wait_display import WaitDisplay
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.judge.offline.stand_in import check_readable
+from gavel.judge.rubric import Rubric
+from gavel.llm.budget import cost_in_words
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError, first_error
+from gavel.llm.local_models import model_id
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
+from gavel.scenarios.judgement import GroupJudgement
+from gavel.scenarios.readers.trl import Columns
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import truth_of
 
 Output = JudgedFile | JudgedStream
+_WARNINGS = 3
+"""The judge's own, of which the most common are printed."""
 _MOST_REPORTED = 500
 """Groups; the intervals of more take longer than anyone expects to wait at the end."""
 Files = Path | Sequence[Path]
@@ -50,9 +63,18 @@ def score(
     by: Annotated[
         str | None,
         typer.Option(
+            "--by",
+            "--group-column",
             help="Field (dotted path) that groups the rows, or `opening`: the messages before the assistant's first. "
-            "Default: the task's id and the opening."
+            "Default: the task's id and the opening.",
         ),
+    ] = None,
+    prompt_column: Annotated[
+        str | None, typer.Option(help="Column (dotted path) of what was asked, where the file's format is not known.")
+    ] = None,
+    answer_column: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of the answer. Repeat it for a table with several answers in a row."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -74,14 +96,21 @@ def score(
     The judge is told what the columns `reference` (or `answer`), `rubric` and `criteria` of a group's rows hold.
     """
     config = judge_config(values)
+    columns = Columns(prompt_column, tuple(answer_column or ())) if prompt_column or answer_column else None
     if dry_run:
-        print_estimate(file, config, by, out, fresh=fresh)
+        print_estimate(file, config, by, out, fresh=fresh, columns=columns)
     else:
-        score_and_print(file, config, by, out, fresh=fresh, batch=batch)
+        score_and_print(file, config, by, out, fresh=fresh, batch=batch, columns=columns)
 
 
 def print_estimate(
-    file: Files, config: JudgeConfig, by: str | None = None, out: Path | None = None, *, fresh: bool = False
+    file: Files,
+    config: JudgeConfig,
+    by: str | None = None,
+    out: Path | None = None,
+    *,
+    fresh: bool = False,
+    columns: Columns | None = None,
 ) -> None:
     """Prints what judging the file's groups would take, but for those that `out` holds already; nothing is asked.
 
@@ -89,7 +118,7 @@ def print_estimate(
     """
     from gavel.judge.estimate import estimate_groups
 
-    groups = read_attempts(file, by)
+    groups = read_attempts(file, by, columns)
     config = with_cassette(with_default_judge(config), replies_directory(out))
     judge = config.build(cassette=recorded(config))
     done: Mapping[int, TrajectoryGroup] = {}
@@ -108,6 +137,7 @@ def score_and_print(
     *,
     fresh: bool = False,
     batch: bool = False,
+    columns: Columns | None = None,
 ) -> None:
     """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
 
@@ -123,7 +153,9 @@ def score_and_print(
         judge = batches.judge() if batches else config.build()
         output = None if out is None else judged_output(out, judge.settings, is_input=_is_among(file, out))
         answer = batches.answer if batches else None
-        judged = run_interruptibly(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
+        judged = run_interruptibly(
+            score_file(file, judge, by=by, columns=columns, out=output, fresh=fresh, answer_first=answer)
+        )
         if batches and judge.stopped is None:
             batches.finish()
     except KeyboardInterrupt:
@@ -135,9 +167,9 @@ def score_and_print(
     stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
     if shown or stopped is None:
+        console = Console(stderr=isinstance(output, JudgedStream))
         earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
-        cost = None if batches else judge.budget.cost
-        print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by, earlier=earlier, cost=cost)
+        print_scores(console, shown, by, out=out, earlier=earlier, cost=None if batches else judge.budget.cost)
     if replayed := replay_account(judge):
         typer.echo(replayed, err=True)
     if judge.cassette:
@@ -155,9 +187,10 @@ def score_and_print(
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
         reason = failed[0] and failed[0].reason
+        again = "The same command asks again for these alone; or n" if out is not None else "N"
         raise JudgeError(
             f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
-            "What was scored is shown above; try again, or with another judge: --judge MODEL.",
+            f"{again}ame another judge (--judge MODEL), or other rules (--rubric '- says \"X\"', --rubric @FILE).",
         )
 
 
@@ -179,6 +212,7 @@ async def score_file(
     judge: Judge,
     *,
     by: str | None = None,
+    columns: Columns | None = None,
     out: Output | Path | None = None,
     fresh: bool = False,
     answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
@@ -190,9 +224,20 @@ async def score_file(
     `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot
     be used; nothing is judged then.
     """
-    groups = await asyncio.to_thread(read_attempts, file, by)
+    groups = await asyncio.to_thread(read_attempts, file, by, columns)
     announce_stand_in(judge.names)
     judge.check()
+    if set(judge.names) == {model_id(STAND_IN)}:
+        try:
+            check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
+        except JudgeError as error:
+            if judge.rubric != Rubric.of(None):
+                raise JudgeError(f"{error.message} Nothing was scored.", error.remedy) from error
+            raise JudgeError(
+                "no rubric is named, and the stand-in cannot read the general one: nothing was scored.",
+                "Name rules that it reads, --rubric '- says \"X\"' or --rubric @FILE, or a model: "
+                "--judge openai/gpt-5-mini.",
+            ) from error
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_is_among(file, out))
     if out is None:
@@ -220,10 +265,10 @@ async def _judge_all(
     judged = dict(done)
     if any(group.trajectories for index, group in enumerate(groups) if index not in done):
         judge.probe_when_asked()
-    columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
+    left = len(groups) - len(done)
+    status = (lambda: judge.status) if judge.asks_servers else (lambda: "")
     writing = asyncio.Lock()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"judging {counted(len(groups), 'group')}", total=len(groups), completed=len(done))
+    with WaitDisplay(Console(stderr=True)).waiting("judging", left, "groups", status) as advance:
 
         async def score(index: int, group: TrajectoryGroup) -> None:
             # A group whose rollouts all failed does not stop the others from being judged.
@@ -237,7 +282,7 @@ async def _judge_all(
             if out is not None:
                 async with writing:
                     await asyncio.to_thread(out.append, index, judged[index])
-            progress.advance(bar)
+            advance()
 
         with first_error():
             async with asyncio.TaskGroup() as tasks:
@@ -276,6 +321,108 @@ def _judge_failed(group: TrajectoryGroup) -> bool:
     """Whether the judge was called and scored no member; a group with nothing to compare is no failure."""
     whole = group.judgement
     return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
+
+
+def _print_outcome(console: Console, groups: Sequence[TrajectoryGroup], out: Path | None) -> None:
+    """How many members are scored, where the scores are, and each reason of the others once, with its count."""
+    members = [trajectory for group in groups for trajectory in group]
+    scored = sum(trajectory.reward is not None for trajectory in members)
+    where = "nowhere but here; --out FILE keeps them" if out is None else f"in {out}"
+    whole = counted(len(members), "trajectory")
+    if scored:
+        told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {where}."
+    else:
+        told = f"Nothing was scored: 0 of {whole} in {counted(len(groups), 'group')}."
+    console.print(plain(told), soft_wrap=True)
+    reasons = Counter((t.judgement and t.judgement.reason) or "not judged" for t in members if t.reward is None)
+    reasons.update(
+        (group.judgement and group.judgement.reason) or "no trajectories" for group in groups if not len(group)
+    )
+    for reason, count in reasons.most_common():
+        console.print(plain(f"{count:,} unscored: {reason}"), soft_wrap=True)
+    if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
+        alone = "Groups of one: --by FIELD puts attempts at one task together; --alone scored scores each by itself."
+        console.print(plain(alone), soft_wrap=True)
+
+
+def print_scores(
+    console: Console,
+    groups: Sequence[TrajectoryGroup],
+    by: str | None = None,
+    *,
+    out: Path | None = None,
+    earlier: Container[int] = (),
+    cost: str | None = None,
+) -> None:
+    """Prints what came of it, a table of all members, and the totals of calls, tokens and cost.
+
+    `earlier`: ids of those of `groups` that an earlier run has judged and paid for. `cost`: what this run has cost, in
+    words; None = as the groups' judgements say.
+    """
+    _print_outcome(console, groups, out)
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("group", overflow="fold")
+    table.add_column("member", justify="right")
+    table.add_column("score", no_wrap=True)
+    table.add_column("explanation", overflow="fold")
+    for number, group in enumerate(groups, 1):
+        label = str(group.metadata.get(by, number)) if by else str(number)
+        if not group.trajectories:
+            table.add_row(plain(label), "", "–", "")
+        for member, trajectory in enumerate(group, 1):
+            last = member == len(group)
+            table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
+    console.print(table)
+    warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
+    for warning, count in warned.most_common(_WARNINGS):
+        console.print(plain(f"warning: {warning} (in {counted(count, 'group')})", "yellow"), soft_wrap=True)
+    console.print(plain(_account(groups, earlier, cost)), soft_wrap=True)
+
+
+def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:
+    judgement = trajectory.judgement
+    if judgement is None or judgement.score is None:
+        return Text("–"), Text("unscored")
+    flags = "".join(f"[{flag}] " for flag in judgement.flags)
+    error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
+    return Text(f"{judgement.score:.2f}{error}"), plain(flags + judgement.explanation)
+
+
+def _account(groups: Sequence[TrajectoryGroup], earlier: Container[int], cost: str | None) -> str:
+    """`2 groups · 7 of 8 trajectories scored · judge openai/gpt-5-mini · 4 calls · 5,120 + 610 tokens · 0.02 USD`"""
+    wholes = [group.judgement for group in groups if group.judgement]
+    now = [group.judgement for group in groups if group.judgement and id(group) not in earlier]
+    before = [group.judgement for group in groups if group.judgement and id(group) in earlier]
+    members = [trajectory for group in groups for trajectory in group]
+    scored = sum(trajectory.reward is not None for trajectory in members)
+    models = dict.fromkeys(model for whole in wholes for model in whole.models)
+    opposed = sum(whole.order_agreement is not None and whole.order_agreement <= 0 for whole in wholes)
+    parts = [
+        counted(len(groups), "group"),
+        f"{scored:,} of {counted(len(members), 'trajectory')} scored",
+        *([f"orders contradict each other in {counted(opposed, 'group')}"] if opposed else []),
+        f"judge {', '.join(models)}",
+        _calls(now),
+        f"{sum(w.prompt_tokens for w in now):,} + {sum(w.completion_tokens for w in now):,} tokens",
+        _priced(_cost(now) if cost is None else cost),
+    ]
+    if before:
+        parts.append(f"before this run: {counted(len(before), 'group')}, {_calls(before)}, {_priced(_cost(before))}")
+    return " · ".join(parts)
+
+
+def _calls(wholes: Sequence[GroupJudgement]) -> str:
+    return counted(sum(whole.calls for whole in wholes), "call")
+
+
+def _cost(wholes: Sequence[GroupJudgement]) -> str:
+    asked = [whole for whole in wholes if whole.calls]
+    unknown = sum(whole.calls for whole in asked if whole.cost_usd is None)
+    return cost_in_words(sum(whole.cost_usd or 0.0 for whole in asked), sum(whole.calls for whole in asked), unknown)
+
+
+def _priced(cost: str) -> str:
+    return f"{cost} (set GAVEL_PRICES)" if cost == "cost unknown" else cost
 
 
 app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))

@@ -13,7 +13,7 @@ from gavel.cli.interrupts import run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import JUDGE_FLAGS, Assignments, announce_stand_in, run_config
+from gavel.cli.run_options import JUDGE_FLAGS, Assignments, announce_stand_in, check_stand_in, run_config
 from gavel.llm.counted import counted
 from gavel.trainer.run_config import RunConfig
 
@@ -71,6 +71,7 @@ def send_atropos(
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if judge is not None:
         announce_stand_in(judge.names)
+        check_stand_in(judge, scenario)
         run_interruptibly(judge.probe())
     from gavel.cli.send_atropos_session import Destination, send_scenario
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
@@ -20,8 +21,12 @@ from gavel.cli.run_options import (
     announce_stand_in,
     run_config,
 )
-from gavel.cli.terminal import TRAINER, loading
+from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import TRAINER
 from gavel.extras import need_extra
+from gavel.judge.offline.stand_in import check_readable
+from gavel.llm.local_models import model_id
+from gavel.scenarios.truth import Truth
 from gavel.trainer.run_config import RunConfig
 
 FLAGS = [
@@ -89,8 +94,10 @@ def serve_atropos(
     if values["judge"] is not None or values["rubric"] is not None:
         judge = config.judge.build()
         announce_stand_in(judge.names)
+        if model_id(STAND_IN) in judge.names:
+            check_readable(judge.rubric, [Truth()])
         run_interruptibly(judge.probe())
-    with loading(TRAINER):
+    with waiting_for(TRAINER):
         from gavel.cli.serve_atropos_session import ServedQueue, serve_learner
 
     queue = ServedQueue(host, port, policy_port, key, batch_size, max_waiting, max_body_mb << 20, 60 * wait_minutes)

@@ -1,24 +1,33 @@
 """`gavel sft`: trains a model to imitate the best members of judged groups, the shortest way from logs to a policy."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from gavel.cli.attempts import read_attempts
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, validated
 from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG
-from gavel.cli.terminal import TRAINER, loading
+from gavel.cli.terminal import TRAINER
 from gavel.extras import need_extra
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.run_config import ImitationConfig
 from gavel.trainer.sft.best_members import BestMembers, best_members
 
+if TYPE_CHECKING:
+    from gavel.trainer.backends.protocol import TrainResult
+
+_PROJECT = "sft"
 FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
@@ -60,10 +69,71 @@ def sft(
     if dry_run:
         return
     need_extra("train", "gavel sft")
-    with loading(TRAINER):
-        from gavel.cli.sft_session import run_imitation
-
     run_to_end(run_imitation(config, chosen.trajectories, fresh=fresh), RESUME)
+
+
+async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajectory], *, fresh: bool = False) -> None:
+    """Trains until every trajectory was imitated in every epoch, and prints what came of it."""
+    with waiting_for(TRAINER):
+        from gavel.cli.live_report import LiveReport
+        from gavel.cli.run_model import say, say_outcome, starting_over
+        from gavel.trainer.backends.local import LocalBackend
+        from gavel.trainer.loop.imitation import imitate, imitation_plan
+        from gavel.trainer.model import TrainableModel
+        from gavel.trainer.runs.run_directory import run_path, runs_root
+
+    console = Console()
+    steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))
+    model = TrainableModel(
+        name=config.run_name,
+        project=_PROJECT,
+        base_model=config.model.base_model,
+        lora=config.model.lora,
+        policy=config.model.policy,
+        from_checkpoint=config.model.from_checkpoint,
+        renderer=config.model.renderer,
+    )
+    backend = LocalBackend(engine=config.backend.engine, max_context=config.backend.max_context)
+    directory = run_path(runs_root(), _PROJECT, model.name)
+    report = LiveReport(directory)
+    progress = Progress(
+        TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        replaced = stack.enter_context(starting_over(console, model)) if fresh else None
+        with waiting_for(f"loading {model.base_model}"):
+            await stack.enter_async_context(backend)
+            await model.register(backend)
+        start = await model.get_step()
+        task = progress.add_task("", total=steps, completed=start)
+
+        def stepped(result: "TrainResult") -> None:
+            if replaced is not None:
+                replaced.delete()
+            loss = result.metrics.get("loss")
+            line = result.reason if loss is None else f"loss {loss:.3f}"
+            progress.update(task, completed=result.step, description=line)
+            if not console.is_terminal or loss is None:
+                say(console, f"step {result.step}/{steps}  {line}")
+            report.write_if_due()
+
+        with (
+            progress
+            if console.is_terminal
+            else waiting_for(lambda: f"step {progress.tasks[task].completed:.0f}/{steps}: learning")
+        ):
+            await imitate(model, trajectories, config.train, seed=config.seed, stepped=stepped)
+        rows = backend.history(model, _PROJECT)
+    if start >= steps:
+        say(console, f"The run was finished after step {start}.")
+    say_outcome(console, rows)
+    if (page := report.write()) is not None:
+        say(console, f"Report: {page}")
+    say(console, f"Run: {directory}")
 
 
 def account(chosen: BestMembers) -> str:

@@ -6,11 +6,11 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
+from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
 from gavel.llm.errors import GavelError
@@ -22,8 +22,8 @@ _QUIET = {
     "LITELLM_LOG": "ERROR",
 }
 
-TRAINER = "torch and transformers"
-"""What the commands that train or sample load."""
+TRAINER = "loading torch and transformers"
+"""What the commands that train or sample wait for first."""
 
 _ASCII = {
     "✓": "yes",
@@ -69,19 +69,15 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(character if character.isprintable() else " " for character in text), style)
 
 
-@contextmanager
-def loading(what: str) -> Generator[None]:
-    """Around imports that take seconds: a line on stderr with the seconds so far, where that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+class LiveText(ProgressColumn):
+    """Text of a live line, read anew whenever the line is drawn."""
 
-    columns = (SpinnerColumn(), TextColumn("loading {task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(what, total=None)
-        yield
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text(), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def print_error(error: GavelError) -> None:

@@ -1,13 +1,20 @@
-"""`gavel train`: a scenario or a run.toml, and options over it."""
+"""`gavel train`: a scenario or a run.toml, and options over it.
 
+Torch is imported by `run_training` alone, once scenario, judge and settings are known to be right.
+"""
+
+import contextlib
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from gavel.cli.cassette_option import with_cassette
-from gavel.cli.dry_run import print_run_estimate
+from gavel.cli.dry_run import check_base, print_run_estimate, seen_lengths
+from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.likelihood_model import register_likelihood
@@ -18,23 +25,23 @@ from gavel.cli.run_options import (
     RUN_FLAGS,
     Assignments,
     DryRun,
-    MinSpread,
     Recipe,
-    Shaping,
     Source,
     announce_stand_in,
+    check_stand_in,
     run_config,
 )
-from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import TRAINER, loading
+from gavel.cli.terminal import TRAINER
 from gavel.extras import need_extra
-from gavel.judge.offline.stand_in import check_tasks
+from gavel.llm.counted import counted
 from gavel.scenarios.mixture import Mixture
-from gavel.trainer.loop.experiment import judges_of
 from gavel.trainer.run_config import RunConfig
 
-_ASSUMED_CONTEXT = 4096
-"""Tokens that a dry run assumes where the model tells its own."""
+if TYPE_CHECKING:
+    from gavel.judge.judge import Judge
+    from gavel.scenarios.scenario import Scenario
+
+_COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
 
 
 def train(
@@ -43,8 +50,6 @@ def train(
     assignments: Assignments = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
     recipe: Recipe = None,
-    shaping: Shaping = None,
-    min_spread: MinSpread = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward.
@@ -54,41 +59,129 @@ def train(
     """
     if not dry_run:
         need_extra("train", "gavel train")
-    given = run_config(source, values, assignments, shaping, min_spread, recipe=recipe)
+    given = run_config(source, values, assignments, recipe=recipe)
     config = given.resolved()
     scenario = scenarios_named(config.scenario, config.weights)
+    from gavel.trainer.loop.turn_limits import check_turn_limits
+    from gavel.trainer.loop.weighted_reward import check_rewards
     from gavel.trainer.runs.run_directory import run_path, runs_root
 
+    for each in Mixture.of(scenario):
+        check_rewards(each, config.loop.reward)
+        check_turn_limits(each, config.loop.turn_limits)
     assert config.model.name is not None
     directory = run_path(runs_root(), scenario.name, config.model.name)
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
     register_likelihood()
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
-    if dry_run:
-        asked = config.backend.max_context
-        longest = asked or _ASSUMED_CONTEXT
-        label = "At most, every rollout at --max-context" if asked else "With long rollouts; longer ones may fit"
-        lengths = {label: longest, "At an eighth of that": max(longest // 8, 1)}
-        return print_run_estimate(judge, config.loop, lengths)
     if judge is not None:
         announce_stand_in(judge.names)
-        if config.judge.models == STAND_IN:
-            mixture = Mixture.of(scenario)
-            judges = judges_of(mixture, judge)
-            for each in mixture:
-                check_tasks(judges[each.name].rubric, [task.truth for task in each.tasks()])
+        check_stand_in(judge, scenario)
+    if dry_run:
+        print_run_estimate(judge, config.loop, seen_lengths(scenario, config.backend.max_context))
+        if judge is not None:
+            judge.check()
     check_model(config, given, scenario)
+    if dry_run:
+        return check_base(config)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
-        run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
+        with waiting_for(f"asking {', '.join(judge.names)} one question"):
+            run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 
         if not launched():
             raise typer.Exit(launch(config.backend.processes))
-    with loading(TRAINER):
-        from gavel.cli.train_session import run_training
-
     run_to_end(run_training(config, scenario, judge, given=given, fresh=fresh), RESUME)
+
+
+async def run_training(
+    config: RunConfig, scenario: "Scenario | Mixture", judge: "Judge | None", *, given: RunConfig, fresh: bool = False
+) -> None:
+    """Trains until `config.loop.steps`, continuing an earlier run, and prints what came of it, before and after.
+
+    `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
+    earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
+    """
+    with waiting_for(TRAINER):
+        from gavel.cli.display import RunDisplay
+        from gavel.cli.live_report import LiveReport
+        from gavel.cli.run_file import to_toml
+        from gavel.cli.run_model import (
+            check_fresh_is_here,
+            close_replies,
+            opened_backend,
+            run_directory_of,
+            say,
+            say_cost,
+            say_outcome,
+            starting_over,
+            trainable,
+            write_whole,
+        )
+        from gavel.cli.run_paths import paths_seen_from
+        from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
+
+    console = Console()
+    loop, model, there = config.loop, trainable(config, scenario), config.backend.url
+    check_fresh_is_here(config.backend, fresh)
+    leader = os.environ.get("RANK", "0") == "0"
+    async with contextlib.AsyncExitStack() as stack:
+        replaced = stack.enter_context(starting_over(console, model)) if fresh and leader else None
+        with waiting_for(f"loading {model.base_model}"):
+            backend = await stack.enter_async_context(await opened_backend(config.backend, config))
+            await model.register(backend)
+        start = await model.get_step()
+        rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
+        reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
+        state = f" · continuing after step {start}" if 0 < start < loop.steps else ""
+        say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
+        say(console, f"Endpoint: {backend.endpoint(model).limits}")
+        first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
+        run_file = run_directory_of(model) / "run.toml"
+
+        def begun() -> None:
+            if there is not None:
+                return
+            write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
+            if replaced is not None:
+                replaced.delete()
+
+        report = LiveReport(run_directory_of(model)) if there is None and leader else None
+        on_point = (lambda: None) if report is None else report.write_if_due
+        display = RunDisplay(console, loop.steps, start, first, on_start=begun, judge=judge, on_point=on_point)
+        try:
+            with display.shown():
+                await train_scenario(model, scenario, judge, loop, config.train, display)
+        finally:
+            say_cost(console, judge)
+        rows = backend.history(model)
+        page = None if report is None else report.write()  # before the backend closes, which shows it at the tracker
+    if start >= loop.steps:
+        say(console, f"The run was finished after step {start}; for more, raise --steps.")
+    say_outcome(console, rows, max_tokens=loop.max_tokens, scenario=config.scenario)
+    if points := [row for row in rows if row["split"] == EVALUATION]:
+        console.print(_before_after(points[0], points[-1]))
+    if judge is not None:
+        close_replies(console, judge)
+    if page is not None:
+        say(console, f"Report: {page}")
+    say(
+        console, f"Run: {run_directory_of(model)}" if there is None else f"Run: {model.project}/{model.name} at {there}"
+    )
+
+
+def _before_after(first: Mapping[str, float], last: Mapping[str, float]) -> Table:
+    """The measures of two evaluations (rows of the metrics log) side by side."""
+    table = Table(box=None)
+    table.add_column(counted(round(last["trajectories"]), "held-out task"))
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for name, value in last.items():
+        if name not in _COUNTS:
+            before = f"{first[name]:.2f}" if name in first else "–"
+            table.add_row(name.replace("_", " "), before, f"{value:.2f}")
+    return table
 
 
 app = single_command(with_options(train, RunConfig, RUN_FLAGS))

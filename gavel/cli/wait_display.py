@@ -1,37 +1,24 @@
-"""Counts and the time left of a long wait: a live line in a terminal, else a line every half minute and at the end."""
+"""Counts and the time left of a long wait: a live line in a terminal, else the heartbeat's, and a line at the end."""
 
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 
-from gavel.cli.terminal import plain
+from gavel.cli.heartbeat import waiting_for
+from gavel.cli.terminal import LiveText, plain
 from gavel.reports.demo_page import duration
 
-_EVERY = 30.0
-
 Advance = Callable[[], None]
-
-
-class _Status(ProgressColumn):
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self._text = text
-
-    def render(self, task: Task) -> Text:
-        return Text(self._text(), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class WaitDisplay:
     """Shows one wait after another on `console`."""
 
-    def __init__(self, console: Console, every: float = _EVERY) -> None:
-        """`every`: seconds between two lines where the console is no terminal."""
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._every = every
 
     @contextmanager
     def waiting(
@@ -46,7 +33,7 @@ class WaitDisplay:
 
         `status` and `left`, the seconds that the rest takes, are read whenever they are shown.
         """
-        started = told = time.monotonic()
+        started = time.monotonic()
         done = 0
 
         def by_parts() -> float | None:
@@ -61,28 +48,23 @@ class WaitDisplay:
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
-            _Status(line),
+            LiveText(line),
             console=self._console,
             transient=True,
         )
         task = bar.add_task(what, total=total)
 
-        def say() -> None:
-            self._console.print(plain(f"{what}: {done}/{total} {unit} · {line()}".rstrip(" ·")), soft_wrap=True)
-
         def advance() -> None:
-            nonlocal done, told
+            nonlocal done
             done += 1
             bar.update(task, advance=1)
-            if not self._console.is_terminal and done < total and time.monotonic() - told >= self._every:
-                told = time.monotonic()
-                say()
 
-        if not self._console.is_terminal:
+        def heard() -> str:
+            rest = line() or f"for {duration(time.monotonic() - started)}"
+            return plain(f"{what}: {done}/{total} {unit} · {rest}").plain
+
+        with bar if self._console.is_terminal else waiting_for(heard):
             yield advance
-        else:
-            with bar:
-                yield advance
         took = duration(time.monotonic() - started)
         parts = (f"{what}: {done}/{total} {unit} in {took}", status())
         self._console.print(plain(" · ".join(filter(None, parts))), soft_wrap=True)

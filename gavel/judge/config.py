@@ -6,6 +6,7 @@ Each field is documented once, below it; the command line's help and `gavel conf
 those of `Judge`.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -166,6 +167,8 @@ class JudgeConfig(BaseModel):
 
 def read_text_option(value: str | None, what: str) -> str | None:
     """The value itself, or with `@FILE` the file's text. Raises `JudgeError` when it cannot be read."""
+    if value is not None and re.fullmatch(r"[^@\s]\S*\.(md|txt|j2|rst)", value.strip()):
+        raise JudgeError(f"the {what} is {value!r}, which names a file.", f"Write @{value.strip()} for what it holds.")
     if value is None or not value.startswith("@"):
         return value
     try:

@@ -24,8 +24,8 @@ from anyio import CapacityLimiter
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
-import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors
+from gavel.judge.offline import stand_in
 from gavel.judge.panel.anchors import Anchor, check_anchors
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
@@ -356,6 +356,8 @@ class Judge:
         whole.mode = self.mode
         whole.warnings += self._served_models.changes(ballots)
         whole.warnings += bias_warnings(self.position_bias, {len(ballot.shown) for ballot in ballots})
+        if any(ballot.model == stand_in.MODEL and ballot.scores for ballot in ballots):
+            whole.warnings += filter(None, [stand_in.shortfall(rubric, has_reference=truth.reference is not None)])
         whole.models = self.names
         whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed

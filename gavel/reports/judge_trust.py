@@ -19,6 +19,9 @@ from gavel.reports.judge_verdict import MIN_GROUPS, DisagreeingGroup, disagreeme
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 
+_WARNINGS = 3
+"""The judge's own, of which the most common are told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -170,7 +173,8 @@ def _notes(
     calls: InterRaterReliability | None,
     known: Sequence[str],
 ) -> list[str]:
-    notes: list[str] = []
+    warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
+    notes = [f"In {counted(count, 'group')}: {warning}." for warning, count in warned.most_common(_WARNINGS)]
     if beside is None:
         others = f"; these members have: {', '.join(known)}" if known else "; these members have no metrics"
         notes.append(

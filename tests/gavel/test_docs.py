@@ -60,7 +60,7 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
     trains = [command for command in commands if command[0] == "train"]
     assert len(trains) == 2
     for command in trains:
-        told = gavel(*command, "--dry-run", cwd=tmp_path)
+        told = gavel(*command, "--dry-run", cwd=tmp_path, HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")
         assert told.returncode == 0, told.stderr
     refused = gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
     assert refused.returncode != 0
@@ -72,7 +72,7 @@ def test_the_page_of_exports_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "export.md").read_text()
     trackers, block = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     for line in trackers.splitlines():
-        told = gavel(*line.partition("#")[0].split()[1:], "--dry-run", cwd=tmp_path)
+        told = gavel(*line.partition("#")[0].split()[1:], "--dry-run", cwd=tmp_path, HF_HUB_OFFLINE="1")
         assert told.returncode == 0, told.stderr
     (group,) = [stored.group for stored in both()]
     run = tmp_path / "runs" / "desk" / "one"

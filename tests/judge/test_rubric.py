@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.offline.rules import read_rules
+from gavel.judge.offline.rules import read_rubric
 from gavel.judge.rubric import Criterion, Rubric
 
 LOOKS = Criterion("looks first", "Reads the policy before it acts.", 2)
@@ -29,7 +29,7 @@ def test_without_a_rubric_there_is_a_general_one_that_no_program_takes_for_rules
     general = Rubric.of(None)
     assert len(general.text.splitlines()) > 3
     assert general.words == general.text
-    assert read_rules(general.text) == []
+    assert read_rubric(general.text).rules == ()
 
 
 def test_the_id_follows_everything_that_changes_a_score():

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
@@ -24,44 +24,57 @@ class CallMade:
 class Facts:
     """What rules depend on in one attempt."""
 
-    calls: tuple[str, ...]
-    """Names of the tools called without an error, in order."""
-    errors: int
-    """Number of calls that returned an error."""
-    known: Mapping[str, Any]
-    """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
-    ends_with_message: bool
     made: tuple[CallMade, ...] = ()
-    """The calls of `calls`, with arguments and results."""
+    """The calls that were answered without an error, in order."""
+    failed: tuple[str, ...] = ()
+    """Names of the tools whose call returned an error."""
+    known: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
+    ending: str = ""
+    """What the attempt ends with in place of a message to the user; empty where it ends with one."""
     request: str = ""
     """Everything that the user said."""
     said: str = ""
     """Everything that the agent said to the user."""
+    reference: str = ""
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        return tuple(call.name for call in self.made)
 
 
-def facts_of(attempt: Sequence[Conversation]) -> Facts:
+def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
     """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first."""
     made: list[CallMade] = []
-    errors = 0
+    failed: list[str] = []
     known: dict[str, Any] = {}
     events = [event for conversation in attempt for event in conversation.events]
     for call in (event for event in events if isinstance(event, ToolCallEvent)):
         result = _value(call.result)
         if _object(result).get("error"):
-            errors += 1
+            failed.append(call.name)
         else:
             made.append(CallMade(call.name, _object(_value(call.arguments)), result))
             known |= _object(result)
-    last = attempt[0].events[-1] if attempt[0].events else None
     return Facts(
-        calls=tuple(call.name for call in made),
-        errors=errors,
-        known=known,
-        ends_with_message=isinstance(last, TextEvent) and last.role == "assistant" and bool(last.text.strip()),
         made=tuple(made),
+        failed=tuple(failed),
+        known=known,
+        ending=_ending(attempt[0].events),
         request=_text_of("user", events),
         said=_text_of("assistant", events),
+        reference=reference,
     )
+
+
+def _ending(events: Sequence[Event]) -> str:
+    match events[-1] if events else None:
+        case TextEvent("assistant", text):
+            return "" if text.strip() else "its last message is empty"
+        case ToolCallEvent(name):
+            return f"it ends with a call of {name}"
+        case _:
+            return "it says nothing at the end"
 
 
 def _text_of(role: str, events: Sequence[Event]) -> str:

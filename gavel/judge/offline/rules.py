@@ -1,27 +1,34 @@
-"""Rules that a program can check: the part of a rubric that the stand-in judge understands.
+"""Rules that a program can check: what the stand-in judge reads of a rubric, and what it does not.
 
-A rule is a line that begins with "- " and has one of these forms; other lines of the rubric are ignored.
+Each list item of a rubric and each sentence of its prose is a statement; a title (`# …`) and what leads into a list
+("A good agent:") are none. A statement of one of these forms is a rule; any other is told as not read.
 
-    - calls A, B and C
-    - calls A, B and C before X or Y
-    - calls X only after A and B
-    - calls X when <condition over keys of the JSON objects that tools returned>
-    - calls X and Y when the request says "one word" or "another"
-    - calls X when A finds something
-    - calls X with one_argument and another from the request (or: from A, from the first of A)
+    - calls A, B and C (or: A or B)
+    - does not call A or B
+    - calls A and B before X or Y                  not kept where neither X nor Y is called
+    - calls X only after A and B                   kept where X is never called
+    - calls X when CONDITION                       and not where it does not hold
+    - calls X only when CONDITION                  kept where X is never called
+    - calls X with one_argument and another from A (or: from the first of A, from the request)
+    - calls X only with one_argument from A        kept where X is never called
     - calls only one of X, Y, Z
     - calls X and Y at most once
+    - says "one phrase" or "another" (to the user; or: and; or: does not say; or: says the reference)
+    - says "one phrase" when CONDITION             and not where it does not hold
     - is told "one phrase" or "another" (by the user: what a world answers to words; or: is not told)
-    - says "one phrase" or "another" ... (the agent, in any message; or: does not say)
-    - ends with a message ...
+    - ends with a message (to the user)
 
-A condition consists of names, constants, comparisons, `and`, `or` and `not`. It is evaluated by Jinja's sandbox.
+A CONDITION compares keys of the JSON objects that tools returned (`days <= 30 and not opened`, evaluated by Jinja's
+sandbox), or is `the request says "a phrase"`, `A says "a phrase"`, `A finds something`. Rules joined by `; ` are one,
+kept where all are. Each rule counts 1, one that ends with `(weight 2)` 2. A call that failed was not made. A phrase
+is found as whole words, whatever their case.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from jinja2 import StrictUndefined, TemplateError, nodes
@@ -30,8 +37,261 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from gavel.judge.offline.facts import Facts, words_of
 
 _SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
-_QUOTED = r'"[^"]+"(?:(?:, | or )"[^"]+")*'
+_PHRASE = r'"[^"]*\w[^"]*"'
+_QUOTED = rf"{_PHRASE}(?:(?:, | or | and |, or |, and ){_PHRASE})*"
+_ADDRESSEE = r"(?: to (?:the |its )?\w+)?"
 _COMPARISONS = {"eq", "ne", "lt", "lteq", "gt", "gteq"}
+_ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
+_SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
+
+Finding = tuple[bool, str]
+"""Whether a rule is kept, and what happened: never empty where it is not kept."""
+Check = Callable[[Facts], Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A statement that can be checked."""
+
+    text: str
+    parts: tuple[tuple[str, Check], ...]
+    """Those that `; ` joins, by their text; all of them must be kept."""
+    weight: float = 1.0
+
+    def findings(self, facts: Facts) -> list[tuple[str, bool, str]]:
+        """(text, kept, what happened) of each part."""
+        return [(text, *check(facts)) for text, check in self.parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What of a rubric is read."""
+
+    rules: tuple[Rule, ...]
+    unread: tuple[str, ...]
+    """The other statements."""
+
+    @property
+    def shortfall(self) -> str:
+        """`1 of 3 rules checked; not read: "is polite", "is right"`; empty where all are read."""
+        if not self.unread:
+            return ""
+        count = len(self.rules) + len(self.unread)
+        return f"{len(self.rules)} of {count} {'rule' if count == 1 else 'rules'} checked; not read: {self.named}"
+
+    @property
+    def named(self) -> str:
+        """The first of what is not read."""
+        shown = [text if text == REFERENCE else f'"{text[:80]}{"…" * (len(text) > 80)}"' for text in self.unread[:3]]
+        more = len(self.unread) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+REFERENCE = "the reference"
+
+
+@lru_cache(256)
+def read_rubric(rubric: str, *, has_reference: bool = False) -> Reading:
+    """The rules in a rubric and its other statements, in order.
+
+    A reference that the judge is given is a statement too: it is read where a rule is `says the reference`.
+    """
+    rules: list[Rule] = []
+    unread: list[str] = []
+    asks_reference = False
+    for statement in _statements(rubric):
+        asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
+        rule = None if asks and not has_reference else _rule(statement)
+        if rule is None:
+            unread.append(statement)
+        else:
+            rules.append(rule)
+            asks_reference |= asks
+    if has_reference and not asks_reference:
+        unread.append(REFERENCE)
+    return Reading(tuple(rules), tuple(unread))
+
+
+def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
+    """The weighted share of at least one rule that is kept, and what became of them."""
+    found = [(rule, rule.findings(facts)) for rule in rules]
+    kept = [rule for rule, parts in found if all(part_kept for _, part_kept, _ in parts)]
+    share = sum(rule.weight for rule in kept) / sum(rule.weight for rule, _ in found)
+    told = f"Kept: {len(kept)} of {len(found)} {'rule' if len(found) == 1 else 'rules'}"
+    parts = [part for _, parts in found for part in parts]
+    idle = dict.fromkeys(what for _, part_kept, what in parts if part_kept and what)
+    broken = dict.fromkeys(f"{text} ({what})" for text, part_kept, what in parts if not part_kept)
+    told += f" ({'; '.join(idle)})." if idle else "."
+    return share, told + (f" Not kept: {'; '.join(broken)}." if broken else "")
+
+
+def nearest_form(statement: str) -> str:
+    """The form that a statement which is not read comes nearest to, filled in where it can be."""
+    text = _plain(statement)
+    if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
+        words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
+        return f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
+    if text == REFERENCE:
+        return f"says {REFERENCE}"
+    forms = {
+        "at most once": "calls TOOL at most once",
+        "only one": "calls only one of TOOL, OTHER",
+        "only after": "calls TOOL only after OTHER",
+        "when": "calls TOOL only when days <= 30",
+        "if": "calls TOOL only when days <= 30",
+        "before": "calls TOOL before OTHER",
+        "from": "calls TOOL with ARGUMENT from OTHER",
+        "with": "calls TOOL with ARGUMENT from the request",
+        "message": "ends with a message",
+    }
+    return next((form for word, form in forms.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)), "")
+
+
+# --- statements -----------------------------------------------------------------------------------------------------
+
+
+def _statements(rubric: str) -> Iterator[str]:
+    """List items and sentences of prose, without titles and what leads into a list."""
+    blocks = list(_blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})))
+    for number, (indent, text) in enumerate(blocks):
+        below = blocks[number + 1][0] if number + 1 < len(blocks) else None
+        sentences = [each.strip() for each in _SENTENCES.findall(text)]
+        leads_on = below is not None and (indent is None or below > indent)
+        if sentences and leads_on and sentences[-1][-1] not in ".!?":
+            sentences.pop()
+        yield from (_plain(each) for each in sentences if re.search(r"\w", each))
+
+
+def _blocks(rubric: str) -> Iterator[tuple[int | None, str]]:
+    """(indent, text) of each list item; (None, text) of each paragraph."""
+    indent: int | None = None
+    lines: list[str] = []
+    for line in [*rubric.expandtabs().splitlines(), ""]:
+        item = _ITEM.fullmatch(line)
+        is_text = bool(line.strip()) and not line.lstrip().startswith("#")
+        continues = is_text and not item and (indent is None or len(line) - len(line.lstrip()) > indent)
+        if lines and not continues:
+            yield indent, " ".join(lines)
+            lines = []
+        if item:
+            indent, lines = len(item[1]), [_weighted(item[2].strip())]
+        elif is_text:
+            indent, lines = (indent if lines else None), [*lines, line.strip()]
+
+
+def _weighted(item: str) -> str:
+    """`calls a. (weight 2)` as one sentence."""
+    return re.sub(r"\.?\s*(\(weight [\d.]+\))\.?$", r" \1", item)
+
+
+def _plain(statement: str) -> str:
+    return statement.strip().rstrip(".").strip()
+
+
+# --- forms ----------------------------------------------------------------------------------------------------------
+
+
+def _rule(statement: str) -> Rule | None:
+    weight = 1.0
+    if found := re.fullmatch(r"(.*) \(weight (\d+(?:\.\d+)?)\)", statement):
+        statement, weight = found[1], float(found[2])
+    texts = [part.strip() for part in re.findall(r'(?:"[^"]*"|[^;"])+', statement)]
+    parts = [(text, check) for text in texts if (check := _check(text))]
+    return Rule(statement, tuple(parts), weight) if weight and texts and len(parts) == len(texts) else None
+
+
+def _check(text: str) -> Check | None:
+    for pattern, form in _FORMS:
+        if (found := re.fullmatch(pattern, text, re.IGNORECASE)) and (check := form(*found.groups())):
+            return check
+    return None
+
+
+def _calls(negated: str | None, listed: str) -> Check | None:
+    names, any_of = _names(listed), _is_or(listed)
+    if not names:
+        return None
+
+    def check(facts: Facts) -> Finding:
+        if negated:
+            return _met(not (made := [name for name in names if name in facts.calls]), f"{_and(made)} was called")
+        absent = [name for name in names if name not in facts.calls]
+        return _met(not absent or (any_of and len(absent) < len(names)), _absent(absent, facts))
+
+    return check
+
+
+def _before(needed: str, actions: str) -> Check | None:
+    first, then = _names(needed), _names(actions)
+    return partial(_in_order, first, _is_or(needed), then, True) if first and then else None
+
+
+def _only_after(actions: str, needed: str) -> Check | None:
+    first, then = _names(needed), _names(actions)
+    return partial(_in_order, first, _is_or(needed), then, False) if first and then else None
+
+
+def _in_order(needed: Sequence[str], any_of: bool, actions: Sequence[str], must_act: bool, facts: Facts) -> Finding:
+    at = next((index for index, name in enumerate(facts.calls) if name in actions), None)
+    if at is None:
+        return not must_act, _absent(actions, facts)
+    late = [name for name in needed if name not in facts.calls[:at]]
+    if not late or (any_of and len(late) < len(needed)):
+        return True, ""
+    came = [f"{name} came after {facts.calls[at]}" for name in late if name in facts.calls]
+    never = [name for name in late if name not in facts.calls]
+    return False, "; ".join([*came, *([_absent(never, facts)] if never else [])])
+
+
+def _when(listed: str, only: str | None, condition: str) -> Check | None:
+    names, holds = _names(listed), _condition_of(condition)
+    if not names or holds is None:
+        return None
+
+    def check(facts: Facts) -> Finding:
+        called = [name for name in names if name in facts.calls]
+        if only and not called:
+            return True, _absent(names, facts)
+        due, why = holds(facts)
+        if due is None:
+            return False, why
+        if due and not only:
+            absent = [name for name in names if name not in called]
+            return _met(not absent, f"{_absent(absent, facts)}, and {why}")
+        return _met(due or not called, f"{_and(called)} was called, and {why}")
+
+    return check
+
+
+def _condition_of(text: str) -> Callable[[Facts], tuple[bool | None, str]] | None:
+    """Whether it holds, None where that cannot be known, and why."""
+    if found := re.fullmatch(rf"(the request|[\w.:/`-]+) says ({_QUOTED})", text, re.IGNORECASE):
+        phrases = _phrases(found[2])
+        return phrases and partial(_source_says, found[1].strip("`"), *phrases)
+    if found := re.fullmatch(r"([\w.:/`-]+) finds something", text, re.IGNORECASE):
+        return partial(_finds, found[1].strip("`"))
+    condition = _condition(text)
+    return condition and partial(_holds, condition)
+
+
+def _source_says(source: str, phrases: Sequence[str], any_of: bool, facts: Facts) -> tuple[bool | None, str]:
+    if source.lower() == "the request":
+        said = facts.request
+    else:
+        results = [call.result for call in facts.made if call.name == source]
+        if not results:
+            return None, _absent([source], facts)
+        said = results[-1] if isinstance(results[-1], str) else " ".join(words_of(results[-1]))
+    found = [phrase for phrase in phrases if _occurs(phrase, said)]
+    holds = bool(found) if any_of else len(found) == len(phrases)
+    return holds, f"{source} " + (f"says {_and(map(_quote, found))}" if holds else "does not say so")
+
+
+def _finds(source: str, facts: Facts) -> tuple[bool | None, str]:
+    results = [call.result for call in facts.made if call.name == source]
+    if not results:
+        return False, _absent([source], facts)
+    return bool(results[-1]), f"{source} found {'something' if results[-1] else 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,276 +304,190 @@ class Condition:
     """Raises `TypeError` for values that cannot be compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """All of `needed` were called."""
-
-    text: str
-    needed: tuple[str, ...]
-
-    def kept(self, facts: Facts) -> bool:
-        return set(self.needed) <= set(facts.calls)
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """One of `actions` was called, and all of `needed` were called before the first of them."""
-
-    text: str
-    needed: tuple[str, ...]
-    actions: tuple[str, ...]
-
-    def kept(self, facts: Facts) -> bool:
-        first = next((index for index, name in enumerate(facts.calls) if name in self.actions), None)
-        return first is not None and set(self.needed) <= set(facts.calls[:first])
-
-
-@dataclass(frozen=True, slots=True)
-class OnlyAfter:
-    """Whenever one of `actions` was called, all of `needed` had been. Kept where none was called."""
-
-    text: str
-    actions: tuple[str, ...]
-    needed: tuple[str, ...]
-
-    def kept(self, facts: Facts) -> bool:
-        first = next((index for index, name in enumerate(facts.calls) if name in self.actions), None)
-        return first is None or set(self.needed) <= set(facts.calls[:first])
-
-
-@dataclass(frozen=True, slots=True)
-class When:
-    """`action` was called if and only if the condition holds. Not kept if the agent never learned a value it names."""
-
-    text: str
-    action: str
-    condition: Condition
-
-    def kept(self, facts: Facts) -> bool:
-        if not self.condition.names <= facts.known.keys():
-            return False
-        try:
-            due = bool(self.condition.evaluate(facts.known))
-        except TypeError:  # values that cannot be compared are as good as unknown
-            return False
-        return (self.action in facts.calls) == due
-
-
-@dataclass(frozen=True, slots=True)
-class WhenAsked:
-    """All of `actions` were called if the user said one of `words`, and none of them otherwise."""
-
-    text: str
-    actions: tuple[str, ...]
-    words: tuple[str, ...]
-
-    def kept(self, facts: Facts) -> bool:
-        request = " ".join(words_of(facts.request.lower()))
-        due = any(re.search(rf"\b{re.escape(word)}\b", request) for word in self.words)
-        return all((action in facts.calls) == due for action in self.actions)
-
-
-@dataclass(frozen=True, slots=True)
-class WhenFound:
-    """`action` was called if and only if the last call of `source` returned something that is not empty."""
-
-    text: str
-    action: str
-    source: str
-
-    def kept(self, facts: Facts) -> bool:
-        found = next((call.result for call in reversed(facts.made) if call.name == self.source), None)
-        return (self.action in facts.calls) == bool(found)
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentsFrom:
-    """Each call of one of `actions` took its `arguments` from the last result of `source` before it, from that result's
-    first item, or, without a source, from the user's words in that order. Kept where none was called."""
-
-    text: str
-    actions: tuple[str, ...]
-    arguments: tuple[str, ...]
-    source: str | None
-    first: bool = False
-
-    def kept(self, facts: Facts) -> bool:
-        return all(self._taken(facts, index) for index, call in enumerate(facts.made) if call.name in self.actions)
-
-    def _taken(self, facts: Facts, index: int) -> bool:
-        values = [words_of(facts.made[index].arguments.get(name)) for name in self.arguments]
-        if not all(values):
-            return False
-        if self.source is None:
-            left = iter(words_of(facts.request))
-            return all(word in left for value in values for word in value)
-        earlier = (call.result for call in reversed(facts.made[:index]) if call.name == self.source)
-        result = next(earlier, None)
-        if self.first and isinstance(result, list):
-            result = cast("list[Any]", result)[:1]
-        return {word for value in values for word in value} <= set(words_of(result))
-
-
-@dataclass(frozen=True, slots=True)
-class AtMostOnce:
-    """Each of `actions` was called once or not at all."""
-
-    text: str
-    actions: tuple[str, ...]
-
-    def kept(self, facts: Facts) -> bool:
-        return all(facts.calls.count(action) <= 1 for action in self.actions)
-
-
-@dataclass(frozen=True, slots=True)
-class OnlyOneOf:
-    """`actions` were called exactly once in total."""
-
-    text: str
-    actions: tuple[str, ...]
-
-    def kept(self, facts: Facts) -> bool:
-        return sum(name in self.actions for name in facts.calls) == 1
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The user said one of `phrases`, or, if not `wanted`, none of them. An agent cannot write the user's turns, so
-    what a world says of the outcome is true."""
-
-    text: str
-    phrases: tuple[str, ...]
-    wanted: bool
-
-    def kept(self, facts: Facts) -> bool:
-        said = facts.request.casefold()
-        return any(phrase.casefold() in said for phrase in self.phrases) == self.wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Says:
-    """The agent said one of `phrases`, or, if not `wanted`, none of them."""
-
-    text: str
-    phrases: tuple[str, ...]
-    wanted: bool
-
-    def kept(self, facts: Facts) -> bool:
-        said = facts.said.casefold()
-        return any(phrase.casefold() in said for phrase in self.phrases) == self.wanted
-
-
-@dataclass(frozen=True, slots=True)
-class EndsWithMessage:
-    """The last event is a message to the user that is not blank."""
-
-    text: str
-
-    def kept(self, facts: Facts) -> bool:
-        return facts.ends_with_message
-
-
-Rule = (
-    Calls
-    | Before
-    | OnlyAfter
-    | When
-    | WhenAsked
-    | WhenFound
-    | ArgumentsFrom
-    | OnlyOneOf
-    | AtMostOnce
-    | Told
-    | Says
-    | EndsWithMessage
-)
-
-
-def read_rules(rubric: str) -> list[Rule]:
-    """The rules in a rubric, in order."""
-    lines = (line.strip() for line in rubric.splitlines())
-    rules = (_rule(line[2:].strip().rstrip(".")) for line in lines if line.startswith("- "))
-    return [rule for rule in rules if rule is not None]
-
-
-def _rule(text: str) -> Rule | None:
-    if re.match(r"ends with a message\b", text, re.IGNORECASE):
-        return EndsWithMessage(text)
-    if found := re.fullmatch(r"calls only one of (.+)", text, re.IGNORECASE):
-        actions = _names(found[1])
-        return OnlyOneOf(text, actions) if actions else None
-    for read in (_told, _says, _at_most_once, _only_after, _when_asked, _when_found, _arguments_from):
-        if (rule := read(text)) is not None:
-            return rule
-    if found := re.fullmatch(r"calls (\S+) when (.+)", text, re.IGNORECASE):
-        action, condition = _names(found[1]), _condition(found[2])
-        return When(text, action[0], condition) if action and condition else None
-    if found := re.fullmatch(r"calls (.+) before (.+)", text, re.IGNORECASE):
-        needed, actions = _names(found[1]), _names(found[2])
-        return Before(text, needed, actions) if needed and actions else None
-    if found := re.fullmatch(r"calls (.+)", text, re.IGNORECASE):
-        needed = _names(found[1])
-        return Calls(text, needed) if needed else None
-    return None
-
-
-def _told(text: str) -> Rule | None:
-    found = re.fullmatch(rf"is (not )?told ({_QUOTED})", text, re.IGNORECASE)
-    return Told(text, _phrases(found[2]), found[1] is None) if found else None
-
-
-def _says(text: str) -> Rule | None:
-    found = re.match(rf"(says|does not say) ({_QUOTED})", text, re.IGNORECASE)
-    return Says(text, _phrases(found[2]), found[1].lower() == "says") if found else None
-
-
-def _phrases(quoted: str) -> tuple[str, ...]:
-    return tuple(re.findall(r'"([^"]+)"', quoted))
-
-
-def _at_most_once(text: str) -> Rule | None:
-    found = re.fullmatch(r"calls (.+) at most once", text, re.IGNORECASE)
-    actions = _names(found[1]) if found else ()
-    return AtMostOnce(text, actions) if actions else None
-
-
-def _only_after(text: str) -> Rule | None:
-    found = re.fullmatch(r"calls (.+) only after (.+)", text, re.IGNORECASE)
-    actions, needed = (_names(found[1]), _names(found[2])) if found else ((), ())
-    return OnlyAfter(text, actions, needed) if actions and needed else None
-
-
-def _when_asked(text: str) -> Rule | None:
-    found = re.fullmatch(rf"calls (.+?) when the request says ({_QUOTED})", text, re.IGNORECASE)
-    if not found or not (actions := _names(found[1])):
+def _holds(condition: Condition, facts: Facts) -> tuple[bool | None, str]:
+    if unknown := sorted(condition.names - facts.known.keys()):
+        return None, f"no tool told {_and(unknown)}"
+    values = _and(f"{name} is {str(facts.known[name])[:40]}" for name in sorted(condition.names))
+    try:
+        return bool(condition.evaluate(facts.known)), values
+    except TypeError:
+        return None, f"{values}, which cannot be compared"
+
+
+def _arguments_from(listed: str, only: str | None, arguments: str, origin: str) -> Check | None:
+    actions, names = _names(listed), _names(arguments)
+    first, source = origin.lower().startswith("the first of "), _names(origin.split()[-1])
+    if not actions or not names or not source:
         return None
-    words = tuple(" ".join(words_of(each.lower())) for each in _phrases(found[2]))
-    return WhenAsked(text, actions, words) if all(words) else None
+    source = None if origin.lower() == "the request" else source[0]
+
+    def check(facts: Facts) -> Finding:
+        absent = [name for name in actions if name not in facts.calls]
+        if only and len(absent) == len(actions):
+            return True, _absent(actions, facts)
+        if not only and absent and not (_is_or(listed) and len(absent) < len(actions)):
+            return False, _absent(absent, facts)
+        for index, call in enumerate(facts.made):
+            if call.name not in actions:
+                continue
+            values = {name: words_of(call.arguments.get(name)) for name in names}
+            if missing := [name for name, words in values.items() if not words]:
+                return False, f"{call.name} was called without {_and(missing)}"
+            told = "; ".join(f"{name} {' '.join(words)[:40]}" for name, words in values.items())
+            if source is None:
+                left = iter(words_of(facts.request))
+                if not all(word in left for words in values.values() for word in words):
+                    return False, f"{call.name} was called with {told}, which the request does not say"
+                continue
+            result = next((c.result for c in reversed(facts.made[:index]) if c.name == source), None)
+            if first and isinstance(result, list):
+                result = cast("list[Any]", result)[:1]
+            if not {word for words in values.values() for word in words} <= set(words_of(result)):
+                return False, f"{call.name} was called with {told}, which {source} had not told"
+        return True, ""
+
+    return check
 
 
-def _when_found(text: str) -> Rule | None:
-    found = re.fullmatch(r"calls (\S+) when (\S+) finds something", text, re.IGNORECASE)
-    names = (*_names(found[1]), *_names(found[2])) if found else ()
-    return WhenFound(text, *names) if len(names) == 2 else None
+def _only_one_of(listed: str) -> Check | None:
+    names = _names(listed)
+
+    def check(facts: Facts) -> Finding:
+        made = [name for name in facts.calls if name in names]
+        return _met(len(made) == 1, f"{_and(made)} were called" if made else _absent(names, facts))
+
+    return check if names else None
 
 
-def _arguments_from(text: str) -> Rule | None:
-    found = re.fullmatch(r"calls (.+?) with (.+) from (the request|(?:the first of )?\S+)", text, re.IGNORECASE)
-    if not found:
+def _at_most_once(listed: str) -> Check | None:
+    names = _names(listed)
+
+    def check(facts: Facts) -> Finding:
+        often = [f"{name} was called {facts.calls.count(name)} times" for name in names if facts.calls.count(name) > 1]
+        return _met(not often, "; ".join(often))
+
+    return check if names else None
+
+
+def _says(verb: str, quoted: str) -> Check | None:
+    listed = _phrases(quoted)
+    if listed is None:
         return None
-    actions, arguments, origin = _names(found[1]), _names(found[2]), found[3].lower()
-    if not actions or not arguments:
+    phrases, any_of = listed
+    is_told, negated = "told" in verb.lower(), " not " in f"{verb} "
+
+    def check(facts: Facts) -> Finding:
+        found = [phrase for phrase in phrases if _occurs(phrase, facts.request if is_told else facts.said)]
+        if negated:
+            return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
+        absent = _listed([_quote(phrase) for phrase in phrases if phrase not in found], "or" if any_of else "and")
+        return _met(
+            bool(found) if any_of else len(found) == len(phrases),
+            f"it was not told {absent}" if is_told else f"it did not say {absent}",
+        )
+
+    return check
+
+
+def _says_when(quoted: str, condition: str) -> Check | None:
+    says, holds = _says("says", quoted), _condition_of(condition)
+    if says is None or holds is None:
         return None
-    if origin == "the request":
-        return ArgumentsFrom(text, actions, arguments, None)
-    source = _names(found[3].split()[-1])
-    return ArgumentsFrom(text, actions, arguments, source[0], "first of" in origin) if source else None
+
+    def check(facts: Facts) -> Finding:
+        due, why = holds(facts)
+        if due is None:
+            return False, why
+        said, otherwise = says(facts)
+        return _met(said == due, f"{'it said so' if said else otherwise}, and {why}")
+
+    return check
+
+
+def _says_reference() -> Check:
+    def check(facts: Facts) -> Finding:
+        return _met(_occurs(facts.reference.strip(" ."), facts.said), "it did not say what the reference is")
+
+    return check
+
+
+def _ends_with_message() -> Check:
+    return lambda facts: (not facts.ending, facts.ending)
+
+
+_FORMS: list[tuple[str, Callable[..., Check | None]]] = [
+    (rf"ends with a message{_ADDRESSEE}", _ends_with_message),
+    (rf"says the reference{_ADDRESSEE}", _says_reference),
+    (rf"(says|does not say) ({_QUOTED}){_ADDRESSEE}", _says),
+    (rf"says ({_QUOTED}){_ADDRESSEE} when (.+)", _says_when),
+    (rf"(is told|is not told) ({_QUOTED})", _says),
+    (r"calls only one of (.+)", _only_one_of),
+    (r"calls (.+) at most once", _at_most_once),
+    (r"calls (.+) only after (.+)", _only_after),
+    (r"calls (.+?) (only )?when (.+)", _when),
+    (r"calls (.+?) (only )?with (.+) from (the request|(?:the first of )?\S+)", _arguments_from),
+    (r"calls (.+) before (.+)", _before),
+    (r"(?:calls|(does not call)) (.+)", _calls),
+]
+
+
+def _met(kept: bool, otherwise: str) -> Finding:
+    return kept, "" if kept else otherwise
+
+
+def _absent(names: Sequence[str], facts: Facts) -> str:
+    """What became of tools that were not called with success."""
+    told = [f"{name}'s call failed" for name in names if name in facts.failed]
+    if never := [name for name in names if name not in facts.failed]:
+        told.append(f"{_and(never)} {'was' if len(never) == 1 else 'were'} never called")
+    return "; ".join(told)
+
+
+def _and(texts: Iterable[str]) -> str:
+    return _listed(texts, "and")
+
+
+def _listed(texts: Iterable[str], word: str) -> str:
+    *most, last = list(dict.fromkeys(texts)) or [""]
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def _quote(phrase: str) -> str:
+    return f'"{phrase}"'
 
 
 def _names(text: str) -> tuple[str, ...]:
     """The tool names in "A, B and C"; empty if the text contains anything else."""
+    if re.search(r"\band\b", text) and re.search(r"\bor\b", text):
+        return ()  # which of them belong together is not said
     names = [name.strip().strip("`") for name in re.split(r",|\band\b|\bor\b", text) if name.strip()]
     return tuple(names) if all(re.fullmatch(r"[\w.:/-]+", name) for name in names) else ()
+
+
+def _is_or(text: str) -> bool:
+    return bool(re.search(r"\bor\b", text))
+
+
+def _phrases(quoted: str) -> tuple[tuple[str, ...], bool] | None:
+    """The phrases, and whether one is enough; None where "and" and "or" are mixed."""
+    between = re.sub(r'"[^"]*"', "", quoted)
+    if "and" in between and "or" in between:
+        return None
+    return tuple(re.findall(r'"([^"]+)"', quoted)), "and" not in between
+
+
+def _occurs(phrase: str, text: str) -> bool:
+    """Whether a phrase stands in a text as whole words and numbers, whatever the case and the width of spaces."""
+    wanted, found = (" ".join(unicodedata.normalize("NFKC", each).casefold().split()) for each in (phrase, text))
+    if not wanted:
+        return False
+    first, last = (r"\d" if edge.isdigit() else r"[^\W\d_]" for edge in (wanted[0], wanted[-1]))
+    # Scripts without case are written without spaces between words.
+    starts = wanted[0].isdigit() or wanted[0].upper() != wanted[0]
+    ends = wanted[-1].isdigit() or wanted[-1].upper() != wanted[-1]
+    before = (r"(?<!\d)(?<!\d[.,])(?<! [-−])" if wanted[0].isdigit() else rf"(?<!{first})") if starts else ""
+    after = (r"(?![.,]?\d)" if wanted[-1].isdigit() else rf"(?!{last})") if ends else ""
+    return re.search(f"{before}{re.escape(wanted)}{after}", f" {found}") is not None
 
 
 @lru_cache(256)
@@ -348,31 +522,3 @@ def _is_plain(node: nodes.Node) -> bool:
             return _is_plain(first) and all(each.op in _COMPARISONS and _is_plain(each.expr) for each in operands)
         case _:
             return False
-
-
-def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
-    """The weighted share of at least one rule that is kept, and the texts of the rules that are not.
-
-    All rules of the form `calls … when …` together are one check of weight 2: the right action, and no wrong one; so is
-    each `is told`. Rules about order and arguments weigh 1, the others 0.5.
-    """
-    broken: list[str] = []
-    checks: list[tuple[float, bool]] = []
-    right_actions: list[bool] = []
-    for rule in rules:
-        kept = rule.kept(facts)
-        if not kept:
-            broken.append(rule.text)
-        match rule:
-            case When() | WhenAsked() | WhenFound():
-                right_actions.append(kept)
-            case Calls() | Before() | OnlyAfter() | ArgumentsFrom():
-                checks.append((1.0, kept))
-            case Told(wanted=True):
-                checks.append((2.0, kept))
-            case OnlyOneOf() | Told() | Says() | AtMostOnce() | EndsWithMessage():
-                checks.append((0.5, kept))
-    if right_actions:
-        checks.append((2.0, all(right_actions)))
-    share = sum(weight for weight, kept in checks if kept) / sum(weight for weight, _ in checks)
-    return share, list(dict.fromkeys(broken))

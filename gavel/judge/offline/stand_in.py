@@ -1,8 +1,9 @@
 """The stand-in judge: scores by rules instead of a model, for use without an API key.
 
 Its only input is the rendered prompt that a model would get, and its output a reply in the judge's schema. It scores
-by the rules that it understands in the rubric (`rules.py`) or in each criterion's text, and gives no score where there
-is none. It never reads whether an answer is true. `constant` is the control: the same score for all.
+by the rules that it reads in the rubric (`rules.py`) or in each criterion's text, says what it does not read, and gives
+no score where it reads nothing. It never reads whether an answer is true. `constant` is the control: the same score for
+all.
 """
 
 import json
@@ -11,17 +12,17 @@ from typing import Any
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.offline.facts import facts_of
-from gavel.judge.offline.rules import Rule, read_rules, score_rules
-from gavel.judge.prompt.canonical_group import Conversation
-from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
+from gavel.judge.prompt.fenced_transcript import read_reference, read_transcripts
 from gavel.judge.reply.criteria import requested_ids, sections
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
 from gavel.scenarios.truth import Truth
 
 MODELS = ("stand-in", "constant")
-
-Attempt = Sequence[Conversation]
+MODEL = "gavel/stand-in"
+_RUBRIC = "\nRubric\n"
+"""The line of the system message below which the rubric stands."""
 
 
 def reply(model: str, messages: Sequence[Message]) -> str:
@@ -33,43 +34,65 @@ def reply(model: str, messages: Sequence[Message]) -> str:
     attempts = read_transcripts(text["user"])
     if not attempts:
         raise JudgeError(f"gavel/{model} judges groups of trajectories; this prompt shows none.")
-    criteria = sections(text["system"])
+    reference = read_reference(text["user"])
+    words = text["system"].partition(_RUBRIC)[2]
+    criteria = sections(words)
     scores: list[dict[str, Any]] = []
     for label, attempt in attempts.items():
+        facts = facts_of(attempt, reference)
         for name in requested_ids(text["user"], label):
             score, explanation = 0.5, "Every attempt gets the same score."
             if model == "stand-in":
-                whole = name == label
-                rubric, where = (text["system"], "") if whole else (criteria[name[-1]], f" in criterion {name[-1]}")
-                score, explanation = _verdict(attempt, _rules(rubric, where))
+                rubric = words if name == label else criteria[name[-1]]
+                reading = read_rubric(rubric, has_reference=bool(reference))
+                if not reading.rules:
+                    raise _refusal(reading)
+                share, told = score_rules(reading.rules, facts)
+                shortfall = f"{reading.shortfall}. " if reading.unread else ""
+                score, explanation = round(share, 2), shortfall + told
             scores.append({"trajectory_id": name, "explanation": explanation, "score": score})
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
 
-def check_rubric(rubric: Rubric) -> None:
-    """Raises `JudgeError` for a rubric by which the stand-in cannot score: nobody would have a score."""
+def shortfall(rubric: Rubric, *, has_reference: bool) -> str:
+    """`1 of 3 rules checked; not read: …`; empty where the stand-in reads all that a judge is told."""
+    return _whole(rubric, has_reference=has_reference).shortfall
+
+
+def check_readable(rubric: Rubric, truths: Iterable[Truth], *, whole: bool = True) -> None:
+    """Raises `JudgeError` if the stand-in does not read all that it would judge these tasks by.
+
+    Not `whole`: only if it reads nothing of it for any of them, so that nobody would have a score.
+    """
+    told = dict.fromkeys((rubric.for_task(truth), truth.reference is not None) for truth in truths)
+    readings = [_whole(each, has_reference=has_reference) for each, has_reference in told]
+    short = [reading for reading in readings if reading.unread or not reading.rules]
+    if short and (whole or not any(reading.rules for reading in readings)):
+        raise _refusal(short[0])
+
+
+def _whole(rubric: Rubric, *, has_reference: bool) -> Reading:
+    """What is read of a rubric and its criteria; beside criteria, which are scored one by one, a text is not read."""
     if not rubric.criteria:
-        _rules(rubric.text, "")
-    for letter, criterion in rubric.lettered:
-        _rules(criterion.text, f" in criterion {letter}")
+        return read_rubric(rubric.text, has_reference=has_reference)
+    text = read_rubric(rubric.text)
+    parts = [read_rubric(criterion.text, has_reference=has_reference) for criterion in rubric.criteria]
+    unread = [*(rule.text for rule in text.rules), *text.unread, *(each for part in parts for each in part.unread)]
+    rules = () if not all(part.rules for part in parts) else tuple(rule for part in parts for rule in part.rules)
+    return Reading(rules, tuple(dict.fromkeys(unread)))
 
 
-def check_tasks(rubric: Rubric, truths: Iterable[Truth]) -> None:
-    """`check_rubric` for the rubric of each of a scenario's tasks: its own, or the scenario's."""
-    for each in dict.fromkeys(rubric.for_task(truth) for truth in truths):
-        check_rubric(each)
-
-
-def _verdict(attempt: Attempt, rules: Sequence[Rule]) -> tuple[float, str]:
-    share, broken = score_rules(rules, facts_of(attempt))
-    return round(share, 2), f"Not kept: {'; '.join(broken)}." if broken else "It keeps every rule."
-
-
-def _rules(rubric: str, criterion: str) -> Sequence[Rule]:
-    rules = read_rules(rubric)
-    if not rules:
-        raise JudgeError(
-            f"no written rule to check{criterion}: the stand-in scores only by rules such as `- calls A before B`.",
-            "Write such rules, or name a judge model: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
-        )
-    return rules
+def _refusal(reading: Reading) -> JudgeError:
+    count = len(reading.rules) + len(reading.unread)
+    forms = dict.fromkeys(filter(None, (nearest_form(text) for text in reading.unread[:3])))
+    nearest = " and ".join(f"`- {form}`" for form in forms)
+    near = (
+        f"The nearest that it reads: {nearest}. "
+        if forms
+        else 'It reads forms such as `- calls A before B`, `- says "X"`. '
+    )
+    return JudgeError(
+        f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
+        f"{reading.named or 'there is none'}.",
+        f"{near}Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
+    )

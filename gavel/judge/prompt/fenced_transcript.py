@@ -270,9 +270,19 @@ class _Reading:
 
 def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
     """Each attempt by its label, in the order shown, in full: shared content is inserted where it belongs."""
+    return _read(prompt)[0]
+
+
+def read_reference(prompt: str) -> str:
+    """The reference that a prompt shows beside the attempts; empty without one."""
+    return _read(prompt)[1]
+
+
+def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
     opening = re.search(rf"^{RESERVED}\w+ ", prompt, re.MULTILINE)
     if opening is None:
-        return {}
+        return {}, ""
+    told = ""
     common = conversation = _Reading()
     tools: dict[str, str] = {}
     blocks: dict[str, str] = {}
@@ -304,8 +314,10 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "tools" | "end" | "note:" | "reference" | "reference:" | "was:" | "now:":
+            case "tools" | "end" | "note:" | "was:" | "now:":
                 pass
+            case "reference" | "reference:":
+                told = _text_after(head, rest, blocks, following)
             case "call":
                 name, reference, arguments = rest.partition(_REFERENCE)
                 if not reference or "(" in name:
@@ -324,7 +336,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case role:
                 text = _text_after(head, rest, blocks, following)
                 conversation.events.append(TextEvent(role.removesuffix(":"), text))
-    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}
+    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}, told
 
 
 def _text_after(head: str, rest: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ What a file is, is told by its first bytes, not by its name.
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import zstandard
@@ -37,10 +38,10 @@ _BESIDE = {
 """Files that describe the rows and hold none."""
 
 
-def rows_by_file(path: Path) -> dict[Path, list[Row]]:
-    """All rows of a file, or of each data file of a directory. Raises `RowError`."""
+def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
+    """All rows of a file, or of each data file of a directory; `said`: see `text.rows`. Raises `RowError`."""
     try:
-        return {file: _rows(file) for file in (_files(path) if path.is_dir() else [path])}
+        return {file: _rows(file, said) for file in (_files(path) if path.is_dir() else [path])}
     except OSError as error:
         raise RowError(f"{path} cannot be read: {error.strerror or error}", "Check the path.") from error
 
@@ -94,13 +95,13 @@ def _files(directory: Path) -> list[Path]:
     return files
 
 
-def _rows(path: Path) -> list[Row]:
+def _rows(path: Path, said: Sequence[str]) -> list[Row]:
     data = path.read_bytes()
     if data.startswith((PARQUET, ARROW_FILE, ARROW_STREAM)) and b"\n" not in data[:1]:
         return parquet_rows(path) if data.startswith(PARQUET) else arrow_rows(path)
     if data.startswith(ZIP):
         return inspect_samples(path)
-    return rows(decode(_unpacked(data, str(path)), str(path)), str(path))
+    return rows(decode(_unpacked(data, str(path)), str(path)), str(path), said)
 
 
 def _unpacked(data: bytes, where: str) -> bytes:

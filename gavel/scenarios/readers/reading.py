@@ -9,6 +9,7 @@ The format is told by the fields of the rows. All rows have one format; a row th
 line and fields. No row is skipped: what holds nothing to judge is counted in the notes.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from gavel.scenarios.readers.atif_documents import ATIF
 from gavel.scenarios.readers.atropos import ATROPOS
 from gavel.scenarios.readers.checks import checked
 from gavel.scenarios.readers.conversations import CONVERSATIONS, GROUPS
+from gavel.scenarios.readers.evaluations import EVALUATIONS
 from gavel.scenarios.readers.exchanges import EXCHANGES
 from gavel.scenarios.readers.files import expanded, is_store, rows_by_file
 from gavel.scenarios.readers.grouping import group
@@ -35,13 +37,13 @@ from gavel.scenarios.readers.langsmith import LANGSMITH
 from gavel.scenarios.readers.openai_batch import BATCH
 from gavel.scenarios.readers.row import Format, Found, Row, RowError, Source, WholeGroup, is_object
 from gavel.scenarios.readers.shortfalls import shortfalls
-from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
+from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS, Columns, read_columns
 from gavel.scenarios.readers.verifiers import VERIFIERS
 from gavel.scenarios.readers.verifiers_traces import TRACES
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 FORMATS = (
-    *(JUDGED, INSPECT, ATIF, ATROPOS, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
+    *(JUDGED, INSPECT, ATIF, ATROPOS, *EVALUATIONS, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
     *(COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED),
 )
 """From the most specific to the most general: a row is of the first that fits."""
@@ -62,24 +64,24 @@ def read_groups(path: Path | Sequence[Path], by: str | None = None) -> list[Traj
     return read_file(path, by).groups
 
 
-def read_file(path: Path | Sequence[Path], by: str | None = None) -> Reading:
+def read_file(path: Path | Sequence[Path], by: str | None = None, columns: Columns | None = None) -> Reading:
     """The attempts in a file, in a directory or in several of them, grouped, in order of first appearance.
 
     `path`: `-` is standard input; of the directory of a run, its training attempts are read. `by`: a field of the rows
     (a dotted path, such as `metadata.task.id`), which is kept in the group's metadata, or "opening" (see
-    `grouping.group`).
+    `grouping.group`). `columns`: where the rows of a table hold what was asked and answered.
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
     with on_disk([path] if isinstance(path, Path) else path) as inputs:
         try:
-            reading = _read(inputs.paths, by)
+            reading = _read(inputs.paths, by, columns)
         except RowError as error:
             raise RowError(inputs.told(error.message), inputs.told(error.remedy)) from error
     return replace(reading, notes=list(map(inputs.told, reading.notes)))
 
 
-def _read(paths: Sequence[Path], by: str | None) -> Reading:
+def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Reading:
     source = Source(list(paths))
     rows: list[Row] = []
     found: list[Found] = []
@@ -90,9 +92,16 @@ def _read(paths: Sequence[Path], by: str | None) -> Reading:
                 row = Row(f"{path}, record {number}", each)
                 found.append(WholeGroup(checked(each, row.where), row, GROUPS))
         else:
-            rows += _rows(path, source)
+            rows += _rows(path, source, columns)
     count = len(found) + len(rows)
-    if rows:
+    if columns and found:
+        raise RowError(
+            f"{', '.join(map(str, paths))} holds trajectories, not a table.",
+            "Leave --prompt-column and --answer-column out.",
+        )
+    if columns:
+        found = list(read_columns(rows, columns, source))
+    elif rows:
         form = _format(rows)
         found, own = [*found, *form.read(rows, source)], form.task
     grouped = group(found, by, own)
@@ -109,8 +118,10 @@ def _read(paths: Sequence[Path], by: str | None) -> Reading:
     return Reading(grouped.groups, summary, [*notes, *source.notes, *shortfalls(found), *grouped.notes])
 
 
-def _rows(path: Path, source: Source) -> list[Row]:
+def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     """The rows of a file, or of those files of a directory that hold attempts; the others are told."""
+    if columns:
+        return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
     files = rows_by_file(path)
     others = [file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in FORMATS)]
     if others and len(others) < len(files):
@@ -148,23 +159,34 @@ def _fitting(row: Row) -> Format | None:
 
 
 def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
-    """The error for a row of no format, with the nearest one and the fields that lack."""
-    problem = f"{row.where} is neither a list of messages, nor an object with messages, nor a trajectory or group"
-    remedy = 'Write each row as {"messages": [{"role": "user", "content": "…"}, …]}, or see docs/files.md.'
+    """The error for a row of no format: its fields, the nearest format with the fields that lack, and what to type."""
     fields = row.value
     if not is_object(fields):
-        return RowError(f"{problem}.", remedy)
+        return RowError(f"{row.where} is neither an object nor a list of messages.", _FORM)
     if is_object(fields, "choices|output") and not is_object(fields, "input|prompt"):
         return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
+    problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
     nearest = max(forms, key=lambda form: _likeness(form, fields))
     lacking = [each.replace("|", " or ") for each in nearest.fields if not _has(each, fields)]
-    if _likeness(nearest, fields) < _NEAR:
-        return RowError(f"{problem}, nor of another format that is known. Its fields: {', '.join(fields)}.", remedy)
-    if not lacking:
-        return RowError(f"{problem}; it is nearest to {nearest.name}, but its fields hold other things.", remedy)
-    return RowError(f"{problem}; it is nearest to {nearest.name}, but lacks {', '.join(lacking)}.", remedy)
+    if _likeness(nearest, fields) >= _NEAR:
+        lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
+        problem += f" It is nearest to {nearest.name}, but {lack}."
+    texts = [name for name, value in fields.items() if isinstance(value, str | list | dict)]
+    if len(texts) < 2:
+        return RowError(problem, _FORM)
+    asked, answered = (next((n for n in texts if re.search(words, n, re.I)), "COLUMN") for words in _LIKELY)
+    columns = f"--prompt-column {asked} --answer-column {answered if answered != asked else 'COLUMN'}"
+    return RowError(
+        problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"
+    )
 
 
+_FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
+_LIKELY = (
+    "question|query|instruction|input|task|request|prompt",
+    "answer|reply|output|response|completion|predict|gener",
+)
+"""Names of columns to propose; the user decides."""
 _NEAR = 0.5
 """Share of a format's fields from which on a row is called near to it."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."

@@ -12,7 +12,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from gavel.scenarios.readers.row import Row, RowError, is_list, is_object
@@ -35,11 +35,14 @@ def decode(data: bytes, where: str) -> str:
         ) from error
 
 
-def rows(text: str, where: str) -> list[Row]:
-    """The rows of a text. Raises `RowError` with the line that cannot be read."""
+def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
+    """The rows of a text; `said`: further columns of a table that hold what was said, so that their cells stay text.
+
+    Raises `RowError` with the line that cannot be read.
+    """
     start = text.lstrip()[:1]
     lines = text.split("\n")
-    if start and start not in "{[" and not _is_quoted_row(text) and (table := _csv(text, where)) is not None:
+    if start and start not in "{[" and not _is_quoted_row(text) and (table := _csv(text, where, said)) is not None:
         return table
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if first is None:
@@ -131,6 +134,13 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} rows[{n}]", item["row"]) for n, item in enumerate(cast(list[Any], page))]
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
+        case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
+            return [Row(f"{where} results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
+            return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"testCases": list() as single, "conversationalTestCases": list() as several}:
+            cases = [("testCases", single), ("conversationalTestCases", several)]
+            return [Row(f"{where} {name}[{n}]", i) for name, page in cases for n, i in enumerate(cast(list[Any], page))]
         case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             items = cast(list[Any], page)
             if _is_page_of_items(items):
@@ -197,7 +207,7 @@ _ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:
 """A table with one column, whose cells hold JSON or what Python prints of a list."""
 
 
-def _csv(text: str, where: str) -> list[Row] | None:
+def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
     """Rows of a table with a header, separated by commas, semicolons or tabs; None when the text is none."""
     if hint := _EXCEL_HINT.match(text):
         text = "\n" + text[hint.end() :]
@@ -218,7 +228,10 @@ def _csv(text: str, where: str) -> list[Row] | None:
             if not names:
                 names = [name.strip() for name in cells]
                 if len(set(names)) < len(names) or not all(names[1:]):
-                    raise RowError(f"{place} has columns without a name or twice: {names}.", "Name each column once.")
+                    remedy = (
+                        "Name each column once. (promptfoo's results are read as JSON: promptfoo eval -o results.json)"
+                    )
+                    raise RowError(f"{place} has columns without a name or twice: {names}.", remedy)
                 continue
             if len(cells) != len(names):
                 raise RowError(
@@ -227,7 +240,7 @@ def _csv(text: str, where: str) -> list[Row] | None:
                 )
             named = zip(names, cells, strict=True)
             found.append(
-                Row(place, {name: _said(text) if name in _SAID else cell(text) for name, text in named if name})
+                Row(place, {n: _said(text) if n in _SAID or n in said else cell(text) for n, text in named if n})
             )
     except csv.Error as error:
         raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error

@@ -7,8 +7,10 @@ A pair is a group of two, whose `independent_reward` is 1 for the chosen one and
 prompt, both sides are whole conversations.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, cast
 
@@ -164,6 +166,68 @@ def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
         return side(row, value, "assistant", name)
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which fields of a row (dotted paths) hold what was asked and what was answered, where their names do not tell."""
+
+    prompt: str | None = None
+    """None = `prompt` or `messages`."""
+    answers: Sequence[str] = ()
+    """Each holds an attempt. None of them = `completion`, `response` or `output`."""
+
+    @property
+    def names(self) -> list[str]:
+        return [*([self.prompt] if self.prompt else ()), *self.answers]
+
+    def rename(self, row: Row, source: Source) -> Iterator[Row]:
+        """A row with `prompt` and `completion` for each answer; absent answers are counted.
+
+        Raises `RowError` for a row without one of the fields.
+        """
+        asked, prompt = _column(row, (self.prompt,) if self.prompt else ("prompt", "messages"), "--prompt-column")
+        answers = [(name,) for name in self.answers] or [tuple(_COMPLETION.split("|"))]
+        found = [_column(row, names, "--answer-column") for names in answers]
+        used = {asked, *(name for name, _ in found), "prompt", "completion"}
+        rest = {name: value for name, value in row.value.items() if name not in used}
+        for name, answer in found:
+            if answer is None:
+                source.left_out[f"row without {name}"] += 1
+                continue
+            own = {**rest, "prompt": _as_said(prompt), "completion": _as_said(answer)}
+            yield Row(row.where, own | ({"answer_column": name} if len(found) > 1 else {}))
+
+
+def _column(row: Row, names: Sequence[str], option: str) -> tuple[str, Any]:
+    """The first of the fields that the row has, and its value."""
+    for name in names:
+        value: Any = row.value
+        for part in [name] if is_object(value, name) else name.split("."):
+            value = value[part] if is_object(value, part) else _ABSENT
+        if value is not _ABSENT:
+            return name, value
+    known = ", ".join(row.value) if is_object(row.value) else "none: it is no object"
+    raise RowError(
+        f"{row.where} has no column {' or '.join(names)}. Its columns: {known}.", f"Name one of them: {option} COLUMN."
+    )
+
+
+_ABSENT = object()
+
+
+def _as_said(value: Any) -> Any:
+    """Messages as they are, anything else as its text."""
+    if isinstance(value, str) or (is_list(value) and _are_messages(value)):
+        return value
+    return [value] if is_object(value, "role") else json.dumps(value, ensure_ascii=False)
+
+
+def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Iterator[Attempt]:
+    """The attempts of a table whose columns a user named."""
+    for row in rows:
+        for attempt in _read_completions(list(columns.rename(row, source)), source):
+            yield replace(attempt, row=row, form="prompt and answer columns")
 
 
 COMPLETIONS = Format(

@@ -10,10 +10,12 @@ disk before the next one is trained, and groups in flight at a kill are made aga
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from gavel.judge.audit.health import judge_health
@@ -50,6 +52,8 @@ EVALUATING = "evaluation on held-out tasks"
 TIMES = "times"
 NOISE_PRIOR = "noise_prior"
 ALARMS = "alarms"
+CUT = "cut"
+"""Metric of a step: the share of its trajectories with a reply that was cut at its token limit."""
 STALE = LeftOut.STALE.metric
 REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
 _MAY_CHANGE = {
@@ -142,6 +146,8 @@ class _Loop:
     observer: Observer
     watchdog: Watchdog
     maker: GroupMaker
+    made: Counter[int] = field(default_factory=Counter[int])
+    """Groups that are rolled out and judged, by step."""
     settled: list[NoisePrior] = field(default_factory=list[NoisePrior])
     """The noise of the judge's votes in the first step, once it is known."""
 
@@ -190,6 +196,8 @@ class _Loop:
         stop_at_outage(self.judge, groups)
         self._settle_noise_prior(step, groups)
         metrics = self._overlap(step, groups, batch) | judge_health(groups)
+        if members := [member for group in groups for member in group]:
+            metrics[CUT] = fmean(any(c.finish_reason == "length" for c in member.choices()) for member in members)
         if self.checks is not None:
             with self.maker.judging, self.watchdog.during("judging", "checks of the judge"):
                 metrics |= await self.checks.metrics(step, groups)
@@ -254,7 +262,7 @@ class _Loop:
         scenario, task = planned.scenario, planned.task
         if len(self.mixture) > 1:  # two scenarios may have a task of the same id
             seeded = [scenario.name, *seeded, *([planned.repeat] if planned.repeat else [])]
-        return await self.maker.make(
+        groups = await self.maker.make(
             with_turn_limit(scenario, self.config.turn_limits, step),
             task,
             seeds=lambda index: seed_of(self.config.seed, *seeded, task.id, index),
@@ -263,6 +271,10 @@ class _Loop:
             rollout_starts=slot.rollout_starts,
             noise_prior=lambda: self._noise_prior(step),
         )
+        if slot.refill is None and not self.config.max_staleness:  # else it may be another step's, or beyond its number
+            self.made[step] += 1
+            self.observer.advanced(self.made[step], len(self._tasks(0)))
+        return groups
 
     def _tasks(self, step: int) -> list[PlannedTask]:
         return self.mixture.plan(self.config.tasks_per_step, seed=self.config.seed, step=step)

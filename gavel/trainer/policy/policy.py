@@ -323,7 +323,7 @@ def _unfit(directory: Path, reason: str) -> BaseModelError:
 
 def load_config(base_model: str) -> Any:
     """The config of the base model. Raises `BaseModelError`."""
-    _check_exists(base_model)
+    check_exists(base_model)
     try:
         return AutoConfig.from_pretrained(
             source_of(base_model), trust_remote_code=False
@@ -374,7 +374,7 @@ def source_of(base_model: str) -> str:
     return str(embedded_path(base_model)) if base_model in SCENARIOS else base_model
 
 
-def _check_exists(base_model: str) -> None:
+def check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
     if wrong := misnamed(source, (SMALL_MODEL, *SCENARIOS)):

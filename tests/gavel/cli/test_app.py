@@ -2,17 +2,20 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from gavel.cli.app import COMMANDS, app
+from gavel.cli.app import COMMANDS, GROUPS, app
+from gavel.cli.lazy_commands import FIRST
 from tests.limits import HANG_SECONDS
 
 TREE = Path(__file__).parents[3]
@@ -27,6 +30,36 @@ def test_every_level_has_a_short_help_option(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "Usage:" in result.stdout
+
+
+def walked() -> list[list[str]]:
+    """Every command and group, as it is typed."""
+    found: list[list[str]] = [[]]
+    for name in COMMANDS:
+        command = typer.main.get_command(import_module(f"gavel.cli.{name.replace('-', '_')}").app)
+        found += [[name], *([name, sub] for sub in getattr(command, "commands", {}))]
+    return found
+
+
+@pytest.mark.parametrize("command", walked(), ids=" ".join)
+def test_help_at_80_columns_shows_every_name_whole(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [*command, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    at: Any = typer.main.get_command(app)
+    for name in command:
+        at = at.resolve_command(typer.Context(at), [name])[1]
+    words = set(re.split(r"[\s,/]+", shown.stdout))
+    assert {name for parameter in at.params for name in parameter.opts if name[0] == "-"} <= words
+    assert set(getattr(at, "commands", ())) <= words
+
+
+def test_many_options_begin_with_those_that_a_first_run_needs() -> None:
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["train", "--help"]).stdout
+    firsts = [line.split()[0].rstrip(",") for line in shown.splitlines() if line.startswith("  --")][: len(FIRST)]
+    assert tuple(firsts) == FIRST
+    assert {name for names in GROUPS.values() for name in names} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -45,7 +78,7 @@ def test_help_on_a_run_shows_the_fields_text_choices_and_default() -> None:
     for text in (
         "Orders in which the judge sees a group",
         "Default: 2.",
-        "grpo|gspo|cispo",
+        "grpo|gspo|cispo|reinforce|ppo",
         "--max-cost",
         "--reward",
         "Default: judge=1.",
@@ -53,7 +86,6 @@ def test_help_on_a_run_shows_the_fields_text_choices_and_default() -> None:
         "--fresh",
     ):
         assert text in shown
-    assert "--shaping" not in shown
 
 
 @pytest.mark.slow

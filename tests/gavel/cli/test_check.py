@@ -1,5 +1,6 @@
 """`gavel check`: scenarios as their authors first try them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ def test_a_scenario_is_played_without_a_model(tmp_path: Path):
     for shown in ("look_up_order(", "the judge is asked", "trajectory_id", "episode 1: ", "16 groups of 8 episodes"):
         assert shown in checked.stdout
     assert "judge is the stand-in" in checked.stderr
-    assert not list(tmp_path.iterdir())
+    (tokens,) = re.findall(r"as long as these \(([\d,]+) tokens\)", checked.stdout)
+    planned = gavel("train", str(EXAMPLES / "returns.py"), "--dry-run", cwd=tmp_path)
+    assert f"played by two scripts ({tokens} tokens each)" in planned.stdout
+    assert planned.returncode == 1  # the run would be refused, too: no base model is named
+    assert "Name a base model" in planned.stderr
 
 
 def test_a_shipped_scenario_s_expert_and_fool_are_told_apart(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import re
 import signal
 import sys
 from pathlib import Path
@@ -90,7 +89,7 @@ def test_the_built_in_model_is_not_trained_on_another_job_unasked(tmp_path: Path
     message = mistake("train", str(EXAMPLES / "returns.py"), cwd=tmp_path)
     assert "knows the scenario returns_desk alone" in message
     assert "--model smollm2-135m" in message
-    assert gavel("train", str(EXAMPLES / "returns.py"), "--dry-run", cwd=tmp_path).returncode == 0
+    assert "--model smollm2-135m" in gavel("train", str(EXAMPLES / "returns.py"), "--dry-run", cwd=tmp_path).stderr
 
 
 def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Path) -> None:
@@ -148,9 +147,9 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
     assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
-    said, note = afresh.stderr.splitlines()
-    assert note.startswith("Note: the built-in model")
-    assert said.startswith("The judge is the stand-in")
+    said = afresh.stderr.splitlines()
+    assert any(line.startswith("Note: the built-in model") for line in said)
+    assert any(line.startswith("The judge is the stand-in") for line in said)
     assert "seed = 1" in run_file.read_text()
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
 
@@ -244,11 +243,25 @@ def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:
     assert "http://" not in report.replace("http://www.w3.org", "")
 
 
-def test_a_rubric_that_the_stand_in_cannot_check_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train mine.py --steps 1",
+        "train mine.py --dry-run",
+        "evaluate mine.py --models base:embedded/returns-desk --judge stand-in",
+        "compare mine.py --rewards judge,success --seeds 1 --steps 1",
+    ],
+)
+def test_a_rubric_that_the_stand_in_does_not_read_whole_is_refused_before_any_work(
+    command: str, tmp_path: Path
+) -> None:
     source = (EXAMPLES / "returns.py").read_text()
-    (tmp_path / "mine.py").write_text(re.sub(r"    rubric=.*", '    rubric="Prefer polite answers.",', source))
-    said = mistake("train", "mine.py", "--steps", "1", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
-    assert "no written rule to check" in said
+    source = source.replace("- calls refund only after", "- says Canberra or 180.\n- calls refund only after")
+    (tmp_path / "mine.py").write_text(source.replace("    max_turns=4,", "    max_turns=4,\n    success=bool,"))
+    said = mistake(*command.split(), cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert "cannot read 1 of 6 rules" in said
+    assert '`- says "Canberra" or "180"`' in said
+    assert not list((tmp_path / "runs").glob("**/metrics.jsonl"))
 
 
 def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:

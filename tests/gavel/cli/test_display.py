@@ -2,11 +2,10 @@
 
 import io
 
-import pytest
 from rich.console import Console
 
-from gavel.cli import display as display_module
 from gavel.cli.display import RunDisplay
+from gavel.cli.heartbeat import waited_for
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
@@ -53,10 +52,16 @@ def test_a_line_has_success_score_time_left_and_cost() -> None:
     assert "left" not in printed()[-1]
 
 
-def test_a_long_wait_without_a_terminal_has_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_without_a_terminal_has_a_word() -> None:
     assert not any(EVALUATING in line for line in printed())
-    monkeypatch.setattr(display_module, "QUIET_SECONDS", -1.0)
-    assert any(line.startswith(f"step 0/4: {EVALUATING} 1/4, about ") for line in printed())
+    display = RunDisplay(Console(file=io.StringIO(), width=80), 4)
+    with display.shown():
+        display.doing(EVALUATING)
+        display.advanced(1, 4)
+        assert waited_for().startswith(f"step 0/4: {EVALUATING} 1/4, about ")
+        display.doing("learning")
+        assert waited_for().startswith("step 0/4: learning, for ")
+    assert waited_for() == ""
 
 
 def test_a_terminal_shows_how_far_an_evaluation_is() -> None:

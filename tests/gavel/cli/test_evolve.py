@@ -54,7 +54,7 @@ def test_a_run_explores_imitates_and_goes_on_with_more_iterations(tmp_path: Path
         (["returns_desk", "--turn-limits", "0=0"], "turn_limits"),
         (["returns_desk", "--base", "missing.jsonl"], "missing.jsonl cannot be read"),
         (["booking_desk"], "knows the scenario returns_desk alone"),
-        (["returns_desk", "--reward", "judge=1", "--judge", "stand-in", "--rubric", "Be nice."], "no written rule"),
+        (["returns_desk", "--reward", "judge=1", "--judge", "stand-in", "--rubric", "Be nice."], "cannot read"),
     ],
 )
 def test_a_mistake_is_told_before_anything_runs(options: list[str], problem: str, tmp_path: Path) -> None:

@@ -217,14 +217,6 @@ def test_the_judge_of_the_environment_is_used_when_none_is_named(monkeypatch: py
     assert run_config(file, {"judge": "constant"}).judge.models == "constant"
 
 
-def test_former_options_still_work_and_say_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
-    config = run_config("returns_desk", {}, shaping="centred", min_spread=0.1)
-    assert (config.train.advantage, config.train.minimal_spread) == ("mean", 0.1)
-    notice = capsys.readouterr().err
-    assert "--advantage mean" in notice
-    assert "--minimal-spread 0.1" in notice
-
-
 @pytest.mark.parametrize(
     ("text", "message", "remedy"),
     [
@@ -326,7 +318,13 @@ def test_the_commands_with_a_judge_take_what_it_may_cost_and_a_dry_run(command):
 )
 def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(command, arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(command.app, [*arguments, "--judge", "openai/gpt-5-mini", "--dry-run"])
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    dry = [*arguments, "--judge", "openai/gpt-5-mini", "--dry-run"]
+    keyless = CliRunner().invoke(command.app, dry)
+    assert "USD" in keyless.output
+    assert "OPENAI_API_KEY" in str(keyless.exception)  # as the run would say
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    result = CliRunner().invoke(command.app, dry)
     assert result.exit_code == 0, result
     calls = 3 * 2 * 2 if command is train else 3 * 8 * 2
     assert f"{calls} calls, about" in result.output

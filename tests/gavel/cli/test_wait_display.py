@@ -1,44 +1,93 @@
-"""Waits with counts: one line at the end when piped, and some between where it takes long."""
+"""Waits: whoever reads a pipe hears what is waited for, with counts and the time left; a terminal has a live line."""
 
 import io
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import redirect_stderr
 
 from rich.console import Console
 
+from gavel.cli.heartbeat import heartbeat, waiting_for
 from gavel.cli.wait_display import WaitDisplay
 from gavel.reports.demo_page import duration
+from tests.limits import HANG_SECONDS
+
+
+class Heard(io.StringIO):
+    """A stream that lets a test wait for what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = threading.Condition()
+
+    def write(self, text: str) -> int:
+        with self._written:
+            self._written.notify_all()
+            return super().write(text)
+
+    def wait_for(self, text: str) -> None:
+        with self._written:
+            assert self._written.wait_for(lambda: text in self.getvalue(), HANG_SECONDS), self.getvalue()
+
+
+def test_a_command_that_prints_nothing_is_told_and_then_what_it_waits_for() -> None:
+    stderr = Heard()
+    with redirect_stderr(stderr), heartbeat("gavel train", quiet=0.01, first=0.01):
+        stderr.wait_for("gavel train: starting")
+        with waiting_for("loading a model"), waiting_for(lambda: "step 1/2: rollouts 3/16"):
+            stderr.wait_for("step 1/2: rollouts 3/16\n")
+        with waiting_for("loading a model"):
+            stderr.wait_for("loading a model · 0 s")
+        stderr.wait_for("gavel train: working")
+    assert "write" not in vars(stderr)
+
+
+def test_output_keeps_the_heartbeat_quiet_and_a_server_waits_in_silence() -> None:
+    stderr = Heard()
+    with redirect_stderr(stderr), heartbeat("gavel train", quiet=HANG_SECONDS, first=HANG_SECONDS):
+        print("step 1/2", file=sys.stderr)
+    with redirect_stderr(stderr), heartbeat("gavel serve", serves=True, quiet=0.01, first=0.01):
+        print("listening", file=sys.stderr)
+        with waiting_for("the last calls"):
+            stderr.wait_for("the last calls")
+    assert "working" not in stderr.getvalue()
+    assert stderr.getvalue().startswith("step 1/2\n")
+
+
+def told(work: Callable[[WaitDisplay], None]) -> str:
+    text = io.StringIO()
+    work(WaitDisplay(Console(file=text, width=80)))
+    return text.getvalue()
 
 
 def test_a_piped_wait_is_one_line_with_its_status() -> None:
-    text = io.StringIO()
-    with WaitDisplay(Console(file=text, width=80)).waiting("openai/x", 3, "episodes", lambda: "0.12 USD") as advance:
-        for _ in range(3):
-            advance()
-    (line,) = text.getvalue().splitlines()
+    def work(display: WaitDisplay) -> None:
+        with display.waiting("openai/x", 3, "episodes", lambda: "0.12 USD") as advance:
+            for _ in range(3):
+                advance()
+
+    (line,) = told(work).splitlines()
     assert line.startswith("openai/x: 3/3 episodes in ")
     assert line.endswith(" · 0.12 USD")
 
 
-def test_a_long_wait_tells_how_much_is_left() -> None:
-    text = io.StringIO()
-    with WaitDisplay(Console(file=text, width=80), every=0).waiting("[b]x", 2, "tasks") as advance:
-        advance()
-        advance()
-    first, last = text.getvalue().splitlines()
-    assert first.startswith("[b]x: 1/2 tasks · about ")
-    assert first.endswith(" left")
-    assert last.startswith("[b]x: 2/2 tasks in ")
+def test_a_long_piped_wait_tells_how_much_is_left_as_whoever_knows_it_best_does() -> None:
+    stderr = Heard()
+    known: list[float | None] = [None]
 
+    def work(display: WaitDisplay) -> None:
+        with redirect_stderr(stderr), heartbeat("gavel compare", quiet=0.01, first=0.01):
+            with display.waiting("[b]x", 2, "tasks") as advance:
+                advance()
+                stderr.wait_for("[b]x: 1/2 tasks · about ")
+            with display.waiting("training", 3, "steps", left=lambda: known[0]) as advance:
+                advance()
+                stderr.wait_for("training: 1/3 steps · for ")
+                known[0] = 90.0
+                stderr.wait_for(f"training: 1/3 steps · about {duration(90.0)} left")
 
-def test_the_time_left_is_that_of_whoever_knows_it_better() -> None:
-    text = io.StringIO()
-    known: list[float | None] = [None, 90.0]
-    display = WaitDisplay(Console(file=text, width=80), every=0)
-    with display.waiting("training", 3, "steps", left=lambda: known.pop(0)) as advance:
-        for _ in range(3):
-            advance()
-    first, second, _ = text.getvalue().splitlines()
-    assert first == "training: 1/3 steps"
-    assert second == f"training: 2/3 steps · about {duration(90.0)} left"
+    told(work)
 
 
 def test_a_terminal_shows_a_live_line() -> None:

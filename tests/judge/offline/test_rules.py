@@ -1,30 +1,18 @@
+from dataclasses import replace
+
 import pytest
 
 from gavel.judge.offline.facts import CallMade, Facts, facts_of
-from gavel.judge.offline.rules import (
-    ArgumentsFrom,
-    AtMostOnce,
-    Before,
-    EndsWithMessage,
-    OnlyAfter,
-    OnlyOneOf,
-    When,
-    WhenAsked,
-    WhenFound,
-    read_rules,
-    score_rules,
-)
+from gavel.judge.offline.rules import nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import Conversation, canonicalize
 from tests.judge.groups import desk
 
 RUBRIC = """The clerk at the returns desk:
-- calls get_order and get_policy before refund, exchange or deny
-- calls refund when days <= window and (not opened or opened_ok)
-- calls deny when not (days <= window and (not opened or opened_ok)).
+- calls get_order and get_policy before refund, exchange or deny (weight 2)
+- calls refund when days <= window and (not opened or opened_ok); calls deny when not (days <= window and (not opened or opened_ok)). (weight 4)
 - calls only one of refund, exchange, deny
-- ends with a message that tells the customer what was done
-- is polite
-"""
+- ends with a message to the customer.
+"""  # noqa: E501
 
 
 def facts(*tools: str, ending: str | None = "Done.", results: dict | None = None):
@@ -36,27 +24,96 @@ def facts(*tools: str, ending: str | None = "Done.", results: dict | None = None
     return facts_of([Conversation(group.shared + group.members[0].conversations[0].events)])
 
 
-def kept(rule: str, attempt) -> bool:
-    [read] = read_rules(f"- {rule}")
-    return read.kept(attempt)
+def finding(rule: str, attempt: Facts) -> tuple[bool, str]:
+    reading = read_rubric(f"- {rule}", has_reference=bool(attempt.reference))
+    assert reading.unread == ()
+    share, told = score_rules(reading.rules, attempt)
+    assert share in (0, 1)
+    return share == 1, told
 
 
-def test_every_form_is_read_and_other_lines_are_not():
-    assert [type(rule) for rule in read_rules(RUBRIC)] == [Before, When, When, OnlyOneOf, EndsWithMessage]
+def kept(rule: str, attempt: Facts) -> bool:
+    return finding(rule, attempt)[0]
 
 
 @pytest.mark.parametrize(
-    ("text", "needed", "actions"),
+    ("rubric", "rules", "unread"),
     [
-        ("calls a before x", ("a",), ("x",)),
-        ("calls a, b and c before x, y or z.", ("a", "b", "c"), ("x", "y", "z")),
-        ("calls `a` and `b`, before `x`", ("a", "b"), ("x",)),
+        ("- calls a before b\n- Answers correctly", ["calls a before b"], ["Answers correctly"]),
+        ("* calls a\n+ calls b\n1. calls c\n2) calls d", ["calls a", "calls b", "calls c", "calls d"], []),
+        ("A good agent of the desk:\n- calls a.", ["calls a"], []),
+        ("A good attempt\n- calls a.", ["calls a"], []),
+        ("Answers are right. A good attempt:\n- calls a.", ["calls a"], ["Answers are right"]),
+        ("# Rubric\n\n- calls a.\n  - nested thing\n", ["calls a"], ["nested thing"]),
+        ("- The agent:\n  - calls a\n", ["calls a"], []),
+        ("- calls a\n  before b\n", ["calls a before b"], []),
+        ("- calls a\nOf two, the shorter is better.", ["calls a"], ["Of two, the shorter is better"]),
+        ("Calls a before b. Ends with a message. Be kind!", ["Calls a before b", "Ends with a message"], ["Be kind!"]),
+        ('- calls a. Says "Yes. No." to him.', ["calls a", 'Says "Yes. No." to him'], []),
+        ("- says “Canberra” or „180“ to the user.", ['says "Canberra" or "180" to the user'], []),
+        ("- says Canberra or 180", [], ["says Canberra or 180"]),
+        ("- ends with a message that is true", [], ["ends with a message that is true"]),
+        ('- says "yes" if it is right', [], ['says "yes" if it is right']),
+        ("- calls a; is polite", [], ["calls a; is polite"]),
+        ("- calls a and b or c", [], ["calls a and b or c"]),
+        ("- calls a (weight 0)", [], ["calls a (weight 0)"]),
+        ("- says the reference", [], ["says the reference"]),
+        ("", [], []),
+        ("---\n***", [], []),
     ],
 )
-def test_lists_of_tools_are_read_as_they_are_written(text, needed, actions):
-    [rule] = read_rules(f"- {text}")
-    assert isinstance(rule, Before)
-    assert (rule.needed, rule.actions) == (needed, actions)
+def test_each_item_and_sentence_is_read_or_told_as_not_read(rubric: str, rules: list[str], unread: list[str]):
+    reading = read_rubric(rubric)
+    assert ([rule.text for rule in reading.rules], list(reading.unread)) == (rules, unread)
+
+
+def test_what_is_not_read_is_counted_and_named():
+    assert read_rubric("- calls a\n- is polite\n- is right").shortfall == (
+        '1 of 3 rules checked; not read: "is polite", "is right"'
+    )
+    assert read_rubric("- calls a").shortfall == ""
+
+
+def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
+    assert read_rubric("- calls a", has_reference=True).shortfall == "1 of 2 rules checked; not read: the reference"
+    assert read_rubric("- says the reference", has_reference=True).unread == ()
+    right, wrong = (Facts(said=f"It has {count} rooms.", reference="12 rooms.") for count in (12, 112))
+    assert kept("says the reference to the user", right)
+    assert not kept("says the reference", wrong)
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [
+        ("says Canberra or 180", 'says "Canberra" or "180"'),
+        ("does not say 'never'", 'does not say "never"'),
+        ("lends nothing when a loan is overdue", "calls TOOL only when days <= 30"),
+        ("looks before it acts", "calls TOOL before OTHER"),
+        ("the reference", "says the reference"),
+    ],
+)
+def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
+    assert nearest_form(line) == form
+    assert read_rubric(f"- {form}", has_reference="reference" in form).unread == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "is_kept"),
+    [
+        ("calls a, b and c before x, y or z.", "abcy", True),
+        ("calls `a` and `b`, before `x`", "axb", False),
+        ("calls a or b before x", "bx", True),
+        ("calls a or b", "b", True),
+        ("calls a or b", "c", False),
+        ("calls a and b", "b", False),
+        ("does not call a or b", "c", True),
+        ("does not call a or b", "cb", False),
+        ("calls x only after a or b", "bx", True),
+        ("calls x only after a or b", "x", False),
+    ],
+)
+def test_lists_of_tools_are_read_as_they_are_written(text: str, calls: str, is_kept: bool):
+    assert kept(text, Facts(made=tuple(CallMade(name, {}, None) for name in calls))) is is_kept
 
 
 @pytest.mark.parametrize(
@@ -81,12 +138,21 @@ def test_lists_of_tools_are_read_as_they_are_written(text, needed, actions):
         "- calls refund when " + " and ".join(["days"] * 5000),
         "- calls refund when days == " + "9" * 5000,
         "- calls the right tool before anything else happens",
-        "calls a before b",
         "- tells the truth",
+        "- calls a only after lunch is served",
+        "- calls a when the request says x",
+        "- calls a with great care from the request",
+        "- calls a with x from the first of many results",
+        "- calls a thing at most once",
+        "- is told that the chest is open",
+        "- is not told ''",
+        "- says what is true",
+        '- says ""',
     ],
 )
 def test_a_line_of_another_form_is_no_rule(line):
-    assert read_rules(line) == []
+    assert read_rubric(line).rules == ()
+    assert len(read_rubric(line).unread) >= 1
 
 
 def test_what_is_needed_must_come_before_the_first_action():
@@ -97,7 +163,7 @@ def test_what_is_needed_must_come_before_the_first_action():
     assert not kept(rule, facts("get_order", "get_policy"))
 
 
-def test_an_action_is_right_exactly_when_its_condition_holds():
+def test_an_action_is_right_exactly_when_its_condition_kept():
     looked = ("get_order", "get_policy")
     assert kept("calls refund when days <= window", facts(*looked, "refund"))
     assert not kept("calls refund when days <= window", facts(*looked, "deny"))
@@ -128,15 +194,15 @@ def test_a_condition_on_what_the_agent_never_learned_is_not_kept_either_way():
 def test_a_condition_compares_the_values_that_tools_returned(condition, holds):
     values = {"result": 1, "range": 2, "loop": 3, "opened": True, "gone": None, "tags": ["a"]}
     known = {"days": 10, "window": 30, "item": "lamp", **values}
-    [rule] = read_rules(f"- calls refund when {condition}")
-    assert rule.kept(Facts(calls=("refund",), errors=0, known=known, ends_with_message=True)) == holds
+    attempt = Facts(made=(CallMade("refund", {}, None),), known=known)
+    assert kept(f"calls refund when {condition}", attempt) == holds
+    assert kept(f"calls refund only when {condition}", attempt) == holds
 
 
 def test_a_call_that_failed_was_not_made():
     failing = {'{"done": "refunded"}': '{"error": "no such order"}'}
     attempt = facts("get_order", "refund", results=failing)
-    assert attempt.calls == ("get_order",)
-    assert attempt.errors == 1
+    assert (attempt.calls, attempt.failed) == (("get_order",), ("refund",))
     assert not kept("calls only one of refund, deny", attempt)
 
 
@@ -165,15 +231,12 @@ def test_the_end_is_a_message_that_says_something():
     ],
 )
 def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, is_kept: bool):
-    [read] = read_rules(f"- {rule}")
-    attempt = Facts(calls=(), errors=0, known={}, ends_with_message=False, request=said)
-    assert read.kept(attempt) is is_kept
-    assert score_rules([read], attempt)[0] == is_kept
+    assert kept(rule, Facts(request=said)) is is_kept
 
 
 def test_what_the_agent_says_itself_is_not_told_to_it():
     attempt = facts("refund", ending="You have found the exit.")
-    assert attempt.ends_with_message
+    assert attempt.ending == ""
     assert not kept('is told "You have found the exit"', attempt)
 
 
@@ -184,6 +247,13 @@ def test_what_the_agent_says_itself_is_not_told_to_it():
         ('says "refund", "money" or "30 days"', "No.", False),
         ('does not say "as an AI"', "As an AI, I cannot.", False),
         ('does not say "as an AI"', "It is on its way.", True),
+        ('says "possible"', "That is impossible.", False),
+        ('says "180"', "1,180 and 1800 and 180.5 and -180", False),
+        ('says "180"', "It is 180°.", True),
+        ('says "3.5 EUR"', "It costs 3.5\u00a0EUR.", True),
+        ('says "退款"', "我们已经退款了。", True),
+        ('says "a lamp" and "a tent"', "A lamp.", False),
+        ('says "a lamp" and "a tent"', "A tent, a lamp.", True),
     ],
 )
 def test_what_the_agent_says_is_a_rule(rule: str, said: str, is_kept: bool):
@@ -191,13 +261,7 @@ def test_what_the_agent_says_is_a_rule(rule: str, said: str, is_kept: bool):
 
 
 def test_what_the_user_or_a_tool_says_is_not_said_by_the_agent():
-    asked = Facts(calls=(), errors=0, known={"note": "refund"}, ends_with_message=False, request="A refund, please.")
-    assert not kept('says "refund"', asked)
-
-
-def test_a_line_that_only_resembles_a_rule_is_none():
-    assert read_rules("- is told that the chest is open\n- is told\n- is not told ''") == []
-    assert read_rules("- says what is true\n- says\n- says ''\n- it says \"yes\"") == []
+    assert not kept('says "refund"', Facts(known={"note": "refund"}, request="A refund, please."))
 
 
 @pytest.mark.parametrize(
@@ -209,23 +273,44 @@ def test_a_line_that_only_resembles_a_rule_is_none():
         (("get_order", "get_policy"), 0.125),
     ],
 )
-def test_the_share_weighs_deeds_twice_looking_first_once_and_manners_half(tools, share):
-    assert score_rules(read_rules(RUBRIC), facts(*tools))[0] == share
+def test_the_share_is_of_weights(tools, share):
+    assert score_rules(read_rubric(RUBRIC).rules, facts(*tools))[0] == share
 
 
-def test_rules_that_were_broken_are_named():
-    _, broken = score_rules(read_rules(RUBRIC), facts("refund", ending=None))
-    assert "ends with a message that tells the customer what was done" in broken
+def test_without_weights_each_rule_counts_the_same():
+    rules = read_rubric('- calls a before b\n- says "x"\n- calls c when d > 1\n- ends with a message').rules
+    assert score_rules(rules, Facts())[0] == 0.25  # it ends with a message
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("calls get_order before refund", "get_order was never called"),
+        ("calls refund before deny", "deny was never called"),
+        ("calls deny only after get_order", "deny was never called"),
+        ("calls get_policy", "get_policy's call failed"),
+        ("calls refund only after get_policy", "get_policy's call failed"),
+        ("calls refund when days <= 30", "days is 45"),
+        ("calls refund when price <= 30", "no tool told price"),
+        ('calls refund when the request says "cancel"', "refund was called, and the request does not say so"),
+        ("does not call refund", "refund was called"),
+        ("calls only one of deny, refund, look", "refund and look were called"),
+        ("calls look at most once", "look was called 2 times"),
+        ("calls refund with order from the request", "order 9, which the request does not say"),
+        ('says "x" or "y"', 'it did not say "x" or "y"'),
+        ('does not say "Done"', 'it said "Done"'),
+        ("ends with a message", "it ends with a call of look"),
+    ],
+)
+def test_what_happened_is_told(rule: str, told: str):
+    calls = (CallMade("refund", {"order": "9"}, ""), CallMade("look", {}, ""), CallMade("look", {}, ""))
+    ending = "it ends with a call of look"
+    attempt = Facts(calls, ("get_policy",), {"days": 45}, ending, request="Order 7.", said="Done.")
+    assert told in finding(rule, attempt)[1]
 
 
 def made(*calls: tuple[str, dict, object], request: str = "I am Ada. A room for 2 people from night 3 to night 5."):
-    each = tuple(CallMade(*call) for call in calls)
-    return Facts(tuple(call.name for call in each), 0, {}, ends_with_message=True, made=each, request=request)
-
-
-def holds(rule: str, attempt: Facts) -> bool:
-    [read] = read_rules(f"- {rule}.")
-    return read.kept(attempt)
+    return Facts(tuple(CallMade(*call) for call in calls), request=request)
 
 
 ROOMS = [{"number": "101", "price": 50}, {"number": "204", "price": 80}]
@@ -236,43 +321,20 @@ def booked(room: str = "101", first: int = 3, last: int = 5):
     return ("book_room", {"room": room, "guest": "Ada", "first_night": first, "last_night": last}, {"booking": "B1"})
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("calls a and b only after c", OnlyAfter),
-        ('calls a and b when the request says "x", "y" or "z z"', WhenAsked),
-        ("calls a when b finds something", WhenFound),
-        ("calls a with x and y from b", ArgumentsFrom),
-        ("calls a and b with x from the first of c", ArgumentsFrom),
-        ("calls a with x, y and z from the request", ArgumentsFrom),
-        ("calls a and b at most once", AtMostOnce),
-    ],
-)
-def test_every_form_of_what_was_asked_and_found_is_read(line: str, kind: type):
-    assert [type(rule) for rule in read_rules(f"- {line}.")] == [kind]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "calls a only after lunch is served",
-        'calls a when the request says "?"',
-        "calls a when the request says x",
-        "calls a and b when c finds something",
-        "calls a with great care from the request",
-        "calls a with x from the first of many results",
-        "calls a thing at most once",
-    ],
-)
-def test_a_line_that_only_resembles_a_form_is_no_rule(line: str):
-    assert read_rules(f"- {line}") == []
-
-
 def test_what_must_come_first_is_asked_only_of_those_who_act():
     rule = "calls book_room only after find_rooms"
-    assert holds(rule, made())
-    assert holds(rule, made(FOUND, booked()))
-    assert not holds(rule, made(booked(), FOUND))
+    assert kept(rule, made())
+    assert kept(rule, made(FOUND, booked()))
+    assert not kept(rule, made(booked(), FOUND))
+
+
+def test_a_result_that_is_text_decides_and_so_what_is_said():
+    looked = ("look_up", {}, "bought 45 days ago")
+    rule = 'calls refund only when look_up says "10 days"; says "45" when look_up says "45 days"'
+    assert kept(rule, replace(made(looked), said="45 days are too many."))
+    assert not kept(rule, replace(made(looked), said="No."))
+    assert not kept(rule, replace(made(looked, ("refund", {}, "")), said="45"))
+    assert not kept(rule, made(("refund", {}, "")))
 
 
 @pytest.mark.parametrize(
@@ -281,43 +343,44 @@ def test_what_must_come_first_is_asked_only_of_those_who_act():
 )
 def test_what_the_user_asked_for_is_done_and_nothing_else(request_text: str, due: bool):
     rule = 'calls cancel when the request says "cancel" or "call off"'
-    assert holds(rule, made(("cancel", {}, "ok"), request=request_text)) == due
-    assert holds(rule, made(request=request_text)) != due
+    assert kept(rule, made(("cancel", {}, "ok"), request=request_text)) == due
+    assert kept(rule, made(request=request_text)) != due
 
 
 def test_the_last_search_says_whether_there_is_something_to_take():
     rule = "calls book_room when find_rooms finds something"
     nothing = ("find_rooms", {}, [])
-    assert holds(rule, made())
-    assert holds(rule, made(nothing))
-    assert holds(rule, made(nothing, FOUND, booked()))
-    assert not holds(rule, made(FOUND))
-    assert not holds(rule, made(FOUND, nothing, booked()))
-    assert not holds(rule, made(booked()))
+    assert kept(rule, made())
+    assert kept(rule, made(nothing))
+    assert kept(rule, made(nothing, FOUND, booked()))
+    assert not kept(rule, made(FOUND))
+    assert not kept(rule, made(FOUND, nothing, booked()))
+    assert not kept(rule, made(booked()))
 
 
 def test_arguments_are_taken_from_what_a_tool_said_before():
-    anything = "calls book_room with room from find_rooms"
+    anything = "calls book_room only with room from find_rooms"
     first = "calls book_room with room from the first of find_rooms"
-    assert holds(anything, made())
-    assert holds(anything, made(FOUND, booked("204")))
-    assert holds(first, made(FOUND, booked("101")))
-    assert not holds(first, made(FOUND, booked("204")))
-    assert not holds(anything, made(FOUND, booked("305")))
-    assert not holds(anything, made(booked("101"), FOUND))
-    assert not holds(anything, made(FOUND, ("find_rooms", {}, ROOMS[:1]), booked("204")))
-    assert not holds(anything, made(FOUND, ("book_room", {}, "ok")))
+    assert kept(anything, made())
+    assert not kept(first, made())
+    assert kept(anything, made(FOUND, booked("204")))
+    assert kept(first, made(FOUND, booked("101")))
+    assert not kept(first, made(FOUND, booked("204")))
+    assert not kept(anything, made(FOUND, booked("305")))
+    assert not kept(anything, made(booked("101"), FOUND))
+    assert not kept(anything, made(FOUND, ("find_rooms", {}, ROOMS[:1]), booked("204")))
+    assert not kept(anything, made(FOUND, ("book_room", {}, "ok")))
 
 
 def test_arguments_are_taken_from_the_users_words_in_their_order():
     rule = "calls find_rooms with people, first_night and last_night from the request"
-    assert holds(rule, made(FOUND))
+    assert kept(rule, made(FOUND))
     for people, first, last in ((2, 5, 3), (3, 3, 5), (2, 3, 3), (2, 3, 50)):
         wrong = {"people": people, "first_night": first, "last_night": last}
-        assert not holds(rule, made(("find_rooms", wrong, [])))
+        assert not kept(rule, made(("find_rooms", wrong, [])))
 
 
 def test_what_may_be_done_once_is_done_once_or_not_at_all():
     rule = "calls book_room and cancel at most once"
-    assert holds(rule, made(FOUND, FOUND, booked(), ("cancel", {}, "ok")))
-    assert not holds(rule, made(FOUND, booked(), booked("204")))
+    assert kept(rule, made(FOUND, FOUND, booked(), ("cancel", {}, "ok")))
+    assert not kept(rule, made(FOUND, booked(), booked("204")))

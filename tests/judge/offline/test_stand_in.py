@@ -4,7 +4,7 @@ import pytest
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline.stand_in import check_tasks, reply
+from gavel.judge.offline.stand_in import check_readable, reply
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
@@ -12,11 +12,10 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.truth import Truth
 from tests.judge.groups import desk
 
-RUBRIC = """- calls get_order and get_policy before refund, exchange or deny
-- calls refund when days <= window and (not opened or opened_ok)
-- calls deny when not (days <= window and (not opened or opened_ok))
+RUBRIC = """- calls get_order and get_policy before refund, exchange or deny (weight 2)
+- calls refund when days <= window and (not opened or opened_ok); calls deny when days > window (weight 4)
 - calls only one of refund, exchange, deny
-- ends with a message that tells the customer what was done"""
+- ends with a message to the customer"""
 
 
 async def scores(group: TrajectoryGroup, model: str = "stand-in", rubric: str | None = RUBRIC) -> list[float | None]:
@@ -54,7 +53,39 @@ async def test_without_a_rule_to_check_nobody_has_a_score(rubric: str | Rubric |
     )
     assert [trajectory.reward for trajectory in judged] == [None, None]
     reasons = [trajectory.judgement.reason for trajectory in judged if trajectory.judgement]
-    assert all("no written rule to check" in (reason or "") for reason in reasons)
+    assert all("the stand-in cannot read" in (reason or "") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("rubric", "truth", "told"),
+    [
+        ('- says "Canberra"\n- answers correctly', {}, '1 of 2 rules checked; not read: "answers correctly"'),
+        ('- says "Canberra"', {"reference": "180"}, "1 of 2 rules checked; not read: the reference"),
+        (
+            Rubric("Be brief.", [Criterion("a", 'Says "Canberra".'), Criterion("b", "Ends with a message. Is right.")]),
+            {},
+            '2 of 4 rules checked; not read: "Be brief", "Is right"',
+        ),
+    ],
+)
+async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, truth: dict, told: str):
+    group = TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")], metadata={"truth": truth})
+    judged = await Judge("stand-in", rubric=rubric, orders=1).score(group)
+    assert judged.judgement is not None
+    assert judged.judgement.warnings == [told]
+    for member in judged:
+        assert member.reward is not None
+        assert member.judgement is not None
+        assert "not read: " in (member.judgement.explanation or "")
+
+
+async def test_quotes_of_the_rubric_and_of_results_are_not_held_against_a_score():
+    """A language model that wrote so would be asked again."""
+    rubric = '- says "Canberra"\n- of two attempts, the one that scores 0.9 is better than the best'
+    judged = await Judge("stand-in", rubric=rubric).score(
+        TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")])
+    )
+    assert [member.reward for member in judged] == [1.0, 0.0]
 
 
 async def test_the_control_scores_everyone_alike():
@@ -70,11 +101,18 @@ async def test_a_name_that_is_no_model_of_ours_is_refused_at_once():
         reply("stand-in", prompt)
 
 
-def test_of_a_scenario_the_stand_in_needs_a_rule_for_every_task():
+def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
     ruled, unruled = Truth(rubric="- calls refund"), Truth(reference="42")
-    check_tasks(Rubric("Be kind."), [ruled, ruled])
-    check_tasks(Rubric("- calls deny"), [ruled, unruled, Truth()])
-    with pytest.raises(JudgeError, match="no written rule to check"):
-        check_tasks(Rubric("Be kind."), [ruled, unruled])
-    with pytest.raises(JudgeError, match="no written rule to check"):
-        check_tasks(Rubric("- calls deny"), [Truth(rubric="Be kind.")])
+    check_readable(Rubric("Be kind."), [ruled, ruled])
+    check_readable(Rubric("- calls deny"), [ruled, Truth()])
+    check_readable(Rubric("- says the reference"), [unruled])
+    with pytest.raises(JudgeError, match="cannot read 1 of 2 rules: the reference") as refused:
+        check_readable(Rubric("- calls deny"), [ruled, unruled])
+    assert "- says the reference" in refused.value.remedy
+    with pytest.raises(JudgeError, match="cannot read 1 of 2 rules") as refused:
+        check_readable(Rubric("- calls deny\n- says yes"), [Truth()])
+    assert '`- says "yes"`' in refused.value.remedy
+    check_readable(Rubric("- calls deny\n- says yes"), [Truth()], whole=False)
+    for rubric, truth in ((Rubric("Be kind."), Truth()), (Rubric("- calls deny"), Truth(rubric="Be kind."))):
+        with pytest.raises(JudgeError, match="cannot read 1 of 1 rule"):
+            check_readable(rubric, [truth], whole=False)
