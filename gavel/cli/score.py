@@ -28,10 +28,10 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError, first_error
+from gavel.scenarios.formats.trl import Columns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
-from gavel.scenarios.readers.trl import Columns
 
 Output = JudgedFile | JudgedStream
 _MOST_REPORTED = 500
