@@ -37,7 +37,7 @@ def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         answer = found.attempts[0] if found.attempts else []
         if answer and all(map(is_list, answer)):
             answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
-        ended = found.ended
+        ended: dict[str, Any] = found.ended
         if found.problem or value.get("mask_sample") is True or _FAILURE in value:
             reasons = (value.get(name) for name in ("failure_reason", "_ng_failure_message", _FAILURE, "failure_kind"))
             reason = next(filter(None, reasons), found.problem or "its sample is masked")
@@ -69,7 +69,7 @@ def _promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         output = response.get("output") if is_object(response) else response
         before = chat.messages(_conversation(value["prompt"]["raw"], "user"), row.where)[0]
         answer = [] if output is None else chat.messages(_answer(output), row.where)[0]
-        ended = {}
+        ended: dict[str, Any] = {}
         if value.get("failureReason") == _ERROR or output is None:
             ended = {"status": "failed", "status_reason": first_line(value.get("error") or "it has no output")}
         provider = value.get("provider")
@@ -81,7 +81,7 @@ def _promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             "reference": next((each["value"] for each in test.get("assert") or () if _tells(each)), None),
         }
         fields = {name: each for name, each in fields.items() if each not in (None, "")}
-        metrics = value.get("namedScores") or {}
+        metrics: Message = value.get("namedScores") or {}
         tools = openai_tools(config.get("tools")) if is_object(config) else None
         made = trajectory([*before, *answer], row.where, tools=tools, fields=fields, metrics=metrics, **ended)
         yield Attempt(made, row, PROMPTFOO.name, prompt=len(before))

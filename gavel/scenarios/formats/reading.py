@@ -196,7 +196,7 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
     nearest = max(forms, key=lambda form: _likeness(form, fields))
     lacking = [each.replace("|", " or ") for each in nearest.fields if not _has(each, fields)]
-    if _likeness(nearest, fields) >= _NEAR and any(_has(each, fields) for each in nearest.fields):
+    if _likeness(nearest, fields) >= _NEAR:
         lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
         problem += f" It is nearest to {nearest.name}, but {lack}."
     texts = [name for name, value in fields.items() if isinstance(value, str | list | dict)]
@@ -228,7 +228,11 @@ def _likeness(form: Format, fields: dict[str, Any]) -> float:
     """The share of the format's fields that the row has; one of a similar name counts half."""
 
     def like(name: str) -> float:
-        return 1.0 if _has(name, fields) else 0.5 * any(get_close_matches(n, list(fields)) for n in name.split("|"))
+        return (
+            1.0
+            if _has(name, fields)
+            else 0.5 * any(get_close_matches(n, list(fields), cutoff=0.8) for n in name.split("|"))
+        )
 
     return sum(map(like, form.fields)) / len(form.fields)
 

@@ -138,9 +138,10 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
         case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
             return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
-        case {"testCases": list() as single, "conversationalTestCases": list() as several}:
-            cases = [("testCases", single), ("conversationalTestCases", several)]
-            return [Row(f"{where} {name}[{n}]", i) for name, page in cases for n, i in enumerate(cast(list[Any], page))]
+        case {"testCases": list(), "conversationalTestCases": list()}:
+            run = cast(dict[str, list[Any]], document)
+            names = ("testCases", "conversationalTestCases")
+            return [Row(f"{where} {name}[{n}]", item) for name in names for n, item in enumerate(run[name])]
         case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             items = cast(list[Any], page)
             if _is_page_of_items(items):

@@ -32,7 +32,6 @@ from gavel.scenarios.formats.exported import (
     tool_definitions,
     turns,
 )
-from gavel.scenarios.formats.grouping import as_asked
 from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object
 from gavel.scenarios.formats.text import PRINTED, cell, is_printed
 from gavel.scenarios.formats.tool_calls import tools as openai_tools
@@ -325,7 +324,7 @@ def _pair(better: StoredAttempt, worse: StoredAttempt, losses: Losses) -> Messag
     chosen, rejected = _conversation(better, losses), _conversation(worse, losses)
     if not chosen or not rejected:
         return None
-    shared = list(takewhile(lambda pair: as_asked(pair[0]) == as_asked(pair[1]), zip(chosen, rejected, strict=False)))
+    shared = list(takewhile(lambda pair: _said(pair[0]) == _said(pair[1]), zip(chosen, rejected, strict=False)))
     ends = range(min(len(shared), len(chosen) - 1, len(rejected) - 1), 0, -1)
     end = next((n for n in ends if chosen[n]["role"] == rejected[n]["role"] == "assistant"), 0)
     if end == 0 or chosen[end - 1]["role"] not in ("user", "tool") or len(shared) == len(chosen) == len(rejected):
@@ -341,6 +340,12 @@ def _pair(better: StoredAttempt, worse: StoredAttempt, losses: Losses) -> Messag
         "score_chosen": _reward(better),
         "score_rejected": _reward(worse),
     }
+
+
+def _said(message: Message) -> Message:
+    """The message without the ids of its calls, which differ between attempts that do the same."""
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return {**message, "tool_calls": calls, "tool_call_id": None}
 
 
 def _conversation(attempt: StoredAttempt, losses: Losses) -> list[Message]:
