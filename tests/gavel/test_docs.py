@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from gavel.cli.app import app
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.record_format import to_line
+from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.backend_server import free_port
 from tests.fake_sky_cloud import fake_cloud
@@ -70,10 +71,18 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
     assert "--vllm-replicas: replicas: replicas are started here" in refused.stderr
 
 
+def pair() -> TrajectoryGroup:
+    asked = {"role": "user", "content": "Where?"}
+    said = ((text, {"role": "assistant", "content": text}) for text in ("1", "0"))
+    return TrajectoryGroup(
+        Trajectory(messages_and_choices=[asked, answer], reward=float(text)) for text, answer in said
+    )
+
+
 @pytest.mark.slow
 def test_the_page_of_exports_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "export.md").read_text()
-    trackers, block = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    trackers, block, rows = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     for line in trackers.splitlines():
         told = gavel(*line.partition("#")[0].split()[1:], "--dry-run", cwd=tmp_path)
         assert told.returncode == 0, told.stderr
@@ -82,6 +91,11 @@ def test_the_page_of_exports_runs(tmp_path: Path) -> None:
     for split in ("train", "held_out"):
         TrajectoryStore(run / "trajectories" / split / "000020.jsonl.zst").append(group)
     (run / "model.json").write_text('{"name": "one"}')
+    (tmp_path / "judged.jsonl").write_text(f"{to_line(group)}\n")
+    for line in rows.splitlines():
+        (tmp_path / "judged.jsonl").write_text(f"{to_line(pair())}\n")
+        assert gavel(*line.partition("#")[0].split()[1:], cwd=tmp_path).returncode == 0
+    assert run_program("pairs.jsonl", tmp_path).startswith("['prompt', 'chosen', 'rejected'")
     (tmp_path / "judged.jsonl").write_text(f"{to_line(group)}\n")
     collector = Collector()
     try:
