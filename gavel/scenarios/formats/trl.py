@@ -272,32 +272,40 @@ def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: floa
     """
     for each in stored:
         scored = _scored(each, losses)
-        found = sorted(combinations(scored, 2), key=lambda pair: _reward(pair[1]) - _reward(pair[0]))
-        clear = [pair for pair in found if _is_clear(*pair, margin)]
-        if clear and (row := _pair(*clear[0], losses)) is not None:
-            losses.attempts += len(scored) - 2
+        said = [(attempt, found) for attempt in scored if (found := _conversation(attempt, losses))]
+        clear = [pair for pair in combinations(said, 2) if _is_clear(pair[0][0], pair[1][0], margin)]
+        clear.sort(key=lambda pair: _reward(pair[1][0]) - _reward(pair[0][0]))
+        row = next((row for better, worse in clear if (row := _pair(*better, *worse, losses)) is not None), None)
+        losses.attempts += len(scored) - (2 if row else 0)
+        if row:
             yield row
             continue
-        if not clear:
-            losses.add(f"group of which no two scores differ by {margin:g} and twice their standard error: left out")
-        losses.attempts += len(scored)
         losses.groups += 1
+        if clear:
+            losses.add("group whose members answer no common prompt, or alike: left out")
+        else:
+            losses.add(f"group of which no two scores differ by {margin:g} and twice their standard error: left out")
 
 
 def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: float | None) -> Iterator[Message]:
-    """TRL's rows for SFT: the best member of each group (of equal ones the first), if its score is above `above`."""
+    """TRL's rows for SFT: the best member of each group, of equal ones the first.
+
+    Scores are relative, so a group whose members score alike has no best one, unless its score is above `above`.
+    """
     for each in stored:
         scored = [attempt for attempt in _scored(each, losses) if attempt.trajectory.status != "truncated"]
-        best = max(scored, key=_reward, default=None)
-        if best is not None and above is not None and _reward(best) <= above:
+        said: list[Message] = []
+        if scored and above is not None and _reward(scored[0]) <= above:
             losses.add(f"group without a score above {above:g}: left out")
-            best = None
-        said = [] if best is None else _conversation(best, losses)
+        elif scored and above is None and _reward(scored[0]) == _reward(scored[-1]):
+            losses.add("group whose members score alike: left out (--above takes those that score more)")
+        elif scored:
+            said = _conversation(scored[0], losses)
         losses.attempts += len(scored) - bool(said)
-        if best is None or not said:
+        if said:
+            yield {"messages": said, **_tools(scored[0], losses), "score": _reward(scored[0])}
+        else:
             losses.groups += 1
-            continue
-        yield {"messages": said, **_tools(best, losses), "score": _reward(best)}
 
 
 def _scored(stored: StoredGroup, losses: Losses) -> list[StoredAttempt]:
@@ -320,15 +328,14 @@ def _is_clear(better: StoredAttempt, worse: StoredAttempt, margin: float) -> boo
     return difference > Z * error and difference >= margin - 1e-9
 
 
-def _pair(better: StoredAttempt, worse: StoredAttempt, losses: Losses) -> Message | None:
-    chosen, rejected = _conversation(better, losses), _conversation(worse, losses)
-    if not chosen or not rejected:
-        return None
+def _pair(
+    better: StoredAttempt, chosen: list[Message], worse: StoredAttempt, rejected: list[Message], losses: Losses
+) -> Message | None:
+    """The row; None where the members begin with different messages, or say the same."""
     shared = list(takewhile(lambda pair: _said(pair[0]) == _said(pair[1]), zip(chosen, rejected, strict=False)))
     ends = range(min(len(shared), len(chosen) - 1, len(rejected) - 1), 0, -1)
     end = next((n for n in ends if chosen[n]["role"] == rejected[n]["role"] == "assistant"), 0)
     if end == 0 or chosen[end - 1]["role"] not in ("user", "tool") or len(shared) == len(chosen) == len(rejected):
-        losses.add("pair without a prompt that both members answer, or with the same answer: left out")
         return None
     if any(message["role"] == "tool" for message in (*chosen[end:], *rejected[end:])):
         losses.add("pair with results of tools inside its answers: kept; DPO in TRL does not mask them")

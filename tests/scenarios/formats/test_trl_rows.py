@@ -70,6 +70,11 @@ def test_a_pair_within_noise_gives_way_to_one_that_is_clear(tmp_path: Path) -> N
     assert row["rejected"][0]["content"] == "b"
 
 
+def test_the_same_answer_gives_way_to_another(tmp_path: Path) -> None:
+    (row,) = written(tmp_path, "dpo", [member("a", 0.9), member("b", 0.6), member("a", 0.1)])
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("b", "a")
+
+
 def test_the_prompt_ends_where_the_members_part(tmp_path: Path) -> None:
     apart, shared = written(
         tmp_path,
@@ -102,10 +107,13 @@ def test_the_best_whole_member_is_a_conversation(tmp_path: Path) -> None:
         [member("worse", 0.2), member("best", 0.9, order="A1"), member("cut", 1.0, status="truncated")],
         [member("low", 0.3)],
         [pictured],
+        [member("alike", 0.4), member("too", 0.4)],
     ]
     (row,) = written(tmp_path, "sft", *groups, above=0.5)
     assert row["messages"][-1] == {"role": "assistant", "content": "best"}
     assert row["score"] == 0.9
+    (tmp_path / "sft.jsonl").unlink()
+    assert [each["messages"][-1]["content"] for each in written(tmp_path, "sft", *groups)] == ["best"]
 
 
 def test_pairs_are_read_back(tmp_path: Path) -> None:
