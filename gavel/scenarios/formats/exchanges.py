@@ -4,6 +4,7 @@
     {"messages": […], "response": {"choices": […]}, "model": …}              LiteLLM
     {"modelInput": {…}, "modelOutput": {…}, "recordId": …}                   Bedrock's batches
     {"input": {"inputBodyJson": {…}}, "output": {"outputBodyJson": {…}}}     Bedrock's invocation log
+    {"instruction": "Sum up.", "input": "The text", "output": "A summary"}   instruction data, evaluation tools, dumps
 
 Each choice is an attempt. Requests that failed are counted, not judged.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import bodies, chat
+from gavel.scenarios.formats import bodies, chat, payloads
 from gavel.scenarios.formats.checks import trajectory
 from gavel.scenarios.formats.row import Attempt, Format, Row, Source, is_object
 from gavel.scenarios.formats.text import cell
@@ -65,3 +66,31 @@ EXCHANGES = Format(
     lambda value: _halves(value) is not None,
     _read,
 )
+
+
+_NAMES = (("input", "output"), ("inputs", "outputs"))
+
+
+def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        fields: Message = row.value
+        given, answered = next((pair for pair in _NAMES if pair[1] in fields), _NAMES[0])
+        asked = fields.get(given)
+        if "instruction" in fields:
+            asked = "\n\n".join(str(part) for part in (fields["instruction"], asked) if part)
+        said = payloads.conversation(asked, fields[answered], row.where)
+        before = payloads.conversation(asked, None, row.where)
+        if not said:
+            source.left_out["row without input and output"] += 1
+            continue
+        used = (given, answered, "instruction", "tools")
+        rest = {name: value for name, value in fields.items() if name not in used}
+        found = trajectory(said, row.where, tools=payloads.tools(asked), fields=rest)
+        yield Attempt(found, row, LOGGED.name, prompt=len(before) if said[: len(before)] == before else None)
+
+
+def _is_logged(value: Any) -> bool:
+    return is_object(value, "output", "input|instruction") or is_object(value, "inputs", "outputs")
+
+
+LOGGED = Format("inputs and outputs", ("input|inputs|instruction", "output|outputs"), _is_logged, _read_logged)

@@ -28,10 +28,9 @@ from gavel.scenarios.formats.atropos import ATROPOS
 from gavel.scenarios.formats.checks import checked, unusable
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
-from gavel.scenarios.formats.exchanges import EXCHANGES
+from gavel.scenarios.formats.exchanges import EXCHANGES, LOGGED
 from gavel.scenarios.formats.files import expanded, is_store, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
-from gavel.scenarios.formats.inputs_outputs import LOGGED
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.langfuse import LANGFUSE
 from gavel.scenarios.formats.langsmith import LANGSMITH

@@ -85,8 +85,8 @@ def test_a_trajectory_store_is_read(tmp_path: Path):
     [
         ('{"messages": [\n', "is no JSON value"),
         ("[" * 100_000 + "\n", "is no JSON value"),
-        ("5\n", "rows.jsonl:2"),
-        ({"prompt": "x"}, "rows.jsonl:2"),
+        ("5\n", "is neither an object"),
+        ({"prompt": "x"}, "lacks completion"),
         ({"messages": "hello"}, "cannot be judged: messages: it is text"),
         ({"messages": [{"content": "no role"}]}, "cannot be judged: 0.role: field required"),
         ({"messages": [{"role": "assistant", "tool_calls": ["x"]}]}, "cannot be judged: 0.tool_calls.0"),
