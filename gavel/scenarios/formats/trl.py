@@ -13,7 +13,7 @@ Of judged groups are written preference pairs for DPO (`preference_pairs`) and c
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, takewhile
 from typing import Any, cast
@@ -196,35 +196,38 @@ class Columns:
     def names(self) -> list[str]:
         return [*([self.prompt] if self.prompt else ()), *self.answers]
 
-    def rename(self, row: Row, source: Source) -> Iterator[Row]:
-        """A row with `prompt` and `completion` for each answer; absent answers are counted.
+    def rename(self, row: Row, known: Collection[str], source: Source) -> Iterator[Row]:
+        """A row with `prompt` and `completion` for each answer; empty cells are counted.
 
-        Raises `RowError` for a row without one of the fields.
+        `known`: the fields of all rows. Raises `RowError` for one that no row has.
         """
-        asked, prompt = _column(row, (self.prompt,) if self.prompt else ("prompt", "messages"), "--prompt-column")
+        names = (self.prompt,) if self.prompt else ("prompt", "messages")
+        asked, prompt = _column(row, names, known, "--prompt-column")
         answers = [(name,) for name in self.answers] or [tuple(_COMPLETION.split("|"))]
-        found = [_column(row, names, "--answer-column") for names in answers]
+        found = [_column(row, names, known, "--answer-column") for names in answers]
         used = {asked, *(name for name, _ in found), "prompt", "completion"}
         rest = {name: value for name, value in row.value.items() if name not in used}
         for name, answer in found:
-            if answer is None:
-                source.left_out[f"row without {name}"] += 1
+            if answer is None or prompt is None:
+                source.left_out[f"row without {name if answer is None else asked}"] += 1
                 continue
             own = {**rest, "prompt": _as_said(prompt), "completion": _as_said(answer)}
             yield Row(row.where, own | ({"answer_column": name} if len(found) > 1 else {}))
 
 
-def _column(row: Row, names: Sequence[str], option: str) -> tuple[str, Any]:
-    """The first of the fields that the row has, and its value."""
+def _column(row: Row, names: Sequence[str], known: Collection[str], option: str) -> tuple[str, Any]:
+    """The first of the fields that the row has, and its value; None where only other rows have it."""
     for name in names:
         value: Any = row.value
         for part in [name] if is_object(value, name) else name.split("."):
             value = value[part] if is_object(value, part) else _ABSENT
         if value is not _ABSENT:
             return name, value
-    known = ", ".join(row.value) if is_object(row.value) else "none: it is no object"
+    if found := next((name for name in names if name in known or name.partition(".")[0] in known), None):
+        return found, None
     raise RowError(
-        f"{row.where} has no column {' or '.join(names)}. Its columns: {known}.", f"Name one of them: {option} COLUMN."
+        f"{row.where} has no column {' or '.join(names)}. Its columns: {', '.join(known) or 'none'}.",
+        f"Name one of them: {option} COLUMN.",
     )
 
 
@@ -240,8 +243,9 @@ def _as_said(value: Any) -> Any:
 
 def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Iterator[Attempt]:
     """The attempts of a table whose columns a user named."""
+    known = dict.fromkeys(name for row in rows if is_object(row.value) for name in row.value)
     for row in rows:
-        for attempt in _read_completions(list(columns.rename(row, source)), source):
+        for attempt in _read_completions(list(columns.rename(row, known, source)), source):
             yield replace(attempt, row=row, form="prompt and answer columns")
 
 

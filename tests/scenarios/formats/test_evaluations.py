@@ -159,11 +159,17 @@ def test_columns_that_a_user_names_hold_prompt_and_answers(tmp_path: Path) -> No
 
 
 def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) -> None:
-    rows = [{"in": {"q": "Q"}, "out": 4}, {"in": {"q": "Q"}, "out": {"a": 1}}, {"in": {"q": "Q"}, "out": None}]
+    rows = [
+        {"in": {"q": "Q"}, "out": 4},
+        {"in": {"q": "Q"}, "out": {"a": 1}},
+        {"in": {"q": "Q"}, "out": None},
+        {"in": {"q": None}, "out": "x"},
+        {"in": {"q": "Q"}},
+    ]
     (tmp_path / "t.json").write_text(json.dumps(rows))
     reading = read_file(tmp_path / "t.json", columns=Columns("in.q", ("out",)))
     assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}']
-    assert reading.notes == ["left out: 1 × row without out"]
+    assert reading.notes == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
 
 
 @pytest.mark.parametrize(
