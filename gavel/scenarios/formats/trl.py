@@ -245,6 +245,8 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
     """The attempts of a table whose columns a user named."""
     known = dict.fromkeys(name for row in rows if is_object(row.value) for name in row.value)
     for row in rows:
+        if not is_object(row.value):
+            raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
         for attempt in _read_completions(list(columns.rename(row, known, source)), source):
             yield replace(attempt, row=row, form="prompt and answer columns")
 
