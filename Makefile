@@ -167,9 +167,9 @@ exports: $(DEV) $(EXPORTS) .venv-adapters/verifiers/.installed
 
 test-exports: exports
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-exports/bin/python -m pytest --quiet -m exports \
-		tests/scenarios/exporters tests/trainer/runs
+		tests/scenarios/formats tests/trainer/runs
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m exports \
-		tests/scenarios/exporters/test_verifiers_traces.py
+		tests/scenarios/formats/test_verifiers_traces.py
 
 frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 
@@ -295,7 +295,7 @@ $(FRAMEWORKS): tests/trainer/serving/frameworks.txt | $(DEV)
 	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet --quiet install -r $<
 	@touch $@
 
-$(EXPORTS): tests/scenarios/exporters/programs.txt | $(DEV)
+$(EXPORTS): tests/scenarios/formats/programs.txt | $(DEV)
 	@echo "Installing programs that read exported trajectories into .venv-exports (once) …"
 	@$(BIN)/python -m venv --clear .venv-exports
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \

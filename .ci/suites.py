@@ -192,9 +192,9 @@ SUITES = (
         paths=(
             ".ci/",
             "Makefile",
-            "gavel/scenarios/exporters/",
+            "gavel/scenarios/formats/",
             "gavel/trainer/runs/",
-            "tests/scenarios/exporters/",
+            "tests/scenarios/formats/",
             "tests/trainer/runs/",
         ),
         minutes=8,

@@ -20,6 +20,14 @@ AS_PAGES = {
     "benchmarks/RESULTS.md": "notebook.md",
 }
 """File of the repository to the page of the site that shows it."""
+MADE_OF = {
+    "gavel/__init__.pyi": "reference/api.md",
+    "gavel/cli/app.py": "reference/commands.md",
+    ".env.example": "reference/environment.md",
+    "gavel/llm/errors.py": "reference/errors.md",
+    "gavel/trainer/run_config.py": "reference/settings.md",
+}
+"""File to the generated page that tells the same: in a checkout, where that page is not, a link goes to the file."""
 
 _LINK = re.compile(
     r"(?<!\\)\[((?:[^\[\]]|\[[^\[\]]*\]|(?<=\\)[\[\]])*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)"
@@ -38,8 +46,8 @@ def relinked(markdown: str, page: str, source: str) -> str:
         text = match[1]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
         anchor = match[3] or ""
-        if target in AS_PAGES:
-            return f"[{text}]({posixpath.relpath(AS_PAGES[target], posixpath.dirname(page) or '.')}{anchor})"
+        if shown := AS_PAGES.get(target) or MADE_OF.get(target):
+            return f"[{text}]({posixpath.relpath(shown, posixpath.dirname(page) or '.')}{anchor})"
         if target.startswith("docs/"):
             inside = target.removeprefix("docs/")
             return f"[{text}]({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{anchor})"

@@ -9,9 +9,9 @@ from rich.console import Console
 from gavel.cli.named_run import find_run
 from gavel.cli.terminal import plain
 from gavel.llm.counted import counted
+from gavel.scenarios.formats.reading import read_file
+from gavel.scenarios.formats.trl import Columns
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.reading import read_file
-from gavel.scenarios.readers.trl import Columns
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
 
 

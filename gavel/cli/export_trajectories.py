@@ -10,9 +10,9 @@ import typer
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named_run import find_run
 from gavel.llm.errors import GavelError
-from gavel.scenarios.exporters.attempts import StoredGroup
-from gavel.scenarios.exporters.export import ExportFormat, export_file, stored_groups
-from gavel.scenarios.readers.reading import read_file
+from gavel.scenarios.formats.export import MARGIN, ExportFormat, export_file, stored_groups
+from gavel.scenarios.formats.exported import StoredGroup
+from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 _STORE = ".jsonl.zst"
@@ -29,15 +29,26 @@ def trajectories(
     ],
     split: Annotated[str | None, typer.Option(help="Of a run: train, held_out, … Default: all.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Of a run. Default: all.")] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(min=0.0, help=f"dpo: smallest difference of two scores that is a preference. Default: {MARGIN}."),
+    ] = None,
+    above: Annotated[float | None, typer.Option(help="sft: what the score of a conversation must exceed.")] = None,
 ) -> None:
     """Write trajectories in another program's format; what it cannot hold is counted and named.
 
     Nothing is written over, and the file appears only when it is whole.
     """
+    for value, name, of in ((margin, "--margin", "dpo"), (above, "--above", "sft")):
+        if value is not None and form != of:
+            raise GavelError(f"{name} belongs to --format {of}.", f"Leave {name} out.")
+    margin = MARGIN if margin is None else margin
     run = find_run(source)
     if run is not None:
         groups = _of_run(run, split, step)
-        told = export_file(groups, form, out, model=_model(run), name="/".join(run.resolve().parts[-2:]))
+        told = export_file(
+            groups, form, out, margin=margin, above=above, model=_model(run), name="/".join(run.resolve().parts[-2:])
+        )
     else:
         if split is not None or step is not None:
             raise GavelError(f"{source} is no run, so it has no splits and steps.", "Leave --split and --step out.")
@@ -50,7 +61,7 @@ def trajectories(
         for note in reading.notes:
             if note.startswith("left out"):  # the others tell what a judge should compare
                 typer.echo(note, err=True)
-        told = export_file(stored_groups(reading.groups), form, out, name=Path(source).name)
+        told = export_file(stored_groups(reading.groups), form, out, margin=margin, above=above, name=Path(source).name)
     for note in told.notes:
         typer.echo(note, err=True)
     typer.echo(told.summary)

@@ -21,8 +21,8 @@ def export_verl(
     held_out: Annotated[int, typer.Option(min=1, help="Held-out tasks, at most.")] = 512,
 ) -> None:
     """Write a scenario for verl: datasets, a reward file that asks a judge service, tools, run script, README."""
-    from gavel.scenarios.exporters.verl_launch import VerlLaunch
-    from gavel.scenarios.exporters.verl_launch import export_verl as write
+    from gavel.scenarios.formats.verl_launch import VerlLaunch
+    from gavel.scenarios.formats.verl_launch import export_verl as write
 
     scenario = scenario_named(source)
     path, colon, variable = source.partition(":")

@@ -16,8 +16,8 @@ from gavel.cli.terminal import plain
 from gavel.reports.judge_page import render_report
 from gavel.reports.judge_trust import JudgeReport, read_report
 from gavel.reports.page import write_page
+from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.reading import read_groups
 
 _REASON = 200
 """Characters of a judge's explanation that are printed."""

@@ -25,7 +25,7 @@ def report(
     """
     if Path(run).is_file():
         from gavel.cli.judge_report import write_judged_page
-        from gavel.scenarios.readers.reading import read_groups
+        from gavel.scenarios.formats.reading import read_groups
 
         typer.echo(f"Report: {write_judged_page(read_groups(Path(run), None), Path(run), out)}")
         return

@@ -35,11 +35,11 @@ from gavel.llm.budget import cost_in_words
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import model_id
+from gavel.scenarios.formats.trl import Columns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
 from gavel.scenarios.judgement import GroupJudgement
-from gavel.scenarios.readers.trl import Columns
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors
-from gavel.scenarios.readers.reading import read_groups
+from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
 
 HUMAN = "human"

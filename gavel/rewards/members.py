@@ -11,9 +11,9 @@ from typing import Any
 
 from gavel.llm.types import Message
 from gavel.rewards.images import with_image_urls
-from gavel.scenarios.readers import chat
-from gavel.scenarios.readers.row import RowError
-from gavel.scenarios.readers.tool_calls import tools as openai_tools
+from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.row import RowError
+from gavel.scenarios.formats.tool_calls import tools as openai_tools
 from gavel.scenarios.tools import Toolbox
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import KEY, read_truth

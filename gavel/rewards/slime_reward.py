@@ -22,8 +22,8 @@ from gavel.rewards.baseline import log_missing, with_mean
 from gavel.rewards.members import member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
 from gavel.rewards.unscored import Unscored, checked, rewards_of
+from gavel.scenarios.formats.row import is_list
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.row import is_list
 from gavel.scenarios.trajectory import Trajectory
 
 Sample = Any

@@ -21,8 +21,8 @@ from gavel.llm.types import Message
 from gavel.rewards.members import truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
 from gavel.rewards.unscored import Unscored, checked, reason, rewards_of
+from gavel.scenarios.formats.verifiers import trace_trajectory
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.verifiers_traces import trace_trajectory
 from gavel.scenarios.trajectory import Trajectory
 
 Trace = Any

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +21,26 @@ from typer.testing import CliRunner
 from gavel.cli.app import app
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.record_format import to_line
+from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.backend_server import free_port
 from tests.fake_sky_cloud import fake_cloud
 from tests.forked import gavel, script, start_gavel
 from tests.limits import HANG_SECONDS
-from tests.scenarios.exporters.attempts import both
-from tests.scenarios.exporters.page import run_program
-from tests.scenarios.exporters.test_otlp_endpoint import Collector
+from tests.scenarios.formats.attempts import both
+from tests.scenarios.formats.page import run_program
+from tests.scenarios.formats.test_otel_spans import Collector
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/]+\.\w+)")
-MADE = (ROOT / "docs" / "generate" / "hooks.py", ROOT / "docs" / "generate" / "repository.py")
-BUILT = {ROOT / "docs" / page for file in MADE for page in re.findall(r"\"([\w/]+\.md)\"", file.read_text())}
-"""Pages that are made when the site is built (tests/gavel/test_site.py)."""
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = [
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
+]
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.slow
@@ -67,10 +71,18 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
     assert "--vllm-replicas: replicas: replicas are started here" in refused.stderr
 
 
+def pair() -> TrajectoryGroup:
+    asked = {"role": "user", "content": "Where?"}
+    said = ((text, {"role": "assistant", "content": text}) for text in ("1", "0"))
+    return TrajectoryGroup(
+        Trajectory(messages_and_choices=[asked, answer], reward=float(text)) for text, answer in said
+    )
+
+
 @pytest.mark.slow
 def test_the_page_of_exports_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "export.md").read_text()
-    trackers, block = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    trackers, block, rows = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     for line in trackers.splitlines():
         told = gavel(*line.partition("#")[0].split()[1:], "--dry-run", cwd=tmp_path, HF_HUB_OFFLINE="1")
         assert told.returncode == 0, told.stderr
@@ -79,6 +91,11 @@ def test_the_page_of_exports_runs(tmp_path: Path) -> None:
     for split in ("train", "held_out"):
         TrajectoryStore(run / "trajectories" / split / "000020.jsonl.zst").append(group)
     (run / "model.json").write_text('{"name": "one"}')
+    (tmp_path / "judged.jsonl").write_text(f"{to_line(group)}\n")
+    for line in rows.splitlines():
+        (tmp_path / "judged.jsonl").write_text(f"{to_line(pair())}\n")
+        assert gavel(*line.partition("#")[0].split()[1:], cwd=tmp_path).returncode == 0
+    assert run_program("pairs.jsonl", tmp_path).startswith("['prompt', 'chosen', 'rejected'")
     (tmp_path / "judged.jsonl").write_text(f"{to_line(group)}\n")
     collector = Collector()
     try:
@@ -237,7 +254,40 @@ def test_every_file_that_a_page_links_to_or_names_exists(page: Path) -> None:
     text = page.read_text()
     linked = [page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)]
     named = [ROOT / name for name in NAMED.findall(text) if "NAME" not in name]
-    assert [path for path in linked + named if not path.exists() and path.resolve() not in BUILT] == []
+    assert [path for path in linked + named if not path.exists()] == []
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_a_page_says_of_python_and_of_gpus_what_their_own_pages_say(page: Path) -> None:
+    """Python's versions are those of pyproject.toml; what ran on a GPU stands in one place, to which others link."""
+    minors = [int(each) for each in re.findall(r"Python :: 3\.(\d+)", " ".join(PROJECT["classifiers"]))]
+    assert PROJECT["requires-python"] == f">=3.{min(minors)}"
+    said = re.findall(r"Python\]?(?:\([^)]*\))? (3\.\d+ (?:to 3\.\d+|or \w+))", prose(page))
+    assert set(said) <= {f"3.{min(minors)} to 3.{max(minors)}"}
+    if page != BENCHMARKS:
+        ran = re.compile(
+            r"\b(?:measured|tried|tuned|trained) on (?:a|an|one|several) (?:GPU|H100)|on an H100 a step", re.I
+        )
+        assert ran.findall(prose(page)) == []
+
+
+def test_the_page_of_installation_lists_the_extras() -> None:
+    table = (ROOT / "docs" / "install.md").read_text().partition("| extra |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/how-to/real-model-demo.md"])
+def test_each_figure_stands_with_its_command_among_the_benchmarks(page: str) -> None:
+    known = BENCHMARKS.read_text()
+    text = re.sub(r"!\[[^]]*\]|`[^`]*`", "", prose(ROOT / page))
+    assert [figure for figure in re.findall(r"(?<![\d.])0?(\.\d\d?)\b", text) if figure not in known] == []
+    commands = re.findall(r"`((?:gavel compare|python benchmarks/)[^`]*)`", prose(ROOT / page))
+    assert [command for command in commands if command not in known] == []
 
 
 def test_the_picture_is_what_its_script_draws_and_names_files_that_exist() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.reading import read_groups
-from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.record_format import RECORD_VERSION, RecordVersionError, from_row, to_line
 from gavel.scenarios.trajectory import Trajectory
 

@@ -57,9 +57,7 @@ Dynamic NTK and longrope change RoPE with the length of a pass, so a token's log
 computed beside it. The context of such a model ends at the length it was first trained for
 (`original_max_position_embeddings`; 4,096 for Phi 3.5 and Phi 4 mini), within which nothing changes.
 
-All of this runs on a CPU. On a GPU (an H100) Llama (SmolLM2), Qwen3 and Qwen3-MoE were trained, and the first two
-sampled; of the others nothing here speaks of speed or memory there. `python benchmarks/gpu_day.py --out results` is what
-measures it.
+All of this runs on a CPU; [benchmarks](benchmarks.md#the-learner-on-a-gpu) says which families ran on a GPU.
 
 This page is made by `python -m tests.trainer.families_page`.
 """

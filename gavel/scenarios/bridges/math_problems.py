@@ -9,9 +9,9 @@ A row has `question` and `answer`; the answer ends with `#### 72`. JSON lines, p
 import re
 from pathlib import Path
 
+from gavel.scenarios.formats.files import rows_by_file
+from gavel.scenarios.formats.row import Row, is_object
 from gavel.scenarios.library.word_math import scenario_of
-from gavel.scenarios.readers.files import rows_by_file
-from gavel.scenarios.readers.row import Row, is_object
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 

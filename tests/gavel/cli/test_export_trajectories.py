@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.forked import gavel
-from tests.scenarios.exporters.attempts import both, whole
+from tests.scenarios.formats.attempts import both, whole
 
 
 def made_run(path: Path) -> Path:

@@ -15,12 +15,12 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.errors import GavelError
+from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import GroupJudgement, Judgement
-from gavel.scenarios.readers.reading import read_groups
-from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from tests.endpoint import Answer, Endpoint, fails, says, scores
@@ -85,8 +85,8 @@ def test_a_trajectory_store_is_read(tmp_path: Path):
     [
         ('{"messages": [\n', "is no JSON value"),
         ("[" * 100_000 + "\n", "is no JSON value"),
-        ("5\n", "neither a list of messages"),
-        ({"prompt": "x"}, "neither a list of messages"),
+        ("5\n", "is neither an object"),
+        ({"prompt": "x"}, "lacks completion"),
         ({"messages": "hello"}, "cannot be judged: messages: it is text"),
         ({"messages": [{"content": "no role"}]}, "cannot be judged: 0.role: field required"),
         ({"messages": [{"role": "assistant", "tool_calls": ["x"]}]}, "cannot be judged: 0.tool_calls.0"),

@@ -15,8 +15,8 @@ from gavel.judge.config import JudgeConfig
 from gavel.llm import batch_cassette as batch_module
 from gavel.llm.errors import GavelError
 from gavel.llm.probe import MESSAGES
+from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.reading import read_file
 from tests.batches import BatchService
 from tests.endpoint import Answer, Request, says, scores
 from tests.judge.groups import saying

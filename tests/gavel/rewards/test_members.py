@@ -3,7 +3,7 @@
 import pytest
 
 from gavel.rewards.members import member, tool_schemas, truth_metadata
-from gavel.scenarios.readers.row import RowError
+from gavel.scenarios.formats.row import RowError
 
 
 def test_text_becomes_two_messages_and_is_never_parsed():

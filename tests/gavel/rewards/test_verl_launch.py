@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from verl.tools.tool_registry import load_all_tools
 
 from gavel.scenarios.bridges.verl.tools import VerlTools
-from gavel.scenarios.exporters.verl_launch import VerlLaunch, export_verl
+from gavel.scenarios.formats.verl_launch import VerlLaunch, export_verl
 from gavel.scenarios.scenario import find_scenario
 
 pytestmark = pytest.mark.adapters

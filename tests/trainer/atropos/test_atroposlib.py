@@ -17,8 +17,8 @@ pytest.importorskip("atroposlib", reason="make test-bridges installs it")
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 from examples.atropos_environment import ScenarioEnv, environment
+from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.atropos.app import create_app

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gavel.llm.types import Message
-from gavel.scenarios.readers.files import rows_by_file
-from gavel.scenarios.readers.row import Row, RowError
+from gavel.scenarios.formats.files import rows_by_file
+from gavel.scenarios.formats.row import Row, RowError
 from gavel.scenarios.scenario import ScenarioError
 from gavel.scenarios.task import Task
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gavel.llm.types import Message
-from gavel.scenarios.exporters.losses import Losses
-from gavel.scenarios.exporters.turns import Part, Text, Turn, turns
+from gavel.scenarios.formats.exported import Losses, Part, Text, Turn, turns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 

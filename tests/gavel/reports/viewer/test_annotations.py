@@ -5,7 +5,7 @@ import pytest
 
 from gavel.judge.audit.golden import GoldenGroup, load_golden
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
-from gavel.scenarios.readers.reading import read_groups
+from gavel.scenarios.formats.reading import read_groups
 from tests.gavel.reports.viewer.stored import group, member
 
 GROUP = group(member("one", 0.9), member("two", 0.2), member("three", 0.5))

@@ -6,7 +6,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.trackers.group_table import CHARACTERS, COLUMNS, GROUPS, messages, rows
-from tests.scenarios.exporters.attempts import hostile, whole
+from tests.scenarios.formats.attempts import hostile, whole
 
 
 def row(trajectory: Trajectory) -> dict:

@@ -9,7 +9,7 @@ import pytest
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.metrics import MetricsLog
-from tests.scenarios.exporters.attempts import hostile, whole
+from tests.scenarios.formats.attempts import hostile, whole
 
 pytestmark = pytest.mark.exports
 PROJECT = "desk"

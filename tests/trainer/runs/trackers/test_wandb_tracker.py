@@ -8,7 +8,7 @@ import pytest
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.metrics import MetricsLog
 from gavel.trainer.runs.trackers.group_table import COLUMNS
-from tests.scenarios.exporters.attempts import hostile, whole
+from tests.scenarios.formats.attempts import hostile, whole
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from gavel.judge.service.schemas.group_record import GroupRecord
 from gavel.judge.service.schemas.member_bodies import MemberRequest
 from gavel.judge.service.schemas.numbers import Integer
 from gavel.judge.service.schemas.score_bodies import ScoreRequest, TrajectoryIn
-from gavel.scenarios.readers.openai_responses import messages
+from gavel.scenarios.formats.openai_responses import messages
 
 router = APIRouter(tags=["wires"])
 _OPEN = ConfigDict(extra="allow", populate_by_name=True)

@@ -1,0 +1,316 @@
+"""ATIF documents (Agent Trajectory Interchange Format): steps of system, user and agent, with their observations.
+
+    {"schema_version": "ATIF-v1.8", "agent": {…}, "steps": [{"step_id": 1, "source": "user", "message": "…"}, …]}
+
+The package `atif` validates them, read or written. Tool calls and their results keep their ids; sub-agents are
+additional histories. Writing: what a step has no field for is kept in its `extra`, what an attempt has none for in the
+document's `extra.gavel`.
+"""
+
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import atif
+from pydantic import ValidationError
+
+from gavel.llm.errors import GavelError
+from gavel.llm.types import Message
+from gavel.scenarios.formats.checks import trajectory
+from gavel.scenarios.formats.exported import (
+    Call,
+    Losses,
+    Media,
+    Part,
+    Sampled,
+    StoredAttempt,
+    StoredGroup,
+    Text,
+    Turn,
+    attempts,
+    count_untold,
+    facts,
+    reward_or_none,
+    tool_definitions,
+    turns,
+)
+from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object
+from gavel.scenarios.formats.tool_calls import as_json
+from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.trajectory import History, MessageOrChoice
+
+_KEPT = ("session_id", "trajectory_id", "notes", "continued_trajectory_ref", "final_metrics")
+_ROLES = {"system": "system", "user": "user", "agent": "assistant"}
+
+
+def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    _validate(rows, source)
+    for row in rows:
+        document: Message = row.value
+        fields: Message = {name: document[name] for name in _KEPT if document.get(name) is not None}
+        for holder in (document.get("final_metrics"), document):
+            if is_object(holder) and is_object(extra := holder.get("extra")):
+                fields |= extra
+        if name := document.get("continued_trajectory_ref"):
+            source.notes.append(f"{row.where} goes on in {name}, which is an attempt of its own.")
+        parts: list[Message] = document.get("subagent_trajectories") or []
+        others = [
+            History(messages_and_choices=list[MessageOrChoice](_messages(each, row.where)), tools=_tools(each))
+            for each in parts
+        ]
+        said, tools = _messages(document, row.where), _tools(document)
+        found = trajectory(said, row.where, tools=tools, fields=fields, additional_histories=others)
+        yield Attempt(found, row, ATIF.name)
+
+
+def _validate(rows: Sequence[Row], source: Source) -> None:
+    """Raises `RowError` for a document that `atif` refuses."""
+    try:
+        atif: Any = importlib.import_module("atif")
+    except ImportError:
+        source.notes.append("the documents are not validated: pip install 'atif>=1.8'")
+        return
+    for row in rows:
+        try:
+            atif.Trajectory.model_validate(row.value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise RowError(
+                f"{row.where} is no valid {row.value['schema_version']} document: {problem}",
+                "Write it again with its program. A later version of ATIF needs: pip install --upgrade atif",
+            ) from error
+
+
+def _messages(document: Message, where: str) -> list[Message]:
+    found: list[Message] = []
+    for number, step in enumerate(document["steps"]):
+        if not is_object(step, "source", "message") or step["source"] not in _ROLES:
+            problem = f"{where} cannot be judged: steps.{number}: it has no message, or no source that is known."
+            raise RowError(problem, f"The source of a step is {', '.join(_ROLES)}.")
+        said: Message = {"role": _ROLES[step["source"]], "content": _content(step["message"])}
+        if step.get("reasoning_content"):
+            said["reasoning_content"] = step["reasoning_content"]
+        if calls := step.get("tool_calls"):
+            said["tool_calls"] = [_call(call) for call in calls]
+        found.append(said)
+        observation = step.get("observation")
+        results = observation.get("results") if is_object(observation) else None
+        told = [_result(each, step["source"]) for each in results or () if is_object(each)]
+        found += [message for message in told if message is not None]
+    return found
+
+
+def _call(call: Message) -> Message:
+    function = {"name": call.get("function_name", ""), "arguments": as_json(call.get("arguments"))}
+    return {"id": call.get("tool_call_id"), "type": "function", "function": function}
+
+
+def _result(result: Message, source: str) -> Message | None:
+    """The answer to a call; what answers none, such as a terminal's output, is what the agent is told next."""
+    content = result.get("content")
+    if content is None and is_list(delegated := result.get("subagent_trajectory_ref")):
+        content = as_json(delegated)
+    text = _content(content) or ""
+    if call := result.get("source_call_id"):
+        return {"role": "tool", "content": text, "tool_call_id": call}
+    return {"role": "system" if source == "system" else "user", "content": text} if text else None
+
+
+def _content(content: Any) -> Any:
+    """Images in OpenAI's form; all else as it is."""
+    if not is_list(content):
+        return content
+    parts: list[Any] = []
+    for part in content:
+        source = part.get("source") if is_object(part, "source") and part.get("type") == "image" else None
+        parts.append({"type": "image_url", "image_url": {"url": source["path"]}} if is_object(source, "path") else part)
+    return parts
+
+
+def _tools(document: Message) -> list[Message] | None:
+    agent = document.get("agent")
+    return openai_tools(agent.get("tool_definitions")) if is_object(agent) else None
+
+
+def _fits(value: Any) -> bool:
+    return (
+        is_object(value, "schema_version", "agent", "steps")
+        and is_list(value["steps"])
+        and str(value["schema_version"]).startswith("ATIF")
+    )
+
+
+ATIF = Format("ATIF", ("schema_version", "agent", "steps"), _fits, _read)
+
+
+SCHEMA_VERSION = "ATIF-v1.8"
+_SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
+_MEDIA_TYPES = {
+    "image": ("image/jpeg", "image/png", "image/gif", "image/webp"),
+    "audio": ("audio/wav", "audio/mpeg", "audio/mp4", "audio/aac", "audio/ogg", "audio/flac", "audio/webm"),
+}
+_NO_PLACE = "message part that ATIF has no type for: kept in the step's extra, its place is marked in the text"
+
+
+class AtifError(GavelError):
+    """An attempt cannot be written as an ATIF document."""
+
+
+def documents(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
+    """A document for each attempt. Raises `AtifError` for one that the package `atif` refuses."""
+    for stored in groups:
+        count_untold(stored, losses)
+        for attempt in attempts(stored):
+            yield _validated(_document(attempt, model, losses), attempt)
+
+
+def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
+    main, *others = attempt.trajectory.histories()
+    known = facts(attempt, losses)
+    document = _conversation(main, attempt.agent, model, losses)
+    status, reason = attempt.trajectory.status, attempt.trajectory.status_reason
+    if status != "finished":
+        losses.add("attempt that did not finish: its status stands in the document's notes, ATIF has no field for it")
+        document["notes"] = f"{status}: {losses.text(reason or 'no reason is recorded')}"
+    numbers = {"reward": reward_or_none(attempt), **known.get("metrics", {})}
+    document |= {
+        "session_id": attempt.group_id,
+        "trajectory_id": attempt.id,
+        "final_metrics": {
+            "total_steps": len(document["steps"]),
+            "extra": {name: value for name, value in numbers.items() if value is not None} or None,
+        },
+        "extra": {"gavel": known},
+    }
+    if others:
+        document["subagent_trajectories"] = [
+            {
+                **_conversation(other, other.agent or attempt.agent, model, losses),
+                "trajectory_id": f"{attempt.id}/{number}",
+            }
+            for number, other in enumerate(others, 1)
+        ]
+    return document
+
+
+def _conversation(history: History, agent: str, model: str | None, losses: Losses) -> Message:
+    steps: list[Message] = []
+    answered: Message | None = None
+    """The step whose results may follow."""
+    for turn in turns(history, losses):
+        if turn.role == "tool":
+            if answered is None:
+                answered = {"step_id": len(steps) + 1, "source": "system", "message": ""}
+                steps.append(answered)
+            answered.setdefault("observation", {"results": []})["results"].append(_result_of(turn, answered, losses))
+            continue
+        steps.append(_step(len(steps) + 1, turn, losses))
+        answered = steps[-1] if turn.role == "assistant" else None
+    definitions = tool_definitions(history, losses)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "agent": {
+            "name": losses.text(agent),
+            "version": version("gavel-rl"),
+            "model_name": model,
+            "tool_definitions": definitions or None,
+        },
+        "steps": steps,
+    }
+
+
+def _step(number: int, turn: Turn, losses: Losses) -> Message:
+    extra = dict(turn.rest)
+    if turn.name is not None:
+        extra["name"] = turn.name
+    step: Message = {"step_id": number, "source": _SOURCES[turn.role], "message": _content_of(turn, extra, losses)}
+    if turn.role == "assistant":
+        step["reasoning_content"] = turn.reasoning or None
+        step["tool_calls"] = [_call_of(call, number, place, losses) for place, call in enumerate(turn.calls)] or None
+        if turn.sampled is not None:
+            step["metrics"] = _metrics(turn.sampled)
+            extra |= {"sampled": True, "finish_reason": turn.sampled.finish_reason, **turn.sampled.rest}
+    elif turn.calls or turn.reasoning:
+        losses.add("reasoning or tool call of a message that is not the agent's: kept in the step's extra")
+        extra["tool_calls"] = [[call.id, call.name, call.arguments] for call in turn.calls]
+        extra["reasoning_content"] = turn.reasoning
+    return {**step, "extra": extra or None}
+
+
+def _call_of(call: Call, step: int, place: int, losses: Losses) -> Message:
+    values, extra = call.values, dict(call.rest)
+    if values is None:
+        losses.add("tool call whose arguments are no JSON object: kept as text in the call's extra")
+        extra["arguments"] = call.arguments
+    if call.id is None:
+        losses.add("tool call without an id: it is given one")
+    return {
+        "tool_call_id": call.id if call.id is not None else f"call-{step}-{place}",
+        "function_name": call.name,
+        "arguments": values or {},
+        "extra": extra or None,
+    }
+
+
+def _result_of(turn: Turn, step: Message, losses: Losses) -> Message:
+    extra = dict(turn.rest)
+    if turn.name is not None:
+        extra["name"] = turn.name
+    calls = [call["tool_call_id"] for call in step.get("tool_calls") or ()]
+    known = turn.call_id if turn.call_id in calls else None
+    if turn.call_id is not None and known is None:
+        losses.add("tool result that answers no call of the step before it: its call's id is kept in its extra")
+        extra["tool_call_id"] = turn.call_id
+    content = _content_of(turn, extra, losses)
+    return {"source_call_id": known, "content": content, "extra": extra or None}
+
+
+def _metrics(sampled: Sampled) -> Message:
+    extra = {} if sampled.policy_version is None else {"policy_version": sampled.policy_version}
+    return {
+        "prompt_tokens": None if sampled.prompt_ids is None else len(sampled.prompt_ids),
+        "completion_tokens": None if sampled.ids is None else len(sampled.ids),
+        "prompt_token_ids": sampled.prompt_ids,
+        "completion_token_ids": sampled.ids,
+        "logprobs": sampled.logprobs,
+        "extra": extra or None,
+    }
+
+
+def _content_of(turn: Turn, extra: Message, losses: Losses) -> str | list[Message]:
+    if turn.is_text and len(turn.parts) < 2:
+        return turn.text
+    kept: list[Any] = []
+    content = [_part(part, kept, losses) for part in turn.parts]
+    if kept:
+        extra["parts"] = kept
+    return content
+
+
+def _part(part: Part, kept: list[Any], losses: Losses) -> Message:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Media() if part.mime in _MEDIA_TYPES[part.kind]:
+            return {"type": part.kind, "source": {"media_type": part.mime, "path": part.url}}
+        case Media():
+            kept.append({"kind": part.kind, "url": part.url, "mime": part.mime})
+            losses.add(f"{part.kind} whose media type ATIF does not list: kept in the step's extra")
+            return {"type": "text", "text": f"[{part.kind}]"}
+        case _:
+            kept.append(part.part)
+            losses.add(_NO_PLACE)
+            return {"type": "text", "text": f"[{part.kind}]"}
+
+
+def _validated(document: Message, attempt: StoredAttempt) -> Message:
+    try:
+        return atif.Trajectory.model_validate(document).to_json_dict()
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise AtifError(
+            f"the attempt {attempt.id} is no valid ATIF document: {problem}", "Export it in another --format."
+        ) from error

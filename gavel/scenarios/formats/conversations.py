@@ -1,0 +1,142 @@
+"""Rows that are conversations: Gavel's own groups and trajectories, and lists of messages in any vendor's form.
+
+    {"messages": [{"role": "user", "content": "Hi"}, …], "tools": […], "task": 7}
+    [{"role": "user", "content": "Hi"}, …]
+    {"system": "You run a desk.", "messages": [… Anthropic's blocks …], "tools": [{"name": …, "input_schema": …}]}
+    {"instructions": "You run a desk.", "input": […], "output": [… Responses items …]}
+    {"conversations": [{"from": "human", "value": "Hi"}, …]}
+
+Such rows may be mixed in one file. What a row has besides is kept as metadata.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from gavel.llm.types import Message
+from gavel.scenarios.formats import anthropic, bodies, chat, openai_responses
+from gavel.scenarios.formats.checks import checked, trajectory, unusable
+from gavel.scenarios.formats.row import Attempt, Format, Found, Row, RowError, Source, WholeGroup, is_list, is_object
+from gavel.scenarios.formats.text import is_conversation
+from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.record_format import RecordVersionError, from_row
+from gavel.scenarios.trajectory import Trajectory
+
+GROUPS, TRAJECTORIES = "Gavel groups", "Gavel trajectories"
+_LISTS = ("messages", "conversations", "conversation", "contents")
+_SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction")
+
+
+def fits(value: Any) -> bool:
+    if is_list(value):
+        return not value or is_conversation(value)
+    return _is_own(value) or _list_name(value) is not None or _is_response(value)
+
+
+def _is_own(value: Any) -> bool:
+    return is_object(value, "trajectories|messages_and_choices")
+
+
+def _list_name(value: Any) -> str | None:
+    found = next((name for name in _LISTS if is_object(value, name)), None)
+    if found is None and is_object(value, "items") and is_list(value["items"]) and is_conversation(value["items"]):
+        return "items"
+    return found
+
+
+def _is_response(value: Any) -> bool:
+    if not is_object(value, "input", "output") or not is_list(value["output"]):
+        return False
+    return all(is_object(item, "type|role") for item in value["output"])
+
+
+def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:
+    if later := [row for row in rows if is_object(row.value) and row.value.get("previous_response_id")]:
+        source.notes.append(
+            f"{len(later):,} of the responses go on from an earlier one (previous_response_id), whose items their rows "
+            f"do not hold: the judge does not see them. First: {later[0].where}."
+        )
+    for row in rows:
+        if is_list(row.value):
+            yield _attempt(row, {"messages": row.value}, "messages")
+        elif _is_own(row.value):
+            yield _own(row)
+        elif (name := _list_name(row.value)) is not None:
+            yield from _samples(row, name)
+        else:
+            yield _response(row)
+
+
+def _own(row: Row) -> Found:
+    try:
+        if "trajectories" in row.value:
+            return WholeGroup(checked(from_row(row.value), row.where), row, GROUPS)
+        return Attempt(checked(Trajectory.model_validate(row.value), row.where), row, TRAJECTORIES)
+    except RecordVersionError as error:
+        raise RowError(f"{row.where} cannot be read: {error.message}", error.remedy) from error
+    except (ValidationError, TypeError) as error:
+        raise unusable(row.where, error) from error
+
+
+def _samples(row: Row, name: str) -> Iterator[Attempt]:
+    """One attempt for each choice that the row keeps beside the messages of its request; without any, the messages."""
+    fields = cast(Message, row.value)
+    choices = fields.get("choices")
+    if not is_list(choices) or not choices or not all(is_object(choice, "message") for choice in choices):
+        yield _attempt(row, fields, name)
+        return
+    rest = {key: value for key, value in fields.items() if key != "choices"}
+    for choice in cast(list[Message], choices):
+        ended = {"status": "truncated"} if choice.get("finish_reason") == "length" else {}
+        asked = as_list(rest[name], row)
+        found = _attempt(row, {**rest, name: [*asked, choice["message"]]}, name, **ended)
+        yield replace(found, prompt=len(found.trajectory.messages_and_choices) - 1)
+
+
+def as_list(value: Any, row: Row) -> list[Any]:
+    if not isinstance(value, list):
+        raise RowError(f"{row.where} cannot be judged: messages: it is no list.", "Write a list of messages.")
+    return cast(list[Any], value)
+
+
+def _attempt(row: Row, fields: Message, name: str, **more: Any) -> Attempt:
+    rest = {key: value for key, value in fields.items() if key not in (name, "tools", "functions")}
+    given = bodies.contents(fields[name]) if name == "contents" else fields[name]
+    said, form = chat.messages(given, row.where)
+    if said and said[0].get("role") not in ("system", "developer"):
+        said = [*_system(rest, row), *said]
+    tools = bodies.tools(fields)
+    return Attempt(trajectory(said, row.where, tools=tools, fields=rest, **more), row, form)
+
+
+def _system(fields: Message, row: Row) -> list[Message]:
+    """The system message that stands in a field of its own, which is taken out of the fields."""
+    name = next((name for name in _SYSTEM if fields.get(name)), None)
+    if name is None or not isinstance(fields[name], str | list | dict):
+        return []
+    given = fields.pop(name)
+    if name in _SYSTEM[2:]:
+        return bodies.gemini_system({name: given})
+    return chat.messages(anthropic.system([given] if isinstance(given, dict) else given), row.where)[0]
+
+
+def _response(row: Row) -> Attempt:
+    """A response with the input that it answers."""
+    fields = cast(Message, row.value)
+    given = fields.get("input")
+    items: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or [])
+    if fields.get("instructions"):
+        items.insert(0, {"role": "system", "content": fields["instructions"]})
+    said, _ = chat.messages([*items, *fields["output"]], row.where)
+    rest = {key: value for key, value in fields.items() if key not in ("input", "instructions", "output", "tools")}
+    tools = openai_tools(fields.get("tools"))
+    prompt = len(chat.messages(items, row.where)[0])
+    attempt = trajectory(said, row.where, tools=tools, fields=rest)
+    earlier = fields.get("previous_response_id")
+    task = {"previous_response_id": earlier} if earlier else None
+    return Attempt(attempt, row, openai_responses.NAME, task, prompt)
+
+
+CONVERSATIONS = Format(chat.OPENAI, ("messages|conversations|messages_and_choices",), fits, read)

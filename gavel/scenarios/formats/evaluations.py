@@ -1,0 +1,249 @@
+"""Results of evaluation tools: NeMo Gym's rollouts, promptfoo's results, DeepEval's test cases and ragas' samples.
+
+    {"responses_create_params": {"input": [{…}]}, "response": {"output": [{…}]}, "reward": 1.0, "_ng_task_index": 0}
+    {"prompt": {"raw": "2 + 2?"}, "response": {"output": "4"}, "provider": {…}, "testIdx": 0, "score": 1}
+    {"input": "2 + 2?", "actualOutput": "4", "expectedOutput": "4", "toolsCalled": [{…}], "metricsData": [{…}]}
+    {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"], "reference": "4", "faithfulness": 0.5}
+
+What was expected becomes the `reference`. Passages that were retrieved, and tools that a test case names, are shown as
+calls with their results, before the answer that was made of them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gavel.llm.types import Message
+from gavel.scenarios.formats import bodies, chat
+from gavel.scenarios.formats.checks import INDEPENDENT, as_message, as_number, first_line, trajectory
+from gavel.scenarios.formats.row import Attempt, Format, Row, Source, is_list, is_object
+from gavel.scenarios.formats.text import cell
+from gavel.scenarios.formats.tool_calls import as_json, tool_call
+from gavel.scenarios.formats.tool_calls import tools as openai_tools
+
+_ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
+_NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
+
+
+def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    """NeMo Gym's rollouts, and those of its sidecar of failures.
+
+    A masked sample, whose reward its environment calls no measurement, has failed.
+    """
+    for row in rows:
+        value: Message = row.value
+        request, response = value[_ASKED], value.get("response")
+        before = bodies.asked(request)
+        found = bodies.answered(response)
+        answer = found.attempts[0] if found.attempts else []
+        if answer and all(map(is_list, answer)):
+            answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
+        ended: dict[str, Any] = found.ended
+        if found.problem or value.get("mask_sample") is True or _FAILURE in value:
+            reasons = (value.get(name) for name in ("failure_reason", "_ng_failure_message", _FAILURE, "failure_kind"))
+            reason = next(filter(None, reasons), found.problem or "its sample is masked")
+            ended = {"status": "failed", "status_reason": first_line(reason)}
+        fields = {name: each for name, each in value.items() if name not in _NOT_KEPT and each is not None}
+        if fields.get("expected_answer") is not None:
+            fields.setdefault("reference", fields["expected_answer"])
+        said, _ = chat.messages([*before, *answer], row.where)
+        if not any(message.get("content") or message.get("tool_calls") for message in said):
+            source.left_out["rollout without messages"] += 1
+            continue
+        made = trajectory(said, row.where, tools=bodies.tools(request), fields=fields, **ended)
+        prompt = len(chat.messages(before, row.where)[0]) or None
+        yield Attempt(made, row, NEMO_GYM.name, {"task": value[_TASK]} if _TASK in value else None, prompt)
+
+
+_ERROR = 2
+"""promptfoo's `failureReason` of a call that failed; 1 is an assertion's, which also fills `error`."""
+_TELLING = ("equals", "similar", "factuality", "model-graded-factuality")
+"""Assertions whose value is the answer that was expected."""
+
+
+def _promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        value: Message = row.value
+        test: Message = value.get("testCase") or {}
+        config: Any = value["prompt"].get("config") or {}
+        response: Any = value.get("response") or {}
+        output = response.get("output") if is_object(response) else response
+        before = chat.messages(_conversation(value["prompt"]["raw"], "user"), row.where)[0]
+        answer = [] if output is None else chat.messages(_answer(output), row.where)[0]
+        ended: dict[str, Any] = {}
+        if value.get("failureReason") == _ERROR or output is None:
+            ended = {"status": "failed", "status_reason": first_line(value.get("error") or "it has no output")}
+        provider = value.get("provider")
+        fields = {
+            "provider": (provider.get("label") or provider.get("id")) if is_object(provider) else provider,
+            "prompt": value["prompt"].get("label"),
+            **{name: value.get(name) for name in ("testIdx", "vars", "score", "success")},
+            "description": test.get("description"),
+            "reference": next((each["value"] for each in test.get("assert") or () if _tells(each)), None),
+        }
+        fields = {name: each for name, each in fields.items() if each not in (None, "")}
+        metrics: Message = value.get("namedScores") or {}
+        tools = openai_tools(config.get("tools")) if is_object(config) else None
+        made = trajectory([*before, *answer], row.where, tools=tools, fields=fields, metrics=metrics, **ended)
+        yield Attempt(made, row, PROMPTFOO.name, prompt=len(before))
+
+
+def _tells(assertion: Any) -> bool:
+    return is_object(assertion, "value") and assertion.get("type") in _TELLING and isinstance(assertion["value"], str)
+
+
+def _conversation(value: Any, role: str) -> list[Any]:
+    """Messages, also as their JSON text; any other text is one message of `role`."""
+    items = cell(value) if isinstance(value, str) else value
+    items = [items] if is_object(items, "role") else items
+    if is_list(items) and items and all(is_object(each, "role|type") and "function" not in each for each in items):
+        return items
+    return as_message(value if isinstance(value, str) else as_json(value), role)
+
+
+def _answer(output: Any) -> list[Any]:
+    """What promptfoo keeps of an answer: a text, a value, a message, or the calls of one."""
+    if is_list(output) and output and all(is_object(call, "function") for call in output):
+        return [{"role": "assistant", "content": None, "tool_calls": [tool_call(call) for call in output]}]
+    return _conversation(output, "assistant")
+
+
+def _test_cases(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    """DeepEval's test runs (camel case), evaluation results and data sets (snake case)."""
+    for row in rows:
+        value: Message = row.value
+        fields = {_snake(name): each for name, each in value.items() if each not in (None, "", [])}
+        turns = fields.pop("turns", None)
+        role = fields.pop("chatbot_role", None)
+        given = [{"role": "user", "content": _text(fields.pop("input"))}] if "input" in fields else []
+        before: list[Message] = [*([{"role": "system", "content": role}] if role else []), *given]
+        if is_list(turns):
+            said = [*before, *(message for turn in turns if is_object(turn, "role") for message in _turn(turn))]
+            prompt = None
+        elif "actual_output" in fields:
+            said = [*before, *_turn({**fields, "role": "assistant", "content": fields.pop("actual_output")})]
+            prompt = len(before)
+        else:
+            source.left_out["test case without an output"] += 1
+            continue
+        facts = fields.pop("context", None)
+        expected = [fields.get("expected_output") or fields.get("expected_outcome"), *(_listed(facts))]
+        if reference := "\n\n".join(_text(each) for each in expected if each):
+            fields["reference"] = reference
+        measured = [each for each in fields.pop("metrics_data", None) or () if is_object(each, "name")]
+        kept = {name: each for name, each in fields.items() if name not in ("retrieval_context", "tools_called")}
+        metrics = _metrics({str(each["name"]): each.get("score") for each in measured})
+        made = trajectory(_with_ids(said), row.where, fields=kept, metrics=metrics)
+        yield Attempt(made, row, DEEPEVAL.name, prompt=prompt)
+
+
+def _turn(turn: Message) -> Iterator[Message]:
+    """What an assistant retrieved and called, and what is said."""
+    fields = {_snake(name): each for name, each in turn.items()}
+    if passages := _listed(fields.get("retrieval_context")):
+        yield from _called("retrieve", {}, "\n\n".join(map(_text, passages)))
+    for call in fields.get("tools_called") or ():
+        own = {_snake(name): each for name, each in call.items()} if is_object(call) else {"name": call}
+        yield from _called(str(own.get("name")), own.get("input_parameters") or {}, own.get("output"))
+    yield {"role": fields["role"], "content": _text(fields.get("content", ""))}
+
+
+def _called(name: str, arguments: Any, output: Any) -> Iterator[Message]:
+    call = {"type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+    yield {"role": "assistant", "content": None, "tool_calls": [call]}
+    if output is not None:
+        yield {"role": "tool", "name": name, "content": _text(output)}
+
+
+def _with_ids(said: list[Message]) -> list[Message]:
+    """Calls and results with the ids that join them."""
+    for number, message in enumerate(said):
+        for call in message.get("tool_calls") or ():
+            call["id"] = f"call_{number}"
+        if message["role"] == "tool":
+            message["tool_call_id"] = f"call_{number - 1}"
+    return said
+
+
+_RAGAS = (
+    *("user_input", "response", "retrieved_contexts", "reference", "reference_contexts", "rubrics", "multi_responses"),
+    *("reference_tool_calls", "reference_topics", "retrieved_context_ids", "reference_context_ids", "persona_name"),
+    *("query_style", "query_length", "synthesizer_name"),
+)
+_EARLIER = {
+    "question": "user_input",
+    "answer": "response",
+    "contexts": "retrieved_contexts",
+    "ground_truth": "reference",
+}
+"""The columns' names in ragas before 0.2."""
+
+
+def _samples(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        value: Message = row.value
+        is_earlier = "user_input" not in value
+        renamed = {_EARLIER.get(name, name) if is_earlier else name: each for name, each in value.items()}
+        fields = {name: each for name, each in renamed.items() if each not in (None, "")}
+        asked = chat.messages(_conversation(fields.pop("user_input", ""), "user"), row.where)[0]
+        said = list(asked)
+        answers = any(message.get("role") == "assistant" for message in asked)
+        if not answers and "response" not in renamed:
+            source.left_out["sample without a response"] += 1
+            continue
+        if not answers:
+            passages = fields.get("retrieved_contexts")
+            last = {"role": "assistant", "content": fields.pop("response", ""), "retrieval_context": passages}
+            said = _with_ids([*asked, *_turn(last)])
+        kept = {name: each for name, each in fields.items() if name != "retrieved_contexts"}
+        facts = [kept.get("reference"), *_listed(kept.get("reference_contexts"))]
+        if reference := "\n\n".join(_text(each) for each in facts if each):
+            kept["reference"] = reference
+        metrics = _metrics({name: each for name, each in kept.items() if name not in _RAGAS})
+        made = trajectory(said, row.where, fields=kept, metrics=metrics)
+        yield Attempt(made, row, RAGAS.name, prompt=None if answers else len(asked))
+
+
+def _metrics(found: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers; a single one is what the attempt came with."""
+    numbers = {name: number for name, value in found.items() if (number := as_number(value)) is not None}
+    return {**numbers, INDEPENDENT: next(iter(numbers.values()))} if len(numbers) == 1 else numbers
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if is_list(value) else [value] if value else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else as_json(value)
+
+
+def _snake(name: str) -> str:
+    """`actualOutput` -> `actual_output`."""
+    return "".join(f"_{each.lower()}" if each.isupper() else each for each in name)
+
+
+def _is_test_case(value: Any) -> bool:
+    if is_object(value, "input", "actualOutput|actual_output"):
+        return True
+    return is_object(value, "turns", "metricsData|metrics_data|scenario|expectedOutcome") and is_list(value["turns"])
+
+
+def _is_sample(value: Any) -> bool:
+    if is_object(value, "user_input"):
+        return is_object(value, "response|retrieved_contexts|reference") or is_list(value["user_input"])
+    return is_object(value, "question", "answer", "contexts")
+
+
+def _is_rollout(value: Any) -> bool:
+    return is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED])
+
+
+def _is_result(value: Any) -> bool:
+    return is_object(value, "prompt", "provider", "vars|testIdx|testCase") and is_object(value["prompt"], "raw")
+
+
+NEMO_GYM = Format("NeMo Gym rollouts", (_ASKED, "response"), _is_rollout, _rollouts, task="task index")
+PROMPTFOO = Format("promptfoo results", ("prompt", "provider", "testIdx", "vars"), _is_result, _promptfoo)
+DEEPEVAL = Format("DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, _test_cases)
+RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, _samples)
+EVALUATIONS = (NEMO_GYM, PROMPTFOO, DEEPEVAL, RAGAS)

@@ -1,0 +1,199 @@
+"""Trajectories -> a file of another program's format, or OTLP's endpoint.
+
+    told = export_file(stored, "verifiers", Path("traces.jsonl"))
+    told.summary       # "wrote 1,600 attempts of 200 groups as verifiers traces to traces.jsonl"
+    told.notes         # ["left out or changed: 3 × …"]
+
+A file appears when it is whole, and nothing is written over. Groups are written one at a time, so that what is exported
+may be larger than memory.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from gavel.llm.counted import counted
+from gavel.llm.errors import GavelError
+from gavel.llm.types import Message
+from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel, trl, verifiers
+from gavel.scenarios.formats.exported import Losses, StoredGroup
+from gavel.scenarios.formats.otel import OtlpEndpoint
+from gavel.scenarios.group import TrajectoryGroup
+
+ExportFormat = Literal["dpo", "sft", "atif", "verifiers", "otel", "inspect", "agenttraj", "atropos"]
+TITLES: dict[ExportFormat, str] = {
+    "dpo": "preference pairs",
+    "sft": "conversations for SFT",
+    "atif": "ATIF documents",
+    "verifiers": "verifiers traces",
+    "otel": "OpenTelemetry spans",
+    "inspect": "an Inspect log",
+    "agenttraj": "AgentTraj conversations",
+    "atropos": "Atropos groups",
+}
+_SUFFIXES: dict[ExportFormat, tuple[str, ...]] = {
+    "dpo": (".jsonl",),
+    "sft": (".jsonl",),
+    "atif": (".jsonl", ""),
+    "verifiers": (".jsonl", ""),
+    "otel": (".jsonl",),
+    "inspect": (".json",),
+    "agenttraj": (".jsonl",),
+    "atropos": (".jsonl",),
+}
+"""What the name of an output may end in; an empty suffix is a directory."""
+MARGIN = 0.1
+"""Default of the smallest difference that makes a preference pair."""
+_JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.jsonl"
+_NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
+
+
+class ExportError(GavelError):
+    """Trajectories cannot be exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    summary: str
+    notes: list[str]
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Groups that count themselves as they pass."""
+
+    groups: Iterable[StoredGroup]
+    seen: int = 0
+    attempts: int = 0
+
+    def __iter__(self) -> Iterator[StoredGroup]:
+        for stored in self.groups:
+            self.seen += 1
+            self.attempts += len(stored.group)
+            yield stored
+
+
+def stored_groups(groups: Iterable[TrajectoryGroup]) -> Iterator[StoredGroup]:
+    """Groups of a file, as they are exported."""
+    for index, group in enumerate(groups):
+        yield StoredGroup(group, index)
+
+
+def export_file(
+    groups: Iterable[StoredGroup],
+    form: ExportFormat,
+    out: str | Path,
+    *,
+    model: str | None = None,
+    name: str = "gavel",
+    margin: float = MARGIN,
+    above: float | None = None,
+) -> Exported:
+    """Writes all attempts. `out`: a file or directory, or for `otel` the http address of a collector.
+
+    `model`: the policy's name, where it is known; `name`: what an Inspect log is called.
+    `margin`: of `dpo`, the smallest difference of two scores that is a preference; `above`: of `sft`, what the score of
+    a conversation must exceed.
+    Raises `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
+    """
+    losses, passing = Losses(), _Counted(groups)
+    address = str(out) if str(out).startswith(("http://", "https://")) else None
+    if address is not None and form != "otel":
+        raise ExportError(f"{address} is an address, and {TITLES[form]} are files.", "Give -o the name of a file.")
+    if address is not None:
+        with OtlpEndpoint(address) as endpoint:
+            for request in otel.requests(passing, model, losses, time.time_ns()):
+                endpoint.send(request)
+    else:
+        path = Path(out)
+        _check_name(path, form)
+        _write(path, passing, form, model, name, losses, margin, above)
+        if form in ("dpo", "sft") and losses.groups == passing.seen:
+            path.unlink()
+            raise ExportError(f"nothing to write as {TITLES[form]}: {'; '.join(losses.notes())}.", _NOTHING[form])
+    attempts = counted(passing.attempts - losses.attempts, "attempt")
+    written = counted(passing.seen - losses.groups, "group")
+    summary = f"wrote {attempts} of {written} as {TITLES[form]} to {out}"
+    return Exported(summary, [f"left out or changed: {note}" for note in losses.notes()])
+
+
+def _check_name(path: Path, form: ExportFormat) -> None:
+    if path.exists() or path.is_symlink():
+        raise ExportError(f"{path} exists already.", "Give another -o; nothing is written over.")
+    if path.suffix not in _SUFFIXES[form]:
+        ways = " or ".join(f"a file that ends in {each}" if each else "a directory" for each in _SUFFIXES[form])
+        raise ExportError(f"{TITLES[form]} cannot be written to {path}.", f"Give -o {ways}.")
+
+
+def _write(
+    path: Path,
+    groups: Iterable[StoredGroup],
+    form: ExportFormat,
+    model: str | None,
+    name: str,
+    losses: Losses,
+    margin: float,
+    above: float | None,
+) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match form:
+            case "dpo":
+                _write_documents(unfinished, trl.preference_pairs(groups, losses, margin), separate=False)
+            case "sft":
+                _write_documents(unfinished, trl.best_conversations(groups, losses, above), separate=False)
+            case "atif":
+                found = atif.documents(groups, model, losses)
+                _write_documents(unfinished, found, separate=not path.suffix)
+            case "verifiers":
+                found = verifiers.episodes(groups, model, losses)
+                file = unfinished if path.suffix else unfinished / "traces.jsonl"
+                file.parent.mkdir(exist_ok=True)
+                _write_documents(file, found, separate=False)
+            case "atropos":
+                _write_documents(unfinished, atropos.groups(groups, losses), separate=False)
+            case "otel":
+                found = otel.requests(groups, model, losses, time.time_ns())
+                _write_documents(unfinished, found, separate=False)
+            case "agenttraj":
+                _write_documents(unfinished, agenttraj.conversations(groups, losses), separate=False)
+            case "inspect":
+                created = datetime.now(UTC).isoformat()
+                chunks = inspect_log.log_chunks(groups, model, losses, name=name, created=created)
+                with unfinished.open("w", encoding="utf-8") as stream:
+                    stream.writelines(chunks)
+        unfinished.replace(path)
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {error.strerror or error}", "Give another -o.") from error
+    finally:
+        _remove(unfinished)
+
+
+def _write_documents(path: Path, documents: Iterable[Message], *, separate: bool) -> None:
+    """JSON lines, or a directory with a file for each document."""
+    if separate:
+        path.mkdir()
+        for number, document in enumerate(documents):
+            (path / f"{number:06d}.json").write_text(_json(document), encoding="utf-8")
+        return
+    with path.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{_json(document)}\n" for document in documents)
+
+
+def _json(document: Message) -> str:
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _remove(path: Path) -> None:
+    remove: Callable[[Path], object] = shutil.rmtree if path.is_dir() else Path.unlink
+    if path.exists():
+        remove(path)

@@ -1,0 +1,411 @@
+"""An attempt as it is exported: its trajectory, where it stands, and what is known of it besides its turns.
+
+`facts` holds all that a trajectory and its group say beside messages and tools, so that each format can keep it in its
+free fields; the keys are those of `Trajectory` and `TrajectoryGroup`. `Losses` counts what a format cannot hold, and
+makes values that every reader of JSON takes: a lone surrogate becomes U+FFFD, a number that is not finite null. `turns`
+has the messages of a history as typed turns; what no field of a `Turn` takes is in its `rest`.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import mimetypes
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from openai.types.chat.chat_completion import Choice
+from pydantic_core import to_jsonable_python
+
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import History, Trajectory, to_messages
+
+SURROGATE = "text with a lone surrogate: written with U+FFFD in its place"
+NOT_FINITE = "number that is not finite: written as null"
+
+TOO_DEEP = "value nested deeper than 100 levels: written as text"
+_DEEPEST = 100
+
+
+class Losses:
+    """Counts of what was left out, changed or moved, by reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self.attempts = 0
+        """Left out whole."""
+        self.groups = 0
+        """Of which no attempt is left."""
+
+    def add(self, reason: str, number: int = 1) -> None:
+        if number:
+            self._counts[reason] += number
+
+    def notes(self) -> list[str]:
+        """One line for each reason, in order of first appearance."""
+        return [f"{number:,} × {reason}" for reason, number in self._counts.items()]
+
+    def text(self, text: str) -> str:
+        """The text as Unicode."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.add(SURROGATE)
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # pairs become one character
+        return text
+
+    def number(self, value: float | None) -> float | None:
+        """The number; None for NaN and infinities, which JSON has not."""
+        if value is None or math.isfinite(value):
+            return value
+        self.add(NOT_FINITE)
+        return None
+
+    def plain(self, value: Any, depth: int = 0) -> Any:
+        """The value as JSON: texts are Unicode, numbers are finite, and nothing is left out of objects and lists."""
+        match value:
+            case dict() | list() | tuple() if depth == _DEEPEST:
+                self.add(TOO_DEEP)
+                return self.text(_as_text(cast(Any, value)))
+            case str():
+                return self.text(value)
+            case None | bool() | int():
+                return value
+            case float():
+                return self.number(value)
+            case dict():
+                items = cast("dict[Any, Any]", value).items()
+                return {self.text(str(name)): self.plain(each, depth + 1) for name, each in items}
+            case list() | tuple():
+                return [self.plain(each, depth + 1) for each in cast("list[Any]", value)]
+            case _:
+                return self.plain(to_jsonable_python(value, fallback=repr), depth)
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return json.dumps(value, default=repr)
+    except (RecursionError, ValueError):
+        return "…"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A group, and where it was read."""
+
+    group: TrajectoryGroup
+    index: int
+    """From 0, over everything that is exported."""
+    split: str | None = None
+    step: int | None = None
+    """None = it was read from a file, not from a run."""
+
+    @property
+    def id(self) -> str:
+        """`train/12/3`, or `3` where it is of no run."""
+        parts = (self.split, self.step, self.index)
+        return "/".join(str(part) for part in parts if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttempt:
+    """One member of a group."""
+
+    trajectory: Trajectory
+    place: StoredGroup
+    member: int
+
+    @property
+    def group_id(self) -> str:
+        return self.place.id
+
+    @property
+    def id(self) -> str:
+        """Unique within an export, and the same each time."""
+        return f"{self.group_id}/{self.member}"
+
+    @property
+    def agent(self) -> str:
+        return self.trajectory.agent or "agent"
+
+    @property
+    def reward(self) -> float | None:
+        """What it was scored with, if it was."""
+        return self.trajectory.reward
+
+
+def attempts(stored: StoredGroup) -> Iterator[StoredAttempt]:
+    """The members of a group."""
+    for member, trajectory in enumerate(stored.group):
+        yield StoredAttempt(trajectory, stored, member)
+
+
+def facts(attempt: StoredAttempt, losses: Losses) -> dict[str, Any]:
+    """All that is known of an attempt beside its turns and tools, without what is empty.
+
+    The exceptions of a group are told with its first member.
+    """
+    own = attempt.trajectory.model_dump(
+        exclude={"messages_and_choices", "tools", "additional_histories", "agent"}, warnings=False
+    )
+    beside = {"trajectories"} if attempt.member == 0 else {"trajectories", "exceptions"}
+    group = attempt.place.group.model_dump(exclude=beside, warnings=False)
+    place = {"index": attempt.place.index, "split": attempt.place.split, "step": attempt.place.step}
+    return losses.plain(
+        {**_told(own), "member": attempt.member, "group": {**_told(place), **_told(group)}},
+    )
+
+
+def _told(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None and value != [] and value != {}}
+
+
+def count_untold(stored: StoredGroup, losses: Losses) -> None:
+    """Counts the exceptions of a group without members, for formats that have a record for each member."""
+    if not len(stored.group):
+        losses.add("exception of a group in which no member ended: left out", len(stored.group.exceptions))
+
+
+def reward_or_none(attempt: StoredAttempt) -> float | None:
+    """The reward as JSON can hold it: what is not finite is counted with the `facts`."""
+    reward = attempt.reward
+    return reward if reward is not None and Losses().number(reward) is not None else None
+
+
+def hex_id(*parts: Any, size: int) -> str:
+    """An id of `size` bytes as hexadecimal digits, the same for the same parts."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode(errors="replace")).hexdigest()[: 2 * size]
+
+
+Role = Literal["system", "user", "assistant", "tool"]
+_ROLES: dict[str, Role] = {
+    **{"system": "system", "developer": "system", "user": "user", "assistant": "assistant"},
+    **{"tool": "tool", "function": "tool"},
+}
+_TAKEN = ("role", "content", "tool_calls", "function_call", "tool_call_id", "reasoning_content", "reasoning", "name")
+_EXACT = ("token_ids", "prompt_token_ids", "token_logprobs", "policy_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image or a recording."""
+
+    kind: Literal["image", "audio"]
+    url: str
+    """A `data:` URL where the bytes are in the message."""
+    mime: str | None
+    """None = neither the message nor the name of the file tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A part of a kind that is known to no format."""
+
+    part: Any
+
+    @property
+    def kind(self) -> str:
+        return str(self.fields["type"])
+
+    @property
+    def fields(self) -> Message:
+        """The part as an object with a type."""
+        part: Any = self.part
+        if isinstance(part, dict) and "type" in part:
+            return cast(Message, part)
+        return {"type": "unknown", "content": part}
+
+    @property
+    def text(self) -> str:
+        """As JSON, for formats that have only text."""
+        return json.dumps(self.part, ensure_ascii=False)
+
+
+Part = Text | Media | Other
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool."""
+
+    id: str | None
+    name: str
+    arguments: str
+    """The JSON text that the model wrote; any text for a custom tool."""
+    values: dict[str, Any] | None
+    """The arguments as an object; None where they are none."""
+    rest: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What is known of how a turn was sampled."""
+
+    finish_reason: str | None
+    prompt_ids: list[int] | None
+    ids: list[int] | None
+    logprobs: list[float] | None
+    """[T], one for each of `ids`; None where one of them is missing or not finite."""
+    tokens: list[str] | None
+    """[T], the texts of the tokens, where the sampler told them."""
+    policy_version: int | None
+    rest: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    role: Role
+    parts: list[Part]
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    call_id: str | None = None
+    """Of the call that a tool's result answers."""
+    name: str | None = None
+    sampled: Sampled | None = None
+    rest: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of the message with no place above."""
+
+    @property
+    def text(self) -> str:
+        """The texts of its parts."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it has no part but text."""
+        return all(isinstance(part, Text) for part in self.parts)
+
+
+def turns(history: History, losses: Losses) -> list[Turn]:
+    """The turns of a history, in order."""
+    return [_turn(item, losses) for item in history.messages_and_choices]
+
+
+def tool_definitions(history: History, losses: Losses) -> list[Message]:
+    """The tools that the agent was shown, in OpenAI's form."""
+    return losses.plain(history.tools or [])
+
+
+def tool_functions(history: History, losses: Losses) -> list[Message]:
+    """The same without OpenAI's wrapping: name, description, parameters."""
+    tools = tool_definitions(history, losses)
+    return [cast(Message, body) if isinstance(body := tool.get("function"), dict) else tool for tool in tools]
+
+
+def _turn(item: Choice | Message, losses: Losses) -> Turn:
+    (whole,) = to_messages([item])
+    message: Message = losses.plain(whole)
+    given = str(message.get("role") or "user")
+    rest = {name: value for name, value in message.items() if name not in _TAKEN and value is not None}
+    if given not in _ROLES:
+        losses.add(f"message of the role {given}: written as a user's, with its role beside it")
+    if given != _ROLES.get(given):
+        rest["role"] = given
+    calls = [*(message.get("tool_calls") or ()), *([older] if (older := message.get("function_call")) else ())]
+    return Turn(
+        _ROLES.get(given, "user"),
+        list(_parts(message.get("content"))),
+        str(message.get("reasoning_content") or message.get("reasoning") or ""),
+        tuple(_call(call, losses) for call in calls),
+        _text_or_none(message.get("tool_call_id")),
+        _text_or_none(message.get("name")),
+        _sampled(item, losses) if isinstance(item, Choice) else None,
+        rest,
+    )
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _parts(content: Any) -> Iterator[Part]:
+    if isinstance(content, list):
+        yield from map(_part, cast("list[Any]", content))
+    elif content is not None and content != "":
+        yield Text(content) if isinstance(content, str) else Other(content)
+
+
+def _part(part: Any) -> Part:
+    match part:
+        case str():
+            return Text(part)
+        case {"type": "text", "text": str(text), **rest} if not rest:
+            return Text(text)
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return Media("image", url, _mime(url))
+        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}}:
+            mime = {"mp3": "audio/mpeg"}.get(form, f"audio/{form}")
+            return Media("audio", f"data:{mime};base64,{data}", mime)
+        case _:
+            return Other(part)
+
+
+def _mime(url: str) -> str | None:
+    if url.startswith("data:"):
+        return url[5:].partition(",")[0].partition(";")[0] or None
+    return mimetypes.guess_type(url.partition("?")[0])[0]
+
+
+def inline(media: Media) -> str | None:
+    """The base64 text of a `data:` URL; None for every other address."""
+    head, comma, data = media.url.partition(",")
+    if not (comma and head.startswith("data:") and head.endswith(";base64")):
+        return None
+    try:
+        base64.b64decode(data, validate=True)
+    except binascii.Error:
+        return None
+    return data
+
+
+def _call(call: Any, losses: Losses) -> Call:
+    fields: Message = cast(Message, call) if isinstance(call, dict) else {"function": {"name": "", "arguments": call}}
+    kind = "custom" if isinstance(fields.get("custom"), dict) else "function"
+    body = fields.get(kind, fields)
+    body = cast(Message, body) if isinstance(body, dict) else {"name": body}
+    said = body.get("input") if kind == "custom" else body.get("arguments")
+    arguments = said if isinstance(said, str) else "{}" if said is None else json.dumps(said, ensure_ascii=False)
+    rest = {name: value for name, value in fields.items() if name not in ("id", "function", "name", "arguments")}
+    if rest.get("type") == "function":
+        del rest["type"]
+    values = losses.plain(_object(arguments))
+    return Call(_text_or_none(fields.get("id")), str(body.get("name") or ""), arguments, values, rest)
+
+
+def _object(arguments: str) -> Any:
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return cast(Message, found) if isinstance(found, dict) else None
+
+
+def _sampled(choice: Choice, losses: Losses) -> Sampled:
+    extra = choice.model_extra or {}
+    content: Sequence[Any] = (choice.logprobs.content if choice.logprobs is not None else None) or ()
+    given: list[Any] | None = extra.get("token_logprobs") or [entry.logprob for entry in content] or None
+    ids: list[int] | None = extra.get("token_ids")
+    logprobs = [each for each in given or () if isinstance(each, int | float) and losses.number(each) is not None]
+    if given and (len(logprobs) < len(given) or (ids is not None and len(ids) != len(given))):
+        losses.add("sampled turn without a finite log-prob for each token: written without log-probs")
+        logprobs = []
+    if any(entry.top_logprobs for entry in content):
+        losses.add("sampled turn with the likeliest tokens at each place: only the sampled one's log-prob is written")
+    return Sampled(
+        choice.finish_reason,
+        extra.get("prompt_token_ids"),
+        ids,
+        [float(each) for each in logprobs] or None,
+        [losses.text(entry.token) for entry in content] or None,
+        extra.get("policy_version"),
+        losses.plain({name: value for name, value in extra.items() if name not in _EXACT and value is not None}),
+    )

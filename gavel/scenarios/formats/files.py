@@ -1,0 +1,214 @@
+"""A path -> rows, whatever holds them: text, compressed text, a table, a log archive, or a directory of these.
+
+What a file is, is told by its first bytes, not by its name. Standard input (`-`) and pipes are read once, into a
+temporary file.
+"""
+
+import gzip
+import json
+import shutil
+import struct
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from gavel.scenarios.formats.row import Row, RowError
+from gavel.scenarios.formats.tables import arrow_rows, parquet_rows
+from gavel.scenarios.formats.text import decode, rows
+
+GZIP, ZSTD, ZIP, PARQUET, ARROW_FILE, ARROW_STREAM = (
+    b"\x1f\x8b",
+    zstandard.FRAME_HEADER,
+    b"PK\x03\x04",
+    b"PAR1",
+    b"ARROW1",
+    b"\xff\xff\xff\xff",
+)
+_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval", ".gz", ".zst")
+_STORE = ".jsonl.zst"
+_BESIDE = {
+    "dataset_info.json",
+    "state.json",
+    "dataset_dict.json",
+    "metadata.json",
+    "dataset_infos.json",
+    "logs.json",
+    "eval-set.json",
+    "listing.json",
+}
+"""Files that describe the rows and hold none."""
+
+
+def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
+    """All rows of a file, or of each data file of a directory; `said`: see `text.rows`. Raises `RowError`."""
+    try:
+        return {file: _rows(file, said) for file in (_files(path) if path.is_dir() else [path])}
+    except OSError as error:
+        raise RowError(f"{path} cannot be read: {error.strerror or error}", "Check the path.") from error
+
+
+def expanded(path: Path) -> list[Path]:
+    """The path itself; of the directory of a run, the stores of its training attempts, in the order of its steps.
+
+    Raises `RowError` for a run that has none.
+    """
+    if not (path / "model.json").is_file() or (path / "config.json").is_file():  # that of a model
+        return [path]
+    if found := sorted((path / "trajectories" / "train").glob(f"*{_STORE}")):
+        return found
+    splits = sorted(each.name for each in (path / "trajectories").glob("*") if any(each.glob(f"*{_STORE}")))
+    raise RowError(
+        f"the run {path} has no training attempts{' yet' if not splits else ''}.",
+        f"Name the attempts of another split: {path / 'trajectories' / splits[0]}."
+        if splits
+        else "Let it make a step.",
+    )
+
+
+def is_store(path: Path) -> bool:
+    """Whether a file is a store of trajectory groups, or by its name ought to be one."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            if not head.startswith(ZSTD):
+                return path.suffix == ".zst" and head.lstrip()[:1] not in b"{["
+            file.seek(0)
+            with zstandard.ZstdDecompressor().stream_reader(file) as stream:
+                return stream.read(20).startswith((b'{"format_version":', b'{"trajectories":'))
+    except (OSError, zstandard.ZstdError):
+        return False
+
+
+def _files(directory: Path) -> list[Path]:
+    """The data files of a directory, in the order of their names; those of one kind only."""
+    files = sorted(
+        file
+        for file in directory.rglob("*")
+        if file.name.endswith(_SUFFIXES)
+        and file.name not in _BESIDE
+        and not any(part.startswith((".", "cache-")) for part in file.relative_to(directory).parts)
+    )
+    kinds = dict.fromkeys(next(suffix for suffix in _SUFFIXES if file.name.endswith(suffix)) for file in files)
+    if not kinds:
+        raise RowError(f"{directory} holds no file of attempts.", f"Files that are read end in {', '.join(_SUFFIXES)}.")
+    if len(kinds) > 1:
+        raise RowError(f"{directory} holds files of several kinds: {', '.join(kinds)}.", "Name the files to read.")
+    return files
+
+
+def _rows(path: Path, said: Sequence[str]) -> list[Row]:
+    data = path.read_bytes()
+    if data.startswith((PARQUET, ARROW_FILE, ARROW_STREAM)) and b"\n" not in data[:1]:
+        return parquet_rows(path) if data.startswith(PARQUET) else arrow_rows(path)
+    if data.startswith(ZIP):
+        return inspect_samples(path)
+    return rows(decode(_unpacked(data, str(path)), str(path)), str(path), said)
+
+
+def _unpacked(data: bytes, where: str) -> bytes:
+    try:
+        while data.startswith((GZIP, ZSTD)):
+            data = gzip.decompress(data) if data.startswith(GZIP) else unpacked_zstd(data)
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise RowError(f"{where} cannot be unpacked: {error}", "It is damaged or not whole; write it again.") from error
+    return data
+
+
+_ZSTD = 93
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+
+
+def inspect_samples(path: Path) -> list[Row]:
+    """The samples, in the order in which they were logged.
+
+    Raises `RowError` for another kind of zip, or a damaged one.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            members = {info.filename: info for info in archive.infolist()}  # the last of a name is the one that counts
+            samples = [info for name, info in members.items() if name.startswith("samples/")]
+            if not samples and "header.json" not in members and "_journal/start.json" not in members:
+                raise RowError(
+                    f"{path} is a zip archive, and no Inspect log: it has neither header.json nor samples/.",
+                    "Unpack it, and name the file inside it.",
+                )
+            return [Row(f"{path} {info.filename}", json.loads(_member(archive, info, file))) for info in samples]
+    except (OSError, zipfile.BadZipFile, zlib.error, zstandard.ZstdError, struct.error, ValueError) as error:
+        raise RowError(
+            f"{path} is a damaged zip archive: {error}", "Copy it again, or `inspect log recover` it."
+        ) from error
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> bytes:
+    """The content of a member; Python's own reader knows zstd only from 3.14 on."""
+    if info.compress_type != _ZSTD:
+        return archive.read(info)
+    file.seek(info.header_offset)
+    *_, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    file.seek(name + extra, 1)
+    packed = file.read(info.compress_size)
+    data = unpacked_zstd(packed)
+    if zlib.crc32(data) != info.CRC:
+        raise zipfile.BadZipFile(f"{info.filename} has a wrong checksum")
+    return data
+
+
+def unpacked_zstd(packed: bytes) -> bytes:
+    """All frames, one after another. Raises `ZstdError` when the last one breaks off: zstandard's streams do not."""
+    parts: list[bytes] = []
+    while packed:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        parts.append(frame.decompress(packed))
+        if not frame.eof:
+            raise zstandard.ZstdError("it breaks off in the middle of a frame")
+        packed = frame.unused_data
+    return b"".join(parts)
+
+
+STDIN = Path("-")
+_NAME = "standard input"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    paths: list[Path]
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    """A temporary file's path -> how the user knows it."""
+
+    def told(self, message: str) -> str:
+        for path, name in self.names.items():
+            message = message.replace(path, name)
+        return message
+
+
+@contextmanager
+def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
+    """The files that are named, for as long as the context lasts. Raises `RowError` for one that cannot be read."""
+    with tempfile.TemporaryDirectory(prefix="gavel-") as directory:
+        inputs = Inputs([])
+        for number, path in enumerate(named):
+            if path != STDIN and (not path.exists() or path.is_file() or path.is_dir()):
+                inputs.paths.append(path)
+                continue
+            name = _NAME if path == STDIN else str(path)
+            copy = Path(directory) / str(number)
+            try:
+                with copy.open("wb") as stream:
+                    if path == STDIN:
+                        shutil.copyfileobj(sys.stdin.buffer, stream)
+                    else:
+                        with path.open("rb") as source:
+                            shutil.copyfileobj(source, stream)
+            except OSError as error:
+                raise RowError(f"{name} cannot be read: {error.strerror or error}", "Check the path.") from error
+            inputs.paths.append(copy)
+            inputs.names[str(copy)] = name
+        yield inputs

@@ -1,0 +1,181 @@
+"""Messages of other vendors and SDKs -> messages with Anthropic's blocks, of which `anthropic` makes chat messages.
+
+    {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}                              Gemini
+    {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t", "name": "f", "input": {}}}]}          Bedrock
+    {"role": "assistant", "parts": [{"type": "tool-f", "toolCallId": "t", "input": {}, "output": 1}]}      AI SDK
+    {"role": "assistant", "parts": [{"type": "tool_call", "id": "t", "name": "f", "arguments": {}}]}       OpenTelemetry
+    {"kind": "response", "parts": [{"part_kind": "tool-call", "tool_name": "f", "args": "{}"}]}            Pydantic AI
+
+A part of another form stays as it is: a judge is told that there is something it does not see.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gavel.llm.types import Message
+from gavel.scenarios.formats.row import is_list, is_object
+from gavel.scenarios.formats.tool_calls import as_json
+
+Blocks = Iterator[Message]
+_ROLES = {"model": "assistant", "bot": "assistant", "function": "user"}
+_BEDROCK = ("text", "toolUse", "toolResult", "reasoningContent", "cachePoint", "image", "document", "video")
+
+
+def with_blocks(message: Message) -> tuple[list[Message], str] | None:
+    """The message as messages with Anthropic's blocks, and the name of its form; None when it has no such form."""
+    parts, content = message.get("parts"), message.get("content")
+    if is_list(parts) and parts and all(map(is_object, parts)) and not content:
+        if all("part_kind" in part for part in parts):
+            return _of_pydantic_ai(parts), "Pydantic AI messages"
+        if all("type" in part for part in parts):
+            return [_with(message, parts, _typed)], "messages with parts"
+        return [_with(message, parts, _gemini)], "Gemini contents"
+    if is_list(message.get("toolInvocations")):
+        return [_with_invocations(message)], "AI SDK messages"
+    if not is_list(content) or not all(map(is_object, content)):
+        return None
+    if any(str(part.get("type")) in ("tool-call", "tool-result") for part in content):
+        return [_with(message, content, _typed)], "AI SDK messages"
+    if content and all("type" not in part and any(name in part for name in _BEDROCK) for part in content):
+        return [_with(message, content, _bedrock)], "Bedrock Converse messages"
+    return None
+
+
+def _with(message: Message, parts: Iterable[Any], blocks: Callable[[Message], Blocks]) -> Message:
+    rest = {name: value for name, value in message.items() if name not in ("parts", "content")}
+    role = rest.get("role", "user")
+    found = [block for part in parts for block in blocks(part)]
+    return {**rest, "role": _ROLES.get(role, role), "content": found}
+
+
+def _with_invocations(message: Message) -> Message:
+    """An AI SDK 4 message: what the tools gave stands before the text that was written with it."""
+    rest = {name: value for name, value in message.items() if name not in ("toolInvocations", "parts", "content")}
+    found = [block for call in message["toolInvocations"] if is_object(call) for block in _invocation(call)]
+    text = message.get("content")
+    return {**rest, "content": [*found, *([{"type": "text", "text": text}] if text else [])]}
+
+
+def _call(identity: Any, name: Any, arguments: Any) -> Message:
+    return {"type": "tool_use", "id": identity, "name": str(name or ""), "input": arguments}
+
+
+def _result(identity: Any, content: Any, *, name: Any = None, failed: bool = False) -> Message:
+    named = {"name": name} if name else {}
+    error = {"is_error": True} if failed else {}
+    return {"type": "tool_result", "tool_use_id": identity, "content": _plain(content), **named, **error}
+
+
+def _plain(content: Any) -> Any:
+    """Text, or what is not text as its JSON."""
+    return content if isinstance(content, str) else "" if content is None else as_json(content)
+
+
+def _gemini(part: Message) -> Blocks:
+    call = part.get("functionCall", part.get("function_call"))
+    result = part.get("functionResponse", part.get("function_response"))
+    data = part.get("inlineData", part.get("inline_data"))
+    if isinstance(part.get("text"), str):
+        kind = "thinking" if part.get("thought") else "text"
+        yield {"type": kind, kind: part["text"]}
+    elif is_object(call):
+        yield _call(call.get("id"), call.get("name"), call.get("args"))
+    elif is_object(result):
+        yield _result(result.get("id"), result.get("response"), name=result.get("name"))
+    elif is_object(data) and str(media := data.get("mimeType", data.get("mime_type"))).startswith("image/"):
+        yield {"type": "image", "source": {"type": "base64", "media_type": media, "data": data.get("data")}}
+    else:
+        yield part
+
+
+def _bedrock(part: Message) -> Blocks:
+    match part:
+        case {"text": str() as text}:
+            yield {"type": "text", "text": text}
+        case {"toolUse": {"toolUseId": identity, "name": name, **call}}:
+            yield _call(identity, name, call.get("input"))
+        case {"toolResult": {"toolUseId": identity, **result}}:
+            content: Any = result.get("content")
+            parts = [_bedrock_result(each) for each in content] if is_list(content) else _plain(content)
+            failed = result.get("status") == "error"
+            yield _result(identity, "", failed=failed) | {"content": parts}
+        case {"reasoningContent": {"reasoningText": {"text": str() as text}}}:
+            yield {"type": "thinking", "thinking": text}
+        case {"reasoningContent": _}:
+            yield {"type": "redacted_thinking"}
+        case {"image": {"format": str() as form, "source": {"bytes": str() as data}}}:
+            yield {"type": "image", "source": {"type": "base64", "media_type": f"image/{form}", "data": data}}
+        case {"cachePoint": _}:
+            return
+        case _:
+            yield part
+
+
+def _bedrock_result(part: Any) -> Any:
+    if is_object(part, "json"):
+        return {"type": "text", "text": as_json(part["json"])}
+    return next(_bedrock(part), part) if is_object(part) else part
+
+
+def _typed(part: Message) -> Blocks:
+    """Parts of the AI SDK and of OpenTelemetry's conventions, which say what they are."""
+    kind = str(part["type"])
+    text = part.get("text", part.get("content"))
+    if kind in ("step-start", "step-finish", "source-url", "source-document"):
+        return
+    if kind in ("text", "reasoning") and isinstance(text, str):
+        name = "thinking" if kind == "reasoning" else "text"
+        yield {"type": name, name: text}
+    elif kind == "tool-invocation" and is_object(call := part.get("toolInvocation")):
+        yield from _invocation(call)
+    elif kind == "tool_call":
+        yield _call(part.get("id"), part.get("name"), part.get("arguments"))
+    elif kind == "tool_call_response":
+        yield _result(part.get("id"), part.get("response", part.get("result")))
+    elif kind == "tool-result":
+        output = part.get("output", part.get("result"))
+        given = output["value"] if is_object(output, "type", "value") else output
+        failed = is_object(output) and str(output.get("type")).startswith("error")
+        yield _result(part.get("toolCallId"), given, name=part.get("toolName"), failed=failed)
+    elif "toolCallId" in part:
+        name = part.get("toolName") or kind.removeprefix("tool-")
+        yield from _invocation({"toolName": name, **part})
+    else:
+        yield part
+
+
+def _invocation(call: Message) -> Blocks:
+    """A call with its result, or with its error, if it has one already."""
+    yield _call(call.get("toolCallId"), call.get("toolName"), call.get("input", call.get("args")))
+    if (error := call.get("errorText")) is not None:
+        yield _result(call.get("toolCallId"), error, failed=True)
+    elif (output := call.get("output", call.get("result"))) is not None:
+        yield _result(call.get("toolCallId"), output)
+
+
+_PYDANTIC_ROLES = {"system-prompt": "system", "user-prompt": "user", "tool-return": "user", "retry-prompt": "user"}
+
+
+def _of_pydantic_ai(parts: list[Any]) -> list[Message]:
+    """A message for each run of parts with one role: a request may hold the system's prompt and the user's."""
+    found: list[Message] = []
+    for part in parts:
+        role = _PYDANTIC_ROLES.get(part["part_kind"], "assistant")
+        if not found or found[-1]["role"] != role:
+            found.append({"role": role, "content": []})
+        found[-1]["content"] += _pydantic_ai(part)
+    return found
+
+
+def _pydantic_ai(part: Message) -> Blocks:
+    kind, content = part["part_kind"], part.get("content")
+    if kind in ("system-prompt", "user-prompt", "text") and isinstance(content, str):
+        yield {"type": "text", "text": content}
+    elif kind == "thinking":
+        yield {"type": "thinking", "thinking": str(content or "")}
+    elif kind in ("tool-call", "builtin-tool-call"):
+        yield _call(part.get("tool_call_id"), part.get("tool_name"), part.get("args"))
+    elif kind in ("tool-return", "builtin-tool-return", "retry-prompt") and part.get("tool_name"):
+        yield _result(part.get("tool_call_id"), content, name=part["tool_name"], failed=kind == "retry-prompt")
+    else:
+        yield part

@@ -1,0 +1,302 @@
+"""Attempts -> groups of attempts at the same task, in order of first appearance.
+
+    group(attempts)              # by the task's id, and by what stands before the assistant's first turn
+    group(attempts, "task.id")   # by the value of that field of the row
+    group(attempts, "opening")   # by what stands before the assistant's first turn alone
+
+Attempts that begin with different messages, or have different truths to be judged by, were not asked the same. Without
+`by` they are never in one group; with it they are, and `Groups.notes` tells.
+The opening is what stands before the assistant's first turn. Ids and times of messages, which differ between two
+recordings of one request, are no part of it.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai.types.chat.chat_completion import Choice
+from pydantic import JsonValue
+
+from gavel.llm.counted import counted
+from gavel.llm.types import Message
+from gavel.scenarios.formats.row import Attempt, Found, Row, RowError, WholeGroup, is_list, is_object
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+
+TRUTHS = ("rubric", "reference", "criteria")
+"""Fields of a row that say what its attempt is judged by."""
+_TASK_FIELD = re.compile(
+    r"task(_?(id|name|index|idx))?|(example|problem|question|instance|prompt|puzzle|scenario|dataset_?item"
+    r"|reference_?example)_?(id|index|idx)",
+    re.IGNORECASE,
+)
+"""`task`, `task_id`, `taskId`, `problem_id`, …: what programs call the task of a row."""
+_BESIDE = ("image", "images", "audio", "audios", "video", "videos", "document", "documents", "attachments", "context")
+"""Fields of a row that are a part of what was asked, beside its messages. A context that is no text is none."""
+_NESTED = ("metadata", "info", "extra", "extra_info")
+"""Fields that hold further fields of the row."""
+_OF_A_RECORDING = re.compile(
+    r"_?id|uuid|guid|ts|time|date|timestamp|(created|updated|start|end)(_?(at|time))?|cache_control|weight"
+    r"|(message|msg|parent|turn|event|trace|span|run|request|response|session|thread|conversation|user)_?(id|uuid)"
+    r"|children_?ids|tool_?call_?id|call_?id|tool_?use_?id",
+    re.IGNORECASE,
+)
+"""Fields of a message, or of a part of one, that say when and under which id it was recorded."""
+
+
+def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
+    """What the attempt was asked and is judged by; equal for attempts that can be compared.
+
+    `prompt`: how many messages are the prompt, where that is known.
+    """
+    truths = {name: trajectory.metadata[name] for name in TRUTHS if name in trajectory.metadata}
+    whole = [opening(trajectory, prompt), truths, beside_messages(trajectory)]
+    return json.dumps(whole, sort_keys=True, default=str)
+
+
+def beside_messages(trajectory: Trajectory) -> dict[str, JsonValue]:
+    """What was asked in fields of the row beside its messages, such as images: a judge is not shown it."""
+    found = {name: value for name in _BESIDE if (value := trajectory.metadata.get(name))}
+    return {name: value for name, value in found.items() if name != "context" or isinstance(value, str)}
+
+
+def opening(trajectory: Trajectory, prompt: int | None = None) -> list[Any]:
+    """What stands before the assistant's first turn; where no user has spoken by then, all up to the user's first."""
+    items = trajectory.messages_and_choices
+    roles = ["assistant" if isinstance(item, Choice) else item.get("role") for item in items]
+    end = roles.index("assistant") if "assistant" in roles else len(items)
+    if "user" in roles and "user" not in roles[:end]:
+        end = roles.index("user") + 1
+    end = end if prompt is None else prompt
+    return [
+        as_asked(item.message.model_dump(mode="json") if isinstance(item, Choice) else item) for item in items[:end]
+    ]
+
+
+def as_asked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message without what differs between two recordings of it."""
+    fields: dict[str, Any] = _without_recording(message)
+    content = fields.get("content")
+    if is_list(content) and len(content) == 1 and is_object(content[0], "text") and content[0].get("type") == "text":
+        fields["content"] = content[0]["text"]
+    if fields.get("role") == "developer":
+        fields["role"] = "system"
+    return fields
+
+
+def _without_recording(value: Any) -> Any:
+    if is_list(value):
+        return [_without_recording(each) for each in value]
+    if not is_object(value):
+        return value
+    return {
+        name: _without_recording(each)
+        for name, each in value.items()
+        if each is not None and not _OF_A_RECORDING.fullmatch(name)
+    }
+
+
+def named_task(trajectory: Trajectory) -> dict[str, JsonValue]:
+    """The fields of the row that name its task, by their (dotted) names."""
+    fields = trajectory.metadata
+    found = _task_fields(fields)
+    for holder in _NESTED:
+        inner = fields.get(holder)
+        if is_object(inner):
+            found |= {f"{holder}.{name}": value for name, value in _task_fields(inner).items()}
+    return found
+
+
+def _task_fields(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: value for name, value in fields.items() if value is not None and _TASK_FIELD.fullmatch(name)}
+
+
+_SHARED = (*TRUTHS, "answer", "target")
+"""Fields that a group's metadata has when all its members have them, and the same."""
+OPENING = "opening messages"
+BY_OPENING = "opening"
+"""The `by` that ignores ids of tasks, unless the rows have a field of that name."""
+_WHOLE = "group "
+"""How the key of a group that stands in the file begins."""
+
+
+@dataclass(slots=True)
+class Groups:
+    groups: list[TrajectoryGroup]
+    by: str
+    """What the attempts were grouped by; empty when the file held groups alone."""
+    notes: list[str]
+    """What a user should know of the groups."""
+
+
+@dataclass(slots=True)
+class _Group:
+    group: TrajectoryGroup
+    name: str
+    tasks: dict[str, str] = field(default_factory=dict[str, str])
+    """What was asked -> where the first row stands that asks it."""
+
+
+def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Groups:
+    """`own`: what the format's own task ids are told as. Raises `RowError` for a row without the field `by`."""
+    attempts = [each for each in found if isinstance(each, Attempt)]
+    openings = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
+    only_opening = by == BY_OPENING and not any(is_object(each.row.value, by) for each in attempts)
+    if only_opening:
+        by, own = None, ""
+    names: dict[int, dict[str, JsonValue] | None] = {id(e): None if only_opening else e.task for e in attempts}
+    fields: dict[str, None] = {}
+    if by is None and not only_opening:
+        fields = _name_tasks(attempts, names, openings)
+    gathered: dict[str, _Group] = {}
+    split: dict[str, set[str]] = {}
+    for number, each in enumerate(found):
+        if isinstance(each, WholeGroup):
+            whole = _Group(each.group, each.row.where)
+            for trajectory in each.group.trajectories:
+                whole.tasks.setdefault(asked(trajectory), each.row.where)
+            gathered[f"{_WHOLE}{number}"] = whole
+            continue
+        task, named = openings[id(each)], names[id(each)]
+        if by is not None:
+            metadata: dict[str, JsonValue] = {by: _field(each.row, by)}
+            key = json.dumps(metadata[by], sort_keys=True)
+        elif named:
+            metadata = dict(named)
+            name = json.dumps(metadata, sort_keys=True)
+            if each.task is not None:
+                split.setdefault(name, set()).add(task)
+            key = name + task
+        else:
+            metadata = {}
+            key = task if opening(each.trajectory, each.prompt) else f"row {number}"
+        if key not in gathered:
+            gathered[key] = _Group(TrajectoryGroup(metadata=metadata), _name(metadata) or each.row.where)
+        gathered[key].group.trajectories.append(each.trajectory)
+        gathered[key].tasks.setdefault(task, each.row.where)
+    for each in gathered.values():
+        _share(each.group)
+    by_own = own if any(each.task is not None for each in attempts) else ""
+    told = by or ", ".join(filter(None, (by_own, *fields))) or OPENING
+    notes = [
+        *_different(gathered.values(), by),
+        *_split(split),
+        *_single(gathered.values(), attempts, by, bool(fields)),
+    ]
+    if by is None and not own:
+        notes += _examples([each for key, each in gathered.items() if not key.startswith(_WHOLE)])
+    if by and not attempts:
+        notes.append(f"--by {by} is not used: the file holds groups already.")
+    return Groups([each.group for each in gathered.values()], told if attempts else "", notes)
+
+
+def _name_tasks(
+    attempts: Sequence[Attempt], names: dict[int, dict[str, JsonValue] | None], openings: Mapping[int, str]
+) -> dict[str, None]:
+    """Adds to `names` the fields of the rows that name a task, where rows of different tasks have equal openings.
+
+    Returns the names of these fields.
+    """
+    tasks = {id(each): named_task(each.trajectory) for each in attempts if each.task is None}
+    of_opening: dict[str, set[str]] = {}
+    for key, task in tasks.items():
+        of_opening.setdefault(openings[key], set()).add(json.dumps(task, sort_keys=True))
+    if all(len(each) == 1 for each in of_opening.values()):
+        return {}
+    names |= tasks
+    return dict.fromkeys(name for task in tasks.values() for name in task)
+
+
+def _field(row: Row, by: str) -> JsonValue:
+    value: Any = row.value
+    if is_object(value, by):
+        return value[by]
+    for name in by.split("."):
+        if not is_object(value, name):
+            known = ", ".join(row.value) if is_object(row.value) else "none: it is a bare list"
+            raise RowError(f"{row.where} has no field {by}, to group by.", f"The fields of this row: {known}.")
+        value = value[name]
+    return value
+
+
+def _name(metadata: dict[str, JsonValue]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in metadata.items())
+
+
+def _share(group: TrajectoryGroup) -> None:
+    """Puts what all members are judged by into the group's metadata."""
+    for name in _SHARED:
+        values = [trajectory.metadata.get(name) for trajectory in group.trajectories]
+        if name not in group.metadata and values and values[0] is not None and all(v == values[0] for v in values):
+            group.metadata[name] = values[0]
+
+
+def _different(groups: Any, by: str | None) -> list[str]:
+    odd = [each for each in groups if len(each.tasks) > 1]
+    if not odd:
+        return []
+    first, second, *_ = odd[0].tasks.values()
+    where = f"{first} and {second}" if first != second else first
+    why = f"by --by {by}" if by else "as they stand in the file"
+    return [
+        f"{counted(len(odd), 'group')} put together {why} begin with different messages, or have different truths to "
+        f"be judged by, so their scores may compare different tasks. First: {odd[0].name} ({where})."
+    ]
+
+
+def _split(split: dict[str, set[str]]) -> list[str]:
+    odd = [name for name, tasks in split.items() if len(tasks) > 1]
+    if not odd:
+        return []
+    return [
+        f"{counted(len(odd), 'task')} with rows that begin with different messages: each such beginning is "
+        f"a group of its own. First: {_name(json.loads(odd[0]))}. To compare them all the same, name a field that is "
+        "equal in all rows of a task: --by FIELD."
+    ]
+
+
+def _single(groups: Any, attempts: Sequence[Attempt], by: str | None, named: bool) -> list[str]:
+    single = [each for each in groups if len(each.group.trajectories) == 1]
+    if not single:
+        return []
+    count = f"{len(single):,} of {counted(len(groups), 'group')}" if len(groups) > 1 else "the only group"
+    has = "has" if len(single) == 1 else "have"
+    note = f"{count} {has} one attempt, which cannot be compared with another. First: {single[0].name}."
+    if by is None and attempts:
+        fields = Counter(name for each in attempts for name in each.trajectory.metadata)
+        known = ", ".join(name for name, number in fields.items() if number == len(attempts))
+        note += f" --by FIELD groups by a field{f' ({known})' if known else ''}."
+        if named:
+            note += f" --by {BY_OPENING} groups by what stands before the assistant's first turn alone."
+    return [note]
+
+
+def _examples(groups: Any) -> list[str]:
+    """Members that differ first in what a user says may have been asked different things after the same examples."""
+    odd = [each for each in groups if _differ_in_the_user(each.group.trajectories)]
+    if not odd:
+        return []
+    return [
+        f"the members of {counted(len(odd), 'group')} part where a user speaks, not the assistant. If what stands "
+        f"before are examples in the prompt, they are different tasks: use --by. First: {odd[0].name}."
+    ]
+
+
+def _differ_in_the_user(members: Sequence[Trajectory]) -> bool:
+    if not members:
+        return False
+    first, *others = [each.messages_and_choices for each in members]
+    for other in others:
+        pair = next((pair for pair in zip(first, other, strict=False) if _differ(*pair)), ())
+        if pair and all(is_object(item) and item.get("role") == "user" for item in pair):
+            return True
+    return False
+
+
+def _differ(one: Choice | Message, other: Choice | Message) -> bool:
+    if isinstance(one, Choice) or isinstance(other, Choice) or one == other:
+        return one != other
+    return as_asked(one) != as_asked(other)

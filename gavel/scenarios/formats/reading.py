@@ -1,0 +1,267 @@
+"""A file of attempts in any format that is known -> groups of trajectories.
+
+    reading = read_file(Path("results.jsonl"))
+    reading.summary     # "reads as: verifiers results, 12 rows in 3 groups by example_id"
+    reading.groups      # list[TrajectoryGroup]
+    reading.notes       # what was left out, what cannot be compared
+
+The format is told by the fields of the rows. All rows have one format; a row that has not is an error that names file,
+line and fields. No row is skipped: what holds nothing to judge is counted in the notes.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from openai.types.chat.chat_completion import Choice
+from pydantic import ValidationError
+
+from gavel.llm.counted import counted
+from gavel.scenarios.formats.agenttraj import AGENT_TRAJ
+from gavel.scenarios.formats.atif import ATIF
+from gavel.scenarios.formats.atropos import ATROPOS
+from gavel.scenarios.formats.checks import checked, unusable
+from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
+from gavel.scenarios.formats.evaluations import EVALUATIONS
+from gavel.scenarios.formats.exchanges import EXCHANGES, LOGGED
+from gavel.scenarios.formats.files import expanded, is_store, on_disk, rows_by_file
+from gavel.scenarios.formats.grouping import beside_messages, group
+from gavel.scenarios.formats.inspect_log import INSPECT
+from gavel.scenarios.formats.langfuse import LANGFUSE
+from gavel.scenarios.formats.langsmith import LANGSMITH
+from gavel.scenarios.formats.openai_batch import BATCH
+from gavel.scenarios.formats.row import Attempt, Format, Found, Row, RowError, Source, WholeGroup, is_object
+from gavel.scenarios.formats.trl import COMPLETIONS, PAIRS, Columns, read_columns
+from gavel.scenarios.formats.verifiers import TRACES, VERIFIERS
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged_table import groups_of_rows, is_judged_table
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
+
+_RECORDS = ("trajectory", "group_record")
+
+
+def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
+    records = [{name: _record_text(row.value.get(name)) for name in _RECORDS} for row in rows]
+    first = [row for row, record in zip(rows, records, strict=True) if record["group_record"]]
+    try:
+        groups = list(groups_of_rows(records))
+    except (ValidationError, ValueError, TypeError) as error:
+        raise unusable(rows[0].where, error) from error
+    for row, whole in zip(first, groups, strict=True):
+        yield WholeGroup(checked(whole, row.where), row, JUDGED.name)
+
+
+def _record_text(record: Any) -> str:
+    return json.dumps(record) if is_object(record) else str(record or "")
+
+
+def _fits_table(value: Any) -> bool:
+    """A column may be missing where a row has no value in it."""
+    return is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
+
+
+JUDGED = Format("Gavel's judged table", ("group", "status", "trajectory", "group_record"), _fits_table, _read_table)
+
+
+FORMATS = (
+    *(JUDGED, INSPECT, ATIF, ATROPOS, *EVALUATIONS, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
+    *(COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED),
+)
+"""From the most specific to the most general: a row is of the first that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file holds."""
+
+    groups: list[TrajectoryGroup]
+    summary: str
+    """One line: format, rows, groups, and what they are grouped by."""
+    notes: list[str]
+
+
+def read_groups(path: Path | Sequence[Path], by: str | None = None) -> list[TrajectoryGroup]:
+    """The groups of `read_file`."""
+    return read_file(path, by).groups
+
+
+def read_file(path: Path | Sequence[Path], by: str | None = None, columns: Columns | None = None) -> Reading:
+    """The attempts in a file, in a directory or in several of them, grouped, in order of first appearance.
+
+    `path`: `-` is standard input; of the directory of a run, its training attempts are read. `by`: a field of the rows
+    (a dotted path, such as `metadata.task.id`), which is kept in the group's metadata, or "opening" (see
+    `grouping.group`). `columns`: where the rows of a table hold what was asked and answered.
+
+    Raises `RowError`, and `StoreError` for a store that cannot be read.
+    """
+    with on_disk([path] if isinstance(path, Path) else path) as inputs:
+        try:
+            reading = _read(inputs.paths, by, columns)
+        except RowError as error:
+            raise RowError(inputs.told(error.message), inputs.told(error.remedy)) from error
+    return replace(reading, notes=list(map(inputs.told, reading.notes)))
+
+
+def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Reading:
+    source = Source(list(paths))
+    rows: list[Row] = []
+    found: list[Found] = []
+    own = ""
+    for path in (each for named in paths for each in expanded(named)):
+        if is_store(path):
+            for number, each in enumerate(TrajectoryStore(path).read()):
+                row = Row(f"{path}, record {number}", each)
+                found.append(WholeGroup(checked(each, row.where), row, GROUPS))
+        else:
+            rows += _rows(path, source, columns)
+    count = len(found) + len(rows)
+    if columns and found:
+        raise RowError(
+            f"{', '.join(map(str, paths))} holds trajectories, not a table.",
+            "Leave --prompt-column and --answer-column out.",
+        )
+    if columns:
+        found = list(read_columns(rows, columns, source))
+    elif rows:
+        form = _format(rows)
+        found, own = [*found, *form.read(rows, source)], form.task
+    grouped = group(found, by, own)
+    if not any(each.trajectories for each in grouped.groups):
+        raise RowError(
+            f"{', '.join(map(str, paths))} holds no trajectory{_left_out(source.left_out)}.",
+            "Give a file with one trajectory or group on each line.",
+        )
+    names = Counter(each.form for each in found)
+    forms = ", ".join(names) if len(names) == 1 else " and ".join(f"{n} ({count:,})" for n, count in names.items())
+    summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
+    summary += f" by {grouped.by}" if grouped.by else ""
+    notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
+    return Reading(grouped.groups, summary, [*notes, *source.notes, *shortfalls(found), *grouped.notes])
+
+
+def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
+    """The rows of a file, or of those files of a directory that hold attempts; the others are told."""
+    if columns:
+        return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
+    files = rows_by_file(path)
+    others = [file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in FORMATS)]
+    if others and len(others) < len(files):
+        names = ", ".join(str(file.relative_to(path)) for file in others[:3])
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
+        files = {file: rows for file, rows in files.items() if file not in others}
+    return [row for rows in files.values() for row in rows]
+
+
+def _left_out(reasons: Counter[str]) -> str:
+    return "".join(f"; {number:,} × {reason}" for reason, number in reasons.items())
+
+
+def _format(rows: Sequence[Row]) -> Format:
+    """The format of the first row, which all others must have."""
+    first = _fitting(rows[0])
+    for row in rows:
+        if first is None:
+            raise _unknown(row, FORMATS)
+        if first.fits(row.value):
+            continue
+        if (other := _fitting(row)) is not None:
+            raise RowError(
+                f"{rows[0].where} is of the format {first.name}, and {row.where} of {other.name}.",
+                "Put rows of different formats into different files, and score each of them.",
+            )
+        raise _unknown(row, (first, *FORMATS))
+    assert first is not None
+    return first
+
+
+def _fitting(row: Row) -> Format | None:
+    return next((each for each in FORMATS if each.fits(row.value)), None)
+
+
+def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
+    """The error for a row of no format: its fields, the nearest format with the fields that lack, and what to type."""
+    fields = row.value
+    if not is_object(fields):
+        return RowError(f"{row.where} is neither an object nor a list of messages.", _FORM)
+    if is_object(fields, "choices|output") and not is_object(fields, "input|prompt"):
+        return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
+    problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
+    nearest = max(forms, key=lambda form: _likeness(form, fields))
+    lacking = [each.replace("|", " or ") for each in nearest.fields if not _has(each, fields)]
+    if _likeness(nearest, fields) >= _NEAR:
+        lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
+        problem += f" It is nearest to {nearest.name}, but {lack}."
+    texts = [name for name, value in fields.items() if isinstance(value, str | list | dict)]
+    if len(texts) < 2:
+        return RowError(problem, _FORM)
+    asked, answered = (next((n for n in texts if re.search(words, n, re.I)), "COLUMN") for words in _LIKELY)
+    columns = f"--prompt-column {asked} --answer-column {answered if answered != asked else 'COLUMN'}"
+    return RowError(
+        problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"
+    )
+
+
+_FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
+_LIKELY = (
+    "question|query|instruction|input|task|request|prompt",
+    "answer|reply|output|response|completion|predict|gener",
+)
+"""Names of columns to propose; the user decides."""
+_NEAR = 0.5
+"""Share of a format's fields from which on a row is called near to it."""
+_QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
+
+
+def _has(name: str, fields: dict[str, Any]) -> bool:
+    return any(each in fields for each in name.split("|"))
+
+
+def _likeness(form: Format, fields: dict[str, Any]) -> float:
+    """The share of the format's fields that the row has; one of a similar name counts half."""
+
+    def like(name: str) -> float:
+        return (
+            1.0
+            if _has(name, fields)
+            else 0.5 * any(get_close_matches(n, list(fields), cutoff=0.8) for n in name.split("|"))
+        )
+
+    return sum(map(like, form.fields)) / len(form.fields)
+
+
+def shortfalls(found: Sequence[Found]) -> list[str]:
+    """A note for each kind, with the first attempt of that kind. Groups that stand in the file are not looked at."""
+    attempts = [each for each in found if isinstance(each, Attempt)]
+    failed = [each for each in attempts if each.trajectory.status == "failed"]
+    silent = [each for each in attempts if each.trajectory.status != "failed" and not _answers(each.trajectory)]
+    all_of_them = counted(len(attempts), "attempt")
+    notes: list[str] = []
+    if failed:
+        notes.append(
+            f"{len(failed):,} of {all_of_them} failed, and get{'s' * (len(failed) == 1)} no score. "
+            f"First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
+        )
+    if silent:
+        notes.append(
+            f"{len(silent):,} of {all_of_them} hold{'s' * (len(silent) == 1)} no turn of the assistant: "
+            f"there is nothing in them to judge. First: {silent[0].row.where}."
+        )
+    hidden = [each for each in attempts if beside_messages(each.trajectory)]
+    if hidden:
+        names = ", ".join(dict.fromkeys(name for each in hidden for name in beside_messages(each.trajectory)))
+        notes.append(
+            f"the judge is not shown what rows hold beside their messages ({names}); put it into the messages. First: "
+            f"{hidden[0].row.where}."
+        )
+    return notes
+
+
+def _answers(trajectory: Trajectory) -> bool:
+    return any(isinstance(item, Choice) or item.get("role") == "assistant" for item in trajectory.messages_and_choices)

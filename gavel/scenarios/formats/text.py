@@ -1,0 +1,264 @@
+"""Text -> rows: JSON lines, one JSON document (an array, an object, or several after one another), or CSV.
+
+    rows('{"a": 1}\n\n{"a": 2}\n', "f.jsonl")    # Row("f.jsonl:1", {"a": 1}), Row("f.jsonl:3", {"a": 2})
+    rows('[{"a": 1}, {"a": 2}]', "f.json")       # Row("f.json[0]", {"a": 1}), Row("f.json[1]", {"a": 2})
+
+Any encoding of Unicode is read, with a byte order mark or without. Only empty lines are skipped.
+"""
+
+import ast
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from gavel.scenarios.formats.row import Row, RowError, is_list, is_object
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"\s*")
+_TRAILING_COMMA = re.compile(r",\s*[\]}]\s*\Z")
+
+
+def decode(data: bytes, where: str) -> str:
+    """The text, whatever its Unicode encoding. Raises `RowError` when it is no text."""
+    encoding = json.detect_encoding(data)
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise RowError(
+            f"{where}:{line} is no JSON value: it is no {encoding} text ({error.reason})",
+            "Give a file of JSON, JSON lines, CSV or parquet; convert other encodings to UTF-8.",
+        ) from error
+
+
+def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
+    """The rows of a text; `said`: further columns of a table that hold what was said, so that their cells stay text.
+
+    Raises `RowError` with the line that cannot be read.
+    """
+    start = text.lstrip()[:1]
+    lines = text.split("\n")
+    if start and start not in "{[" and not _is_quoted_row(text) and (table := _csv(text, where, said)) is not None:
+        return table
+    first = next((number for number, line in enumerate(lines) if line.strip()), None)
+    if first is None:
+        return []
+    if _is_quoted_row(text):
+        return [Row(row.where, json.loads(row.value)) for row in _json_lines(lines, where)]
+    if _parsed(lines[first]) is not None and any(line.strip() for line in lines[first + 1 :]):
+        return list(_json_lines(lines, where))
+    documents = _documents(text)
+    if documents is None:
+        return list(_json_lines(lines, where, document=text))
+    if len(documents) == 1:
+        return _items(documents[0], where)
+    return [Row(f"{where}[{number}]", document) for number, document in enumerate(documents)]
+
+
+def _is_quoted_row(text: str) -> bool:
+    """Whether the first line is a JSON string that holds a row as JSON: written with `json.dumps` twice."""
+    first = text.lstrip().partition("\n")[0]
+    outer = _parsed(first) if first[:2] in ('"{', '"[') else None
+    return outer is not None and isinstance(outer[0], str) and _parsed(outer[0]) is not None
+
+
+def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
+    """`document`: the text of all lines, where no line need be a row of its own."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield Row(f"{where}:{number}", json.loads(line))
+        except (ValueError, RecursionError) as error:
+            place, problem = f"{where}:{number}", str(error)
+            if document and isinstance(error, json.JSONDecodeError) and not any(map(_is_row, lines[number:])):
+                place, problem = _first_problem(document, where) or (place, problem)
+            remedy = "Mend or delete this line; a row must stand on one line."
+            if document and _TRAILING_COMMA.search(document):
+                remedy = "A comma stands before a closing bracket, which JSON does not allow: delete it."
+            raise RowError(f"{place} is no JSON value: {problem}", remedy) from error
+
+
+def _first_problem(document: str, where: str) -> tuple[str, str] | None:
+    """Where a document of several lines stops being JSON."""
+    try:
+        json.loads(document)
+    except json.JSONDecodeError as error:
+        return f"{where}:{error.lineno}", error.msg
+    except (ValueError, RecursionError):
+        return None
+    return None
+
+
+def _parsed(line: str) -> tuple[Any] | None:
+    try:
+        return (json.loads(line),)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_row(line: str) -> bool:
+    parsed = _parsed(line)
+    return parsed is not None and parsed[0] not in ({}, []) and isinstance(parsed[0], dict | list)
+
+
+def _documents(text: str) -> list[Any] | None:
+    """The JSON values of a text, one after another; None when it holds anything else."""
+    found: list[Any] = []
+    at = _space_from(text, 0)
+    while at < len(text):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return None
+        found.append(value)
+        at = _space_from(text, at)
+    return found
+
+
+def _space_from(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _items(document: Any, where: str) -> list[Row]:
+    """The rows of one JSON document: those of an array or of a page of an API, or else the document itself."""
+    match document:
+        case list() if not is_conversation(cast(list[Any], document)):
+            return [Row(f"{where}[{n}]", item) for n, item in enumerate(cast(list[Any], document))]
+        case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
+            return [Row(f"{where} rows[{n}]", item["row"]) for n, item in enumerate(cast(list[Any], page))]
+        case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
+            return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
+        case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
+            return [Row(f"{where} results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
+            return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"testCases": list(), "conversationalTestCases": list()}:
+            run = cast(dict[str, list[Any]], document)
+            names = ("testCases", "conversationalTestCases")
+            return [Row(f"{where} {name}[{n}]", item) for name in names for n, item in enumerate(run[name])]
+        case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
+            items = cast(list[Any], page)
+            if _is_page_of_items(items):
+                return [Row(f"{where} data", items)]
+            return [Row(f"{where} data[{n}]", item) for n, item in enumerate(items)]
+        case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
+            return [Row(f"{where} runs[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case _:
+            return [Row(f"{where}:1", document)]
+
+
+def _is_page_of_items(page: list[Any]) -> bool:
+    """Whether the rows of a page are the items of one conversation of OpenAI's, and none a thread's newest first."""
+    return is_conversation(page) and not any(is_object(item, "object") for item in page)
+
+
+_PAGE = {"meta", "cursors", "cursor", "object", "has_more", "first_id", "last_id", "search_cursors", "parsed_query"}
+"""What APIs send beside the rows of a page."""
+
+
+def is_conversation(items: list[Any]) -> bool:
+    """Whether a list is one conversation: its items are messages, not rows."""
+    return bool(items) and all(isinstance(item, dict) and _is_message(cast(dict[str, Any], item)) for item in items)
+
+
+def _is_message(item: dict[str, Any]) -> bool:
+    if "role" in item or {"from", "value"} <= item.keys():
+        return not item.keys() & {"messages", "prompt", "completion", "chosen", "conversations", "trajectories"}
+    kind = item.get("type")
+    if {"kind", "parts"} <= item.keys() or item.keys() == {"human", "assistant"}:
+        return True
+    if {"message", "finish_reason"} <= item.keys() or {"lc", "kwargs"} <= item.keys():
+        return True
+    if item.keys() == {"type", "data"}:  # as LangChain serialises messages
+        return True
+    return isinstance(kind, str) and "messages" not in item and bool({"call_id", "summary", "content"} & item.keys())
+
+
+_PRINTED = re.compile(r"""\s*(?:(?:np\.|numpy\.)?array\()?\s*\[?\s*\{\s*['"]""")
+_ROLE = re.compile(r"""['"](?:role|from)['"]:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]""")
+PRINTED = (
+    "It is messages as Python prints an array of them, or is cut off. Write the table with "
+    'df.to_json("rows.jsonl", orient="records", lines=True) or df.to_parquet("rows.parquet").'
+)
+
+
+def is_printed(text: str) -> bool:
+    """Whether a text holds messages in a form that cannot be read back: printed by numpy or pandas, or cut off."""
+    return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
+
+
+_SAID = ("prompt", "completion", "response", "chosen", "rejected", "output")
+"""Columns of what was said: text, even where it looks like JSON, unless it is messages."""
+
+
+def _said(text: str) -> Any:
+    value = cell(text)
+    items = value if is_list(value) else [value]
+    return value if items and all(is_object(item, "role|from") for item in items) else text
+
+
+_EXCEL_HINT = re.compile(r"sep=[,;\t]\r?\n")
+_ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:"\s*)?(?:[\[{]|array\()""")
+"""A table with one column, whose cells hold JSON or what Python prints of a list."""
+
+
+def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
+    """Rows of a table with a header, separated by commas, semicolons or tabs; None when the text is none."""
+    if hint := _EXCEL_HINT.match(text):
+        text = "\n" + text[hint.end() :]
+    header = text.lstrip("\r\n").split("\n", 1)[0]
+    delimiter = max(",;\t", key=header.count)
+    if not header.count(delimiter) and not _ONE_COLUMN.match(text):
+        return None
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    names: list[str] = []
+    found: list[Row] = []
+    line = 1
+    try:
+        for cells in reader:
+            place, line = f"{where}:{line}", reader.line_num + 1
+            if not any(cells):
+                continue
+            if not names:
+                names = [name.strip() for name in cells]
+                if len(set(names)) < len(names) or not all(names[1:]):
+                    remedy = (
+                        "Name each column once. (promptfoo's results are read as JSON: promptfoo eval -o results.json)"
+                    )
+                    raise RowError(f"{place} has columns without a name or twice: {names}.", remedy)
+                continue
+            if len(cells) != len(names):
+                raise RowError(
+                    f"{place} has {len(cells)} cells, the header has {len(names)} columns.",
+                    "Quote cells that contain the separator or line breaks.",
+                )
+            named = zip(names, cells, strict=True)
+            found.append(
+                Row(place, {n: _said(text) if n in _SAID or n in said else cell(text) for n, text in named if n})
+            )
+    except csv.Error as error:
+        raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error
+    return found
+
+
+def cell(text: str) -> Any:
+    """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
+    else its text."""
+    start = text.lstrip()[:2]
+    if start in ('"{', '"[') and (quoted := _parsed(text)) is not None and isinstance(quoted[0], str):
+        return cell(quoted[0])
+    if start[:1] not in ("[", "{"):
+        return text
+    if (value := _parsed(text)) is not None:
+        return value[0]
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text

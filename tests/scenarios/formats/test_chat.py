@@ -1,0 +1,239 @@
+"""Conversations of every vendor become the same OpenAI chat messages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.scenarios.formats.chat import messages
+from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.formats.row import RowError
+
+ARGUMENTS = '{"order": 7}'
+
+
+def call(identity: str = "c1", name: str = "look_up", arguments: str = ARGUMENTS) -> dict[str, Any]:
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def expected(**said: Any) -> list[dict[str, Any]]:
+    return [
+        {"role": "system", "content": "You run a desk."},
+        {"role": "user", "content": "Where is 7?"},
+        {"role": "assistant", "content": None, **said, "tool_calls": [call()]},
+        {"role": "tool", "tool_call_id": "c1", "content": "on its way"},
+        {"role": "assistant", "content": "On its way."},
+    ]
+
+
+SYSTEM, ASK, ANSWER = expected()[0], expected()[1], expected()[4]
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "on its way"}
+
+
+def calling(form: Any) -> list[Any]:
+    return [SYSTEM, ASK, {"role": "assistant", "content": None, "tool_calls": [form]}, RESULT, ANSWER]
+
+
+CONVERSATIONS: dict[str, tuple[str, list[Any]]] = {
+    "openai": ("OpenAI messages", expected()),
+    "arguments as an object": (
+        "OpenAI messages",
+        calling({"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": {"order": 7}}}),
+    ),
+    "flat calls": ("OpenAI messages", calling({"id": "c1", "name": "look_up", "arguments": {"order": 7}})),
+    "calls as JSON text": ("OpenAI messages", calling(json.dumps(call()))),
+    "inspect": (
+        "OpenAI messages",
+        calling({"id": "c1", "function": "look_up", "arguments": {"order": 7}, "type": "function"}),
+    ),
+    "null fields": ("OpenAI messages", [{**message, "name": None, "refusal": None} for message in expected()]),
+    "anthropic": (
+        "Anthropic messages",
+        [
+            SYSTEM,
+            {"role": "user", "content": [{"type": "text", "text": "Where is 7?"}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "c1", "name": "look_up", "input": {"order": 7}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c1",
+                        "content": [{"type": "text", "text": "on its way"}],
+                    }
+                ],
+            },
+            ANSWER,
+        ],
+    ),
+    "responses": (
+        "OpenAI Responses items",
+        [
+            {"role": "system", "content": "You run a desk."},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Where is 7?"}]},
+            {"type": "function_call", "id": "fc1", "call_id": "c1", "name": "look_up", "arguments": ARGUMENTS},
+            {"type": "function_call_output", "call_id": "c1", "output": "on its way"},
+            {
+                "type": "message",
+                "id": "m1",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "On its way.", "annotations": []}],
+            },
+        ],
+    ),
+    "langchain": (
+        "LangChain messages",
+        [
+            {"type": "system", "content": "You run a desk."},
+            {"type": "human", "content": "Where is 7?", "additional_kwargs": {}, "id": None},
+            {"type": "ai", "content": None, "tool_calls": [{"name": "look_up", "args": {"order": 7}, "id": "c1"}]},
+            {"type": "tool", "content": "on its way", "tool_call_id": "c1", "status": "success"},
+            {"lc": 1, "type": "constructor", "id": ["x", "AIMessage"], "kwargs": {"content": "On its way."}},
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_every_vendor_s_conversation_becomes_the_same_messages(name: str) -> None:
+    form, items = CONVERSATIONS[name]
+    found, told = messages(items, "f:1")
+    text = [message for message in found if message.get("content") != [{"type": "text", "text": "Where is 7?"}]]
+    assert text == [message for message in expected() if len(text) == 5 or message != ASK]
+    assert told == form
+    assert messages(json.dumps(items), "f:1")[0] == found
+
+
+def test_sharegpt_turns_with_calls_and_results_are_linked() -> None:
+    turns = [
+        {"from": "system", "value": "You run a desk."},
+        {"from": "human", "value": "Where is 7?"},
+        {"from": "function_call", "value": '{"name": "look_up", "arguments": {"order": 7}}'},
+        {"from": "observation", "value": "on its way"},
+        {"from": "gpt", "value": "On its way."},
+    ]
+    found, told = messages(turns, "f:1")
+    identity = found[2]["tool_calls"][0]["id"]
+    assert identity
+    assert json.loads(json.dumps(found).replace(identity, "c1")) == expected()
+    assert told == "ShareGPT"
+
+
+def test_older_function_calls_become_tool_calls() -> None:
+    items = [
+        ASK,
+        {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": ARGUMENTS}},
+        {"role": "function", "name": "look_up", "content": "on its way"},
+    ]
+    (_, asked, result), _ = messages(items, "f:1")
+    assert asked["tool_calls"][0]["function"] == {"name": "look_up", "arguments": ARGUMENTS}
+    assert "function_call" not in asked
+    assert result["role"] == "tool"
+    assert result["tool_call_id"] == asked["tool_calls"][0]["id"]
+
+
+def test_thoughts_of_anthropic_and_responses_become_reasoning() -> None:
+    blocks = [{"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "Here."}]
+    (said,), _ = messages([{"role": "assistant", "content": blocks}], "f:1")
+    assert said == {"role": "assistant", "content": "Here.", "reasoning_content": "Hm."}
+    items = [
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Here."}]},
+    ]
+    (said,), _ = messages(items, "f:1")
+    assert said == {"role": "assistant", "content": "Here.", "reasoning_content": "Hm."}
+
+
+def test_parallel_calls_of_responses_are_one_turn() -> None:
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in (1, 2)]
+    outputs = [{"type": "function_call_output", "call_id": f"c{n}", "output": [{"n": n}]} for n in (1, 2)]
+    found, _ = messages([*calls, *outputs], "f:1")
+    assert [message["role"] for message in found] == ["assistant", "tool", "tool"]
+    assert [each["id"] for each in found[0]["tool_calls"]] == ["c1", "c2"]
+
+
+def test_calls_that_a_vendor_runs_keep_their_place_and_their_fields() -> None:
+    items = [{"type": "web_search_call", "id": "w1", "status": "completed", "action": {"type": "search", "query": "q"}}]
+    (said,), _ = messages(items, "f:1")
+    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"action": items[0]["action"]}
+    blocks = [
+        {"type": "text", "text": "Let me look."},
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result", "url": "u"}]},
+        {"type": "text", "text": "Found."},
+    ]
+    found, _ = messages([{"role": "assistant", "content": blocks}], "f:1")
+    assert [message["role"] for message in found] == ["assistant", "tool", "assistant"]
+    assert found[0]["content"] == "Let me look."
+    assert found[1]["content"] == [{"type": "web_search_result", "url": "u"}]
+
+
+@pytest.mark.parametrize(
+    ("item", "kept"),
+    [
+        (
+            user({"type": "input_audio", "input_audio": {"data": "x"}}),
+            {"type": "input_audio", "input_audio": {"data": "x"}},
+        ),
+        (
+            user({"type": "document", "source": {"data": "x"}}),
+            {"type": "document", "source": {"data": "x"}},
+        ),
+        (
+            {
+                "role": "user",
+                "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}],
+            },
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,x"}},
+        ),
+        (
+            {
+                "role": "user",
+                "content": [{"type": "input_image", "image_url": "https://x"}, {"type": "input_text", "text": ""}],
+            },
+            {"type": "image_url", "image_url": {"url": "https://x"}},
+        ),
+        ({"type": "item_reference", "id": "i"}, {"type": "item_reference", "id": "i"}),
+    ],
+)
+def test_what_is_no_text_stays_in_the_content(item: dict[str, Any], kept: dict[str, Any]) -> None:
+    (said,), _ = messages([item], "f:1")
+    assert said["content"][0] == kept
+
+
+@pytest.mark.parametrize(
+    ("items", "problem"),
+    [
+        ([5], "0: it is no message"),
+        ([ASK, {"content": "x"}], "1.role: field required"),
+        ([{"from": "narrator", "value": "x"}], "0.from: 'narrator' is no speaker"),
+        ("hello", "messages: it is text"),
+        ({"role": "user"}, "messages: it is no list"),
+    ],
+)
+def test_what_is_no_message_is_named_with_its_place(items: Any, problem: str) -> None:
+    with pytest.raises(RowError, match=f"f:1 cannot be judged: {problem}"):
+        messages(items, "f:1")
+
+
+@pytest.mark.parametrize("name", ["items", "conversation", "conversations"])
+def test_other_layouts_of_sharegpt_are_read(tmp_path: Path, name: str) -> None:
+    turns = [{"from": "human", "value": "Where?"}, {"from": "gpt", "value": "Here."}]
+    pairs = [{"human": "Where?", "assistant": "Here."}]
+    for number, items in enumerate([turns, pairs] if name != "items" else [turns]):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(json.dumps({"id": "x", name: items}))
+        (group,) = read_groups(path)
+        assert [(m["role"], m["content"]) for m in group.trajectories[0].messages()] == [
+            ("user", "Where?"),
+            ("assistant", "Here."),
+        ]

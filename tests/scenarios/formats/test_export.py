@@ -1,0 +1,142 @@
+"""A file is there when it is whole, nothing is written over, and every format is written with what it lost."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.scenarios.formats.export import ExportError, export_file, stored_groups
+from gavel.scenarios.formats.exported import NOT_FINITE, SURROGATE, TOO_DEEP, Losses
+from gavel.scenarios.group import TrajectoryGroup
+from tests.fake_server import Answer, Call, FakeServer
+from tests.scenarios.formats.attempts import both, hostile, stored, whole
+
+FILES = [
+    ("atif", "a.jsonl"),
+    ("verifiers", "v.jsonl"),
+    ("otel", "o.jsonl"),
+    ("inspect", "i.json"),
+    ("agenttraj", "t.jsonl"),
+]
+
+
+@pytest.mark.parametrize(("form", "name"), FILES)
+def test_every_format_is_written_as_strict_json(tmp_path: Path, form, name):
+    told = export_file(both(), form, tmp_path / name)
+    assert "wrote 2 attempts of 1 group as" in told.summary
+    assert any("lone surrogate" in note for note in told.notes)
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    for line in [text] if form == "inspect" else text.splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(("form", "name"), FILES)
+def test_a_text_of_ten_megabytes_is_written_whole(tmp_path: Path, form, name):
+    text = "x" * 10_000_000
+    export_file(stored(hostile(text)), form, tmp_path / name)
+    assert text in (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize(("form", "name"), FILES)
+def test_what_cannot_be_exported_leaves_no_file(tmp_path: Path, form, name):
+    def groups():
+        yield from stored(whole())
+        raise ExportError("the next group is damaged", "Restore it.")
+
+    with pytest.raises(ExportError, match="damaged"):
+        export_file(groups(), form, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_holds_a_document_for_each_attempt(tmp_path: Path):
+    export_file(both(), "atif", tmp_path / "documents")
+    assert [path.name for path in sorted((tmp_path / "documents").iterdir())] == ["000000.json", "000001.json"]
+    export_file(both(), "verifiers", tmp_path / "results")
+    assert len((tmp_path / "results" / "traces.jsonl").read_text().splitlines()) == 3
+
+
+def test_nothing_is_written_over(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text("mine")
+    with pytest.raises(ExportError, match="exists already"):
+        export_file(both(), "atif", tmp_path / "a.jsonl")
+    assert (tmp_path / "a.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("form", "out"), [("inspect", "a.jsonl"), ("atif", "a.json"), ("otel", "a"), ("atif", "http://x")]
+)
+def test_a_name_that_the_format_does_not_have_is_refused(tmp_path: Path, form, out):
+    with pytest.raises(ExportError) as error:
+        export_file(both(), form, out if out.startswith("http") else tmp_path / out)
+    assert "-o" in error.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="cannot be written"):
+        export_file(both(), "atif", tmp_path / "file" / "a.jsonl")
+
+
+def test_spans_go_to_a_collector():
+    class Collector(FakeServer):
+        def respond(self, call: Call) -> Answer:
+            bodies.append(call.json)
+            return Answer({})
+
+    bodies: list = []
+    collector = Collector()
+    try:
+        told = export_file(both(), "otel", collector.url)
+    finally:
+        collector.close()
+    assert told.summary.endswith(f"as OpenTelemetry spans to {collector.url}")
+    assert len(bodies) == 2
+
+
+def test_a_group_in_which_no_member_ended_is_counted(tmp_path: Path):
+    group = TrajectoryGroup([], exceptions=[ValueError("lost")])
+    told = export_file(stored_groups([group]), "atif", tmp_path / "a.jsonl")
+    assert told.notes == ["left out or changed: 1 × exception of a group in which no member ended: left out"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=())), inner),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_every_value_becomes_strict_json_in_utf_8(value):
+    text = json.dumps(Losses().plain(value), ensure_ascii=False, allow_nan=False)
+    text.encode()
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=10))
+def test_a_plain_value_stays_as_it_is(value):
+    losses = Losses()
+    assert losses.plain(value) == value
+    assert losses.notes() == []
+
+
+def test_what_changes_is_counted_by_reason():
+    losses = Losses()
+    assert losses.plain({"a\ud800": [math.nan, math.inf, 1.5], "pair": "\ud83d\ude00"}) == {
+        "a�": [None, None, 1.5],
+        "pair": "😀",
+    }
+    assert losses.notes() == [f"2 × {SURROGATE}", f"2 × {NOT_FINITE}"]
+
+
+def test_a_value_nested_too_deep_for_a_parser_is_text():
+    value: list = []
+    for _ in range(5000):
+        value = [value]
+    losses = Losses()
+    json.loads(json.dumps(losses.plain(value)))
+    assert losses.notes() == [f"1 × {TOO_DEEP}"]

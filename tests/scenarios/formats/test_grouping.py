@@ -1,0 +1,225 @@
+"""Attempts at the same task are put together, and what cannot be compared is never together in silence."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.scenarios.formats.grouping import asked, group, named_task
+from gavel.scenarios.formats.reading import read_file
+from gavel.scenarios.formats.row import Attempt, Row, WholeGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.judge.groups import choice, saying
+
+SYSTEM = {"role": "system", "content": "You run a desk."}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def attempt(*messages: Any, number: int = 0, task: dict[str, Any] | None = None, **fields: Any) -> Attempt:
+    trajectory = Trajectory(messages_and_choices=list(messages), metadata=fields)
+    return Attempt(trajectory, Row(f"f:{number}", {"messages": [], **fields}), "x", task)
+
+
+def sizes(*attempts: Attempt, by: str | None = None) -> list[int]:
+    return [len(each) for each in group(attempts, by).groups]
+
+
+@given(st.lists(st.integers(0, 4), max_size=20))
+def test_rows_are_gathered_by_their_opening_in_order_of_appearance(asked: list[int]) -> None:
+    attempts = [attempt(SYSTEM, user(f"Where is {n}?"), assistant(f"{at}")) for at, n in enumerate(asked)]
+    found = group(attempts).groups
+    places = [[int(each.messages()[-1]["content"]) for each in members] for members in found]
+    first = list(dict.fromkeys(asked))
+    assert places == [[at for at, n in enumerate(asked) if n == task] for task in first]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ([user("a")], [user("a")], True),
+        ([user("a")], [user("a ")], False),
+        ([user("a")], [SYSTEM, user("a")], False),
+        ([user("a")], [{"role": "user", "content": [{"type": "text", "text": "a"}]}], True),
+        ([SYSTEM, user("a")], [SYSTEM | {"role": "developer"}, user("a")], True),
+        ([SYSTEM], [SYSTEM], True),
+        ([SYSTEM, assistant("Hello!"), user("a")], [SYSTEM, assistant("Hello!"), user("a")], True),
+        ([SYSTEM, assistant("Hello!"), user("a")], [SYSTEM, assistant("Hello!"), user("b")], False),
+        ([], [], False),
+    ],
+)
+def test_openings_are_compared_whitespace_exact_and_up_to_the_first_request(
+    one: list[Any], other: list[Any], together: bool
+) -> None:
+    assert (sizes(attempt(*one, assistant("x")), attempt(*other, assistant("y"))) == [2]) is together
+
+
+def test_a_sampled_choice_ends_the_opening() -> None:
+    assert sizes(attempt(user("a"), choice("x")), attempt(user("a"), choice("y"), user("more"))) == [2]
+
+
+@pytest.mark.parametrize("name", ["rubric", "reference", "criteria"])
+def test_rows_with_different_truths_are_different_tasks(name: str) -> None:
+    attempts = [attempt(user("a"), assistant("x"), **{name: value}) for value in ("one", "two", "one")]
+    found = group(attempts)
+    assert [len(each) for each in found.groups] == [2, 1]
+    assert [each.metadata for each in found.groups] == [{name: "one"}, {name: "two"}]
+
+
+def test_by_puts_together_what_differs_but_tells() -> None:
+    attempts = [attempt(user(text), assistant("x"), number=n, task_id=7) for n, text in enumerate(["a", "b"])]
+    found = group(attempts, "task_id")
+    assert [each.metadata for each in found.groups] == [{"task_id": 7}]
+    (note,) = found.notes
+    assert "1 group put together by --by task_id begin with different messages" in note
+    assert "task_id 7 (f:0 and f:1)" in note
+
+
+def test_a_format_s_own_task_is_split_where_the_openings_differ() -> None:
+    attempts = [attempt(user(text), assistant("x"), task={"id": 1}) for text in ("a", "a", "b", "b")]
+    found = group([*attempts, *(attempt(user("a"), assistant("x"), task={"id": 2}) for _ in range(2))], own="id")
+    assert [len(each) for each in found.groups] == [2, 2, 2]
+    assert found.by == "id"
+    (note,) = found.notes
+    assert "1 task with rows that begin with different messages" in note
+
+
+@pytest.mark.parametrize(
+    "fields", [{"task_id": 1}, {"problem_id": "a"}, {"metadata": {"taskId": 1}}, {"taskName": {"n": 1}}]
+)
+def test_rows_that_name_different_tasks_are_different_groups_though_they_begin_alike(fields: dict[str, Any]) -> None:
+    other = json.loads(json.dumps(fields).replace("1", "2").replace('"a"', '"b"'))
+    tasks = [fields, other, fields, other, {}]
+    found = group([attempt(user("Begin."), assistant(str(n)), **task) for n, task in enumerate(tasks)])
+    answers = [[each.messages()[-1]["content"] for each in members] for members in found.groups]
+    assert answers == [["0", "2"], ["1", "3"], ["4"]]
+    assert found.by in ("task_id", "problem_id", "metadata.taskId", "taskName")
+    (note,) = found.notes
+    assert "--by opening groups by what stands before the assistant's first turn alone" in note
+
+
+def test_by_opening_ignores_the_names_of_tasks() -> None:
+    attempts = [attempt(user("Begin."), assistant(str(n)), task_id=n) for n in range(2)]
+    assert (sizes(*attempts), sizes(*attempts, by="opening")) == ([1, 1], [2])
+    own = [attempt(user("Begin."), assistant(str(n)), task={"id": n}) for n in range(2)]
+    assert group(own, "opening", own="id").by == "opening messages"
+    named = [attempt(user("Begin."), assistant(str(n)), opening=n // 2) for n in range(4)]
+    assert [each.metadata for each in group(named, "opening").groups] == [{"opening": 0}, {"opening": 1}]
+
+
+def test_names_of_tasks_are_not_told_where_the_openings_tell_the_tasks_apart() -> None:
+    found = group([attempt(user(str(n // 2)), assistant("x"), task_id=n // 2) for n in range(4)])
+    assert (found.by, [each.metadata for each in found.groups]) == ("opening messages", [{}, {}])
+
+
+def test_groups_of_one_are_told_with_the_fields_to_group_by() -> None:
+    attempts = [attempt(user(str(n // 2)), assistant("x"), task=None, problem=n) for n in range(3)]
+    (note,) = group(attempts).notes
+    assert "1 of 2 groups has one attempt" in note
+    assert "--by FIELD groups by a field (problem)" in note
+
+
+def test_groups_stay_whole_and_are_told_when_they_compare_different_tasks() -> None:
+    same, mixed = saying("one", "two"), saying("one", "two")
+    mixed.trajectories[1].messages_and_choices[0] = user("another request")
+    found = group([WholeGroup(each, Row(f"f:{n}", {}), "x") for n, each in enumerate([same, mixed])])
+    assert found.groups == [same, mixed]
+    assert found.by == ""
+    assert "1 group put together as they stand in the file" in found.notes[0]
+
+
+def test_by_is_told_to_be_of_no_use_for_groups() -> None:
+    found = group([WholeGroup(saying("one", "two"), Row("f:1", {}), "x")], "task")
+    assert found.notes == ["--by task is not used: the file holds groups already."]
+
+
+def test_examples_in_a_prompt_are_part_of_what_was_asked() -> None:
+    shots = [user("1 + 1?"), assistant("2")]
+    first = attempt(*shots, user("2 + 2?"), assistant("4"))
+    second = attempt(*shots, user("3 + 3?"), assistant("6"))
+    assert [len(each) for each in group([replace(each, prompt=3) for each in (first, second)]).groups] == [1, 1]
+    (note,) = group([first, second]).notes
+    assert "the members of 1 group part where a user speaks" in note
+    assert group([attempt(*shots), attempt(user("1 + 1?"), assistant("3"))]).notes == []
+
+
+def test_two_attempts_at_each_of_two_tasks_after_the_same_example_are_told(tmp_path):
+    def said(role: str, text: str) -> dict[str, str]:
+        return {"role": role, "content": text}
+
+    example = [said("user", "2 + 2?"), said("assistant", "4")]
+    rows = [[*example, said("user", f"task {n // 2}"), said("assistant", f"answer {n}")] for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    (note,) = read_file(tmp_path / "rows.jsonl").notes
+    assert "part where a user speaks" in note
+
+
+def attempt_of(*messages: dict[str, Any], **fields: Any) -> Trajectory:
+    return Trajectory(messages_and_choices=list(messages), metadata=fields)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("id", "_id", "uuid", "timestamp", "ts", "created_at", "createdAt", "updated_at", "created", "date"),
+        *("message_id", "messageId", "parentUuid", "parent_id", "trace_id", "session_id", "sessionId", "weight"),
+        *("cache_control", "childrenIds", "end_time", "startTime", "userId"),
+    ],
+)
+def test_ids_and_times_of_a_message_are_no_part_of_what_was_asked(name: str) -> None:
+    one, other = ({"role": "user", "content": "Where?", name: value} for value in ("a", "b"))
+    assert asked(attempt_of(one)) == asked(attempt_of(other))
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Where?", name: n}]} for n in range(2)]
+    assert asked(attempt_of(parts[0])) == asked(attempt_of(parts[1]))
+
+
+@pytest.mark.parametrize("name", ["content", "name", "images", "file", "video", "documents", "solid", "identity"])
+def test_what_a_message_holds_is_part_of_what_was_asked(name: str) -> None:
+    one, other = ({"role": "user", "content": "Where?", name: value} for value in ("a", "b"))
+    assert asked(attempt_of(one)) != asked(attempt_of(other))
+
+
+def test_a_file_s_id_within_a_part_is_part_of_what_was_asked() -> None:
+    files = [{"type": "file", "file": {"file_id": name}} for name in ("a", "b")]
+    one, other = (attempt_of({"role": "user", "content": [file]}) for file in files)
+    assert asked(one) != asked(other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "task"),
+    [
+        ({"task_id": 1, "seed": 2}, {"task_id": 1}),
+        ({"taskId": 1, "problem_id": "p", "id": 3}, {"taskId": 1, "problem_id": "p"}),
+        ({"metadata": {"instance_id": "x-1", "model": "m"}}, {"metadata.instance_id": "x-1"}),
+        ({"info": {"task": {"n": 1}}, "extra_info": {"index": 4}}, {"info.task": {"n": 1}}),
+        ({"task_id": None, "run_id": 7, "question": "Where?", "tasks": 3}, {}),
+    ],
+)
+def test_fields_that_name_a_task_are_known(fields: dict[str, Any], task: dict[str, Any]) -> None:
+    assert named_task(attempt_of({"role": "user", "content": "Where?"}, **fields)) == task
+
+
+@pytest.mark.parametrize("name", ["image", "images", "audio", "videos", "documents", "context"])
+def test_rows_with_different_content_beside_equal_messages_are_different_tasks(tmp_path: Path, name: str) -> None:
+    rows = [{"prompt": "Describe it.", "completion": str(n), name: f"file {n % 2}"} for n in range(4)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    reading = read_file(tmp_path / "rows.json")
+    answers = [[each.messages()[-1]["content"] for each in group] for group in reading.groups]
+    assert answers == [["0", "2"], ["1", "3"]]
+    (note,) = reading.notes
+    assert f"the judge is not shown what rows hold beside their messages ({name})" in note
+
+
+def test_a_context_that_is_no_text_is_no_part_of_what_was_asked() -> None:
+    one, other = (attempt_of({"role": "user", "content": "Where?"}, context={"run": n}) for n in range(2))
+    assert asked(one) == asked(other)

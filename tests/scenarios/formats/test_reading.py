@@ -1,0 +1,487 @@
+"""Files of every format are recognised by what they hold, told in one line, and nothing in them is lost in silence.
+
+The files in `data/` were written by their own libraries, with made-up content: `verifiers.jsonl` by
+`verifiers.utils.eval_utils.save_to_disk` (0.1.9), `verifiers_traces.jsonl` by `verifiers.v1`'s `write_episode` (0.4),
+`inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an evaluation with `mockllm`, `atif.jsonl` by
+`atif.Trajectory.to_json_dict` (1.8), `langsmith.jsonl` from the runs of `langchain_core`'s tracer (1.x, a fake model),
+`langfuse.json` by the models of Langfuse's API client (5.0).
+"""
+
+import gzip
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from gavel.llm.installation import install_line
+from gavel.scenarios.formats.reading import read_file
+from gavel.scenarios.formats.row import RowError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged_table import write_table
+from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
+from tests.judge.groups import desk, saying
+
+DATA = Path(__file__).parent / "data"
+SYSTEM = {"role": "system", "content": "You run a help desk."}
+ANSWER = {"role": "assistant", "content": "It is on its way."}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look_up_order", "arguments": '{"order_id": "7"}'}}
+
+
+def ask(number: int) -> dict[str, Any]:
+    return {"role": "user", "content": f"Where is order {number}?"}
+
+
+CONVERSATION = [SYSTEM, ask(7), ANSWER]
+ROWS = [{"messages": [SYSTEM, ask(number), ANSWER | {"content": str(n)}]} for n, number in enumerate([7, 8, 7])]
+SUMMARY = "reads as: OpenAI messages, 3 rows in 2 groups by opening messages"
+
+
+def written(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "summary"),
+    [
+        ("verifiers.jsonl", "reads as: verifiers results, 4 rows in 2 groups by example_id"),
+        ("verifiers_traces.jsonl", "reads as: verifiers traces, 4 rows in 2 groups by task"),
+        ("inspect.eval", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
+        ("inspect.json", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
+        ("atif.jsonl", "reads as: ATIF, 4 rows in 2 groups by opening messages"),
+        ("langsmith.jsonl", "reads as: LangSmith runs, 10 rows in 2 groups by opening messages"),
+        ("langfuse.json", "reads as: Langfuse export, 10 rows in 2 groups by opening messages"),
+    ],
+)
+def test_files_that_their_own_libraries_wrote_are_read(name: str, summary: str) -> None:
+    reading = read_file(DATA / name)
+    assert reading.summary == summary
+    assert [len(group) for group in reading.groups] == [2, 2]
+    first = reading.groups[0].trajectories[0]
+    system, asked, called, result, said = first.messages()
+    assert [system["content"], asked["content"]] == [SYSTEM["content"], ask(7)["content"]]
+    (call,) = called["tool_calls"]
+    assert call["function"]["name"] == "look_up_order"
+    assert json.loads(call["function"]["arguments"]) == {"order_id": "7"}
+    assert (result["role"], result["tool_call_id"]) == ("tool", call["id"])
+    assert result["content"] == "order 7: on its way"
+    assert said["content"] == "It is on its way."
+    assert first.reward is None
+    assert first.metrics.get("independent_reward", 1.0) == 1.0
+    assert ("independent_reward" in first.metrics) is (name != "langfuse.json")
+    assert first.additional_histories == []
+
+
+def test_the_truth_of_a_task_is_kept_where_the_judge_looks_for_it() -> None:
+    for name in ("verifiers.jsonl", "inspect.eval"):
+        group = read_file(DATA / name).groups[0]
+        assert group.metadata["reference"] == "on its way"
+        assert group.trajectories[0].metadata["reference"] == "on its way"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "pretty.json", "rows.csv", "rows.txt", "rows"])
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_a_file_is_told_by_what_it_holds(tmp_path: Path, name: str, packed: str) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    if name.endswith(".json"):
+        text = json.dumps(ROWS, indent=2 if name == "pretty.json" else None)
+    if name == "rows.csv":
+        cells = [json.dumps(row["messages"]).replace('"', '""') for row in ROWS]
+        text = "number,messages\r\n" + "".join(f'{n},"{cell}"\r\n' for n, cell in enumerate(cells))
+    data = text.encode("utf-8-sig")
+    if packed:
+        data = gzip.compress(data) if packed == ".gz" else zstandard.compress(data)
+    path = tmp_path / (name + packed)
+    path.write_bytes(data)
+    reading = read_file(path)
+    assert reading.summary == SUMMARY
+    assert [[t.messages()[-1]["content"] for t in group] for group in reading.groups] == [["0", "2"], ["1"]]
+
+
+def test_tables_of_parquet_and_arrow_are_read_alike(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{**row, "n": n, "note": None if n else "x"} for n, row in enumerate(ROWS)]
+    rows[0]["messages"] = [SYSTEM, ask(7), {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    table = pyarrow.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    for kind, opened in (("file", pyarrow.ipc.new_file), ("stream", pyarrow.ipc.new_stream)):
+        with opened(str(tmp_path / f"{kind}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+    for name in ("rows.parquet", "file.arrow", "stream.arrow"):
+        reading = read_file(tmp_path / name)
+        assert reading.summary == SUMMARY
+        assert reading.groups[0].trajectories[0].messages() == rows[0]["messages"]
+        assert reading.groups[0].trajectories[1].metadata == {"n": 2}
+    (tmp_path / "torn.parquet").write_bytes((tmp_path / "rows.parquet").read_bytes()[:-20])
+    with pytest.raises(RowError, match="is a damaged parquet file"):
+        read_file(tmp_path / "torn.parquet")
+
+
+def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1....PAR1")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(RowError, match="pyarrow") as error:
+        read_file(tmp_path / "rows.parquet")
+    assert install_line("parquet") in error.value.remedy
+
+
+@pytest.mark.slow
+def test_a_dataset_s_directory_is_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    found = datasets.Dataset.from_list([{"prompt": [SYSTEM, ask(7)], "completion": [ANSWER], "n": n} for n in range(4)])
+    found.save_to_disk(str(tmp_path / "one"), num_shards=2)
+    datasets.DatasetDict({"train": found}).save_to_disk(str(tmp_path / "splits"))
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    found.to_parquet(str(tmp_path / "hub" / "data" / "train-00000-of-00001.parquet"))
+    for name in ("one", "splits", "hub"):
+        reading = read_file(tmp_path / name)
+        assert reading.summary == "reads as: TRL prompt/completion, 4 rows in 1 group by opening messages"
+        assert [trajectory.metadata["n"] for trajectory in reading.groups[0]] == [0, 1, 2, 3]
+
+
+ASKED, SAID = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+TRL: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": "2 + 2?", "completion": "4"}, "TRL prompt/completion"),
+    ({"prompt": "2 + 2?", "response": "4"}, "TRL prompt/completion"),
+    ({"prompt": [ASKED], "completion": [SAID]}, "TRL prompt/completion"),
+    ({"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}, "OpenAI messages"),
+    ({"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]}, "ShareGPT"),
+    ({"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}, "preference pairs"),
+    (
+        {
+            "input": {"messages": [ASKED], "parallel_tool_calls": True},
+            "preferred_output": [SAID],
+            "non_preferred_output": [SAID | {"content": "5"}],
+        },
+        "preference pairs",
+    ),
+    (
+        {
+            "prompt": [{"role": "user", "content": "2 + 2?"}],
+            "chosen": [{"role": "assistant", "content": "4"}],
+            "rejected": [{"role": "assistant", "content": "5"}],
+        },
+        "preference pairs",
+    ),
+    (
+        {
+            "prompt": "2 + 2?",
+            "chosen": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}],
+            "rejected": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "5"}],
+        },
+        "preference pairs",
+    ),
+    (
+        {"chosen": "\n\nHuman: 2 + 2?\n\nAssistant: 4", "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: 5"},
+        "preference pairs",
+    ),
+    (
+        {
+            "conversations": [{"from": "human", "value": "2 + 2?"}],
+            "chosen": {"from": "gpt", "value": "4"},
+            "rejected": {"from": "gpt", "value": "5"},
+        },
+        "preference pairs",
+    ),
+    ({"input": "2 + 2?", "output": [{"type": "message", **SAID}]}, "OpenAI Responses items"),
+]
+
+
+@pytest.mark.parametrize(("row", "form"), TRL)
+def test_rows_of_every_training_format_are_the_same_conversation(
+    tmp_path: Path, row: dict[str, Any], form: str
+) -> None:
+    reading = read_file(written(tmp_path / "rows.jsonl", row, row))
+    expected = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    assert reading.groups[0].trajectories[0].messages() == expected
+    assert f"reads as: {form}, 2 rows in {2 if form == 'preference pairs' else 1} group" in reading.summary
+    if form == "preference pairs":
+        assert [each.metrics["independent_reward"] for each in reading.groups[0]] == [1.0, 0.0]
+        assert [each.metadata["preference"] for each in reading.groups[0]] == ["chosen", "rejected"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reward"),
+    [
+        ({"reward": 0.5}, 0.5),
+        ({"score": 1}, 1.0),
+        ({"label": True}, 1.0),
+        ({"reward": 0.5, "score": 0.7}, 0.5),
+        ({"reward": None, "score": "0.25"}, 0.25),
+        ({"label": "good"}, None),
+        ({"label": 2}, None),
+        ({"reward": "nan"}, None),
+    ],
+)
+def test_a_reward_in_the_file_is_a_metric_and_no_score(tmp_path: Path, fields: dict[str, Any], reward: Any) -> None:
+    (group,) = read_file(written(tmp_path / "rows.jsonl", {"messages": CONVERSATION, **fields})).groups
+    (trajectory,) = group.trajectories
+    assert trajectory.reward is None
+    assert trajectory.metrics.get("independent_reward") == reward
+    assert trajectory.metadata == fields
+
+
+def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
+    choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
+    (group,) = read_file(written(tmp_path / "r.jsonl", {"messages": [SYSTEM, ask(7)], "choices": choices})).groups
+    assert [each.messages() for each in group] == [CONVERSATION, CONVERSATION]
+    assert [each.status for each in group] == ["finished", "truncated"]
+
+
+def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
+    groups = [saying("one", "two"), saying("three")]
+    store = tmp_path / "store.jsonl.zst"
+    TrajectoryStore(store).extend(groups)
+    assert read_file(store).groups == groups
+    assert read_file(store).summary == "reads as: Gavel groups, 2 rows in 2 groups"
+    renamed = store.rename(tmp_path / "store.bin")
+    assert read_file(renamed).groups == groups
+    mixed = written(tmp_path / "m.jsonl", json.loads(groups[0].to_json()), json.loads(desk().to_json()), CONVERSATION)
+    forms = "Gavel groups (1) and Gavel trajectories (1) and OpenAI messages (1)"
+    assert forms in read_file(mixed).summary
+
+
+def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
+    groups = [saying("one", "two", metadata={"task": 1}), saying("three")]
+    for suffix in (".csv", ".parquet") if find_spec("pyarrow") else (".csv",):
+        path = tmp_path / f"judged{suffix}"
+        write_table(path, groups, suffix)
+        assert read_file(path).groups == groups
+        assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"
+
+
+TRACE = {"id": "t", "timestamp": "2026-11-01T00:00:00Z", "name": "desk", "scores": [{"name": "right", "value": 1}]}
+GENERATION = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-11-01T00:00:01Z"}
+LOGGED = {"input": {"messages": [SYSTEM, ask(7)], "tools": [{"type": "function", "function": {"name": "f"}}]}}
+RUN = {"id": "r", "trace_id": "r", "start_time": "2026-11-01", "feedback_stats": {"right": {"n": 1, "avg": 1.0}}}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {**TRACE, **LOGGED, "output": ANSWER},
+        {**TRACE, "input": json.dumps(LOGGED["input"]), "output": json.dumps(ANSWER)},
+        {**TRACE, "observations": [{**GENERATION, **LOGGED, "output": ANSWER}]},
+        {"trace": TRACE, "observations": [{**GENERATION, **LOGGED, "output": ANSWER["content"]}]},
+        {**RUN, "run_type": "chain", "inputs": LOGGED["input"], "outputs": {"messages": CONVERSATION}},
+        {**RUN, "run_type": "llm", "inputs": LOGGED["input"], "outputs": {"choices": [{"message": ANSWER}]}},
+        {**RUN, "run_type": "llm", "inputs": json.dumps(LOGGED["input"]), "outputs": json.dumps({"output": ANSWER})},
+    ],
+)
+def test_traces_are_read_in_every_shape_of_their_exports(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(row, indent=2))
+    ((trajectory,),) = read_file(path).groups
+    assert trajectory.messages() == CONVERSATION
+    assert trajectory.tools == LOGGED["input"]["tools"]
+    assert trajectory.metrics == {"right": 1.0, "independent_reward": 1.0}
+
+
+def test_a_trace_without_messages_shows_what_went_in_and_out(tmp_path: Path) -> None:
+    rows = [{**TRACE, "id": n, "input": {"question": "2 + 2?"}, "output": {"a": 4, "b": [1]}} for n in "ab"]
+    reading = read_file(written(tmp_path / "t.jsonl", *rows, {**TRACE, "id": "c", "input": None, "output": None}))
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": '{"a": 4, "b": [1]}'}]
+    assert [each.messages() for each in reading.groups[0]] == [said, said]
+    assert reading.notes == ["left out: 1 × trace without input and output"]
+
+
+def test_rows_that_share_an_id_are_attempts_of_their_own(tmp_path: Path) -> None:
+    rows = [{**TRACE, "input": "2 + 2?", "output": text} for text in ("4", "5")]
+    reading = read_file(written(tmp_path / "t.jsonl", *rows))
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", "5"]
+
+
+def test_conversations_of_sub_agents_are_additional_histories(tmp_path: Path) -> None:
+    longer = [*CONVERSATION, {"role": "user", "content": "Thanks."}]
+    calls = [(CONVERSATION[:2], ANSWER), ([ask(8)], ANSWER), (longer, {"role": "assistant", "content": "Welcome."})]
+    rows = [
+        {**GENERATION, "id": str(n), "startTime": f"2026-11-01T00:00:0{n}Z", "input": asked, "output": said}
+        for n, (asked, said) in enumerate(calls)
+    ]
+    ((trajectory,),) = read_file(written(tmp_path / "t.jsonl", *rows[::-1])).groups
+    assert trajectory.messages() == [*longer, calls[2][1]]
+    assert [each.messages() for each in trajectory.additional_histories] == [[ask(8), ANSWER]]
+
+
+BATCH = {"choices": [{"index": 0, "finish_reason": "stop", "message": ANSWER}]}
+
+
+def batch(name: str, body: Any = BATCH, status: int = 200) -> dict[str, Any]:
+    response = {"status_code": status, "request_id": "r", "body": body}
+    return {"id": f"batch_req_{name}", "custom_id": name, "response": response, "error": None}
+
+
+def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None:
+    requests = [
+        {
+            "custom_id": f"{n}-{k}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"messages": [SYSTEM, ask(n)]},
+        }
+        for n in (7, 8)
+        for k in range(3)
+    ]
+    written(tmp_path / "input.jsonl", *requests)
+    failed = batch("8-2", {"error": {"code": "rate_limit_exceeded", "message": "slow down"}}, 429)
+    answers = [batch(each["custom_id"]) for each in requests[::-1] if each["custom_id"] != "8-2"]
+    reading = read_file(written(tmp_path / "output.jsonl", failed, *answers))
+    assert reading.summary == "reads as: batch output, 6 rows in 2 groups by opening messages"
+    assert [len(group) for group in reading.groups] == [2, 3]
+    assert reading.groups[1].trajectories[0].messages() == CONVERSATION
+    assert reading.notes == ["left out: 1 × request failed (rate_limit_exceeded)"]
+
+
+def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_path: Path) -> None:
+    both = {"choices": BATCH["choices"] * 2}
+    reading = read_file(written(tmp_path / "output.jsonl", batch("a", both), batch("b", both)))
+    assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
+    assert [len(group) for group in reading.groups] == [2, 2]
+    assert "input file is not beside it" in reading.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"prompt": "x"}, "nearest to TRL prompt/completion, but lacks completion or response"),
+        ({"chosen": "x"}, "nearest to preference pairs, but lacks rejected or non_preferred_output"),
+        ({"message": CONVERSATION}, "nearest to OpenAI messages, but lacks messages"),
+        ({"schema_version": "ATIF-v1.8", "steps": []}, "nearest to ATIF, but lacks agent"),
+        ({"custom_id": "a", "body": {}}, "nearest to batch output, but lacks response or result"),
+        (
+            {"choices": [{"message": ANSWER}], "object": "chat.completion"},
+            "an answer of a model without what was asked",
+        ),
+        ({"output": [], "object": "response", "id": "r"}, "an answer of a model without what was asked"),
+        ({"wheels": 4, "doors": 5}, "of no format that is known. Its fields: wheels, doors"),
+        (7, "is neither an object nor a list"),
+    ],
+)
+def test_what_is_not_known_names_the_nearest_format_and_what_lacks(tmp_path: Path, row: Any, problem: str) -> None:
+    with pytest.raises(RowError, match=r"rows\.jsonl:1 " + ".*" + problem):
+        read_file(written(tmp_path / "rows.jsonl", row, row))
+
+
+def test_a_row_of_another_format_is_named(tmp_path: Path) -> None:
+    rows = [{"prompt": "x", "completion": "y"}, {"prompt": "x"}]
+    with pytest.raises(RowError, match=r"rows\.jsonl:2 .*nearest to TRL prompt/completion, but lacks completion"):
+        read_file(written(tmp_path / "rows.jsonl", *rows))
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"PK\x03\x04 broken", "is a damaged zip archive"),
+        (b"\x1f\x8b\x08 broken", "cannot be unpacked"),
+        (zstandard.compress(b'{"messages": []}' * 99)[:-9], "cannot be unpacked: it breaks off"),
+        (b"\x89PNG\r\n\x1a\n", "is no JSON value"),
+    ],
+)
+def test_what_is_damaged_is_an_error_with_a_remedy(tmp_path: Path, data: bytes, problem: str) -> None:
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(RowError, match=problem) as error:
+        read_file(tmp_path / "f")
+    assert error.value.remedy
+
+
+def test_an_archive_and_a_directory_of_something_else_are_refused(tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(RowError, match="no Inspect log"):
+        read_file(tmp_path / "other.zip")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RowError, match="holds no file of attempts"):
+        read_file(tmp_path / "empty")
+
+
+def test_a_name_of_a_store_over_something_else_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x.zst").write_text("hello")
+    with pytest.raises(StoreError, match="is no trajectory store"):
+        read_file(tmp_path / "x.zst")
+
+
+def test_an_atif_document_that_is_not_valid_names_the_field(tmp_path: Path) -> None:
+    pytest.importorskip("atif")
+    row = json.loads((DATA / "atif.jsonl").read_text().splitlines()[0])
+    row["steps"][1]["step_id"] = 9
+    with pytest.raises(RowError, match=r"rows\.jsonl:1 is no valid ATIF-v1.8 document: .*not sequential"):
+        read_file(written(tmp_path / "rows.jsonl", row))
+
+
+def test_a_run_s_directory_is_read_as_its_training_attempts(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    with pytest.raises(RowError, match="has no training attempts yet"):
+        read_file(tmp_path)
+    for split, step in (("held_out", 0), ("train", 2), ("train", 1)):
+        made = TrajectoryGroup([desk(ending=f"{split} {step}"), desk()])
+        TrajectoryStore(tmp_path / "trajectories" / split / f"{step:06d}.jsonl.zst").append(made)
+        if split == "held_out":
+            with pytest.raises(RowError) as caught:
+                read_file(tmp_path)
+            assert caught.value.remedy.endswith("trajectories/held_out.")
+    reading = read_file(tmp_path)
+    assert [group.model_dump() for group in reading.groups] == [
+        group.model_dump()
+        for step in (1, 2)
+        for group in TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst").read()
+    ]
+    assert "2 rows in 2 groups" in reading.summary
+    assert len(read_file(tmp_path / "trajectories" / "held_out").groups) == 1
+
+
+ASK, ANSWER = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
+CHAIN: dict[str, Any] = {"name": "agent", "run_type": "chain", "inputs": {"messages": [ASK]}}
+LOOK: dict[str, Any] = {"type": "GENERATION", "startTime": "2025-01-01", "input": [ASK]}
+
+
+def runs(**last: Any) -> list[dict[str, Any]]:
+    found = [CHAIN | {"id": str(n), "trace_id": str(n), "outputs": {"messages": [ASK, ANSWER]}} for n in range(3)]
+    found[2] |= last
+    return found
+
+
+def observations(**last: Any) -> list[dict[str, Any]]:
+    found = [LOOK | {"id": f"o{n}", "traceId": str(n), "output": ANSWER} for n in range(3)]
+    found[2] |= last
+    return found
+
+
+TRACEBACK = "RateLimitError('slow down')Traceback (most recent call last):\n  File …\nRateLimitError: slow down"
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (runs(outputs=None, error=TRACEBACK), "RateLimitError('slow down')"),
+        (runs(outputs=None, error="\n" + TRACEBACK.partition(")")[2]), "RateLimitError: slow down"),
+        (runs(error="too late"), "too late"),
+        (runs(outputs=None, status="error"), "status error"),
+        (runs(outputs=None, status="pending"), "it has no outputs (status pending)"),
+        (runs(outputs={}), "it has no outputs"),
+        (observations(output=None, level="ERROR", statusMessage="boom"), "boom"),
+        (observations(output=None), "it has no output"),
+    ],
+)
+def test_a_run_that_ended_badly_is_a_failed_attempt_with_its_reason(
+    tmp_path: Path, rows: list[dict[str, Any]], reason: str
+) -> None:
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps(rows))
+    reading = read_file(path)
+    (group,) = reading.groups
+    assert [each.status for each in group] == ["finished", "finished", "failed"]
+    assert group.trajectories[2].status_reason == reason
+    assert f"1 of 3 attempts failed, and gets no score. First: {path}[2] ({reason})." in reading.notes
+
+
+def test_rows_in_which_nobody_answers_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"messages": each}) + "\n" for each in ([ASK, ANSWER], [ASK], [ASK])))
+    (note,) = read_file(path).notes
+    assert "2 of 3 attempts hold no turn of the assistant" in note
+    assert f"First: {path}:2" in note

@@ -1,0 +1,158 @@
+"""Any text of rows is the same rows."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel.scenarios.formats.row import RowError
+from gavel.scenarios.formats.text import cell, decode, is_printed, rows
+
+ROWS = [{"messages": [{"role": "user", "content": "Wo ist mein Paket? “ü” 包"}], "n": 1}, {"messages": [], "n": 2}]
+LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
+PRETTY = json.dumps(ROWS, indent=2, ensure_ascii=False)
+
+
+def values(text: str) -> list[Any]:
+    return [row.value for row in rows(text, "f")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINES,
+        LINES + "\n",
+        "\n\n" + LINES.replace("\n", "\n  \n\n"),
+        LINES.replace("\n", "\r\n") + "\r\n",
+        json.dumps(ROWS),
+        PRETTY,
+        PRETTY.replace("\n", "\r\n"),
+        "\n".join(json.dumps(row, indent=2) for row in ROWS),
+        json.dumps({"data": ROWS, "meta": {"page": 1, "totalPages": 1}}),
+        json.dumps({"rows": [{"row_idx": n, "row": row, "truncated_cells": []} for n, row in enumerate(ROWS)]}),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_text_of_rows_is_read_in_any_layout_and_encoding(text: str, encoding: str) -> None:
+    assert values(decode(text.encode(encoding), "f")) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (LINES + '\n{"messages": [', r"f:3 is no JSON value"),
+        ('{"a": 1}\n{"b": }\n{"c": 3}', r"f:2 is no JSON value"),
+        ('{"a": \n{"b": 2}\n{"c": 3}', r"f:1 is no JSON value"),
+        ('[\n  {"a": 1},\n  {"b": }\n]', r"f:3 is no JSON value"),
+        ("hello", r"f:1 is no JSON value"),
+        ("a,b\n1,2\n3", r"f:3 has 1 cells"),
+        ("a,a\n1,2", r"f:1 has columns without a name or twice"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(text: str, problem: str) -> None:
+    with pytest.raises(RowError, match=problem):
+        rows(text, "f")
+
+
+def test_bytes_that_are_no_text_are_named_with_their_line() -> None:
+    with pytest.raises(RowError, match=r"f:2 is no JSON value: it is no utf-8 text"):
+        decode(b'{"a": 1}\n{"b": "\xe9"}', "f")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_table_is_read_with_quotes_line_breaks_and_lists_in_cells(delimiter: str, newline: str) -> None:
+    text = newline.join(
+        [
+            delimiter.join(["prompt", "completion", "messages"]),
+            delimiter.join(["2 + 2?", '"4,\n""exactly"";\t"', '"[{""role"": ""user""}]"']),
+            "",
+            delimiter.join(["3?", "[sic]", "\"[{'role': 'user', 'name': None}]\""]),
+        ]
+    )
+    assert values(text) == [
+        {"prompt": "2 + 2?", "completion": '4,\n"exactly";\t', "messages": [{"role": "user"}]},
+        {"prompt": "3?", "completion": "[sic]", "messages": [{"role": "user", "name": None}]},
+    ]
+
+
+def test_a_cell_longer_than_the_csv_module_s_limit_is_read() -> None:
+    assert values(f"prompt,completion\nx,{'y' * 200_000}\n") == [{"prompt": "x", "completion": "y" * 200_000}]
+
+
+@given(st.text())
+@settings(max_examples=200)
+def test_a_cell_is_its_text_unless_it_is_a_list_or_an_object(text: str) -> None:
+    found = cell(text)
+    assert found == text or isinstance(found, list | dict)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.none() | st.integers() | st.text()), min_size=2))
+@settings(max_examples=100, deadline=None)
+def test_rows_survive_lines_and_arrays(found: list[Any]) -> None:
+    assert values("\n".join(map(json.dumps, found))) == found
+    assert values(json.dumps(found, indent=1)) == found
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        [{"role": "user", "content": "Hi"}],
+        [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}],
+        [{"role": "user", "content": "Hi"}, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}],
+    ],
+)
+def test_an_array_of_messages_is_one_row(conversation: list[Any]) -> None:
+    assert values(json.dumps(conversation, indent=2)) == [conversation]
+    assert values(json.dumps([conversation, conversation])) == [conversation, conversation]
+
+
+@pytest.mark.parametrize("name", ["messages", '"messages"', "conversations"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_table_of_one_column_is_read(name: str, newline: str) -> None:
+    cells = ['"[{""role"": ""user"", ""content"": ""a, b""}]"', "\"[{'role': 'user', 'content': 'it''s'}]\""]
+    text = newline.join([name, *cells, ""])
+    found = values(text.replace("it''s", "here"))
+    assert [row[name.strip('"')][0]["content"] for row in found] == ["a, b", "here"]
+
+
+def test_rows_that_were_made_json_twice_are_read() -> None:
+    row = {"messages": ROWS[0]["messages"]}
+    assert cell(json.dumps(row)) == cell(json.dumps(json.dumps(row))) == row
+    assert values("\n".join([json.dumps(json.dumps(row))] * 2)) == [row, row]
+
+
+def test_a_comma_before_a_closing_bracket_is_named() -> None:
+    with pytest.raises(RowError, match="is no JSON value") as error:
+        rows('[{"a": 1}\n, {"a": 2},\n]', "f")
+    assert "A comma stands before a closing bracket" in error.value.remedy
+
+
+PRINTED_MESSAGES = [
+    "[{'content': 'Where?', 'role': 'user'}\n {'content': 'm', 'role': 'assistant'}]",
+    "array([{'content': 'Where?', 'role': 'user'},\n       {'content': 'm', 'role': 'assistant'}], dtype=object)",
+    "[{'role': 'user', 'content': 'Where?', 'at': Timestamp('2025-01-01')}]",
+    '[{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "It is cut of',
+    "{'role': 'assistant', 'content': array(['a'], dtype=object)}",
+]
+
+
+@pytest.mark.parametrize("text", PRINTED_MESSAGES)
+def test_messages_as_a_program_prints_them_are_told_from_text(text: str) -> None:
+    assert is_printed(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Where?", '[{"role": "user", "content": "a"}]', "[{'role': 'user'}]", "[1, 2", "{'a': 1", "The role: 'user'", ""],
+)
+def test_other_text_is_not_taken_for_printed_messages(text: str) -> None:
+    assert not is_printed(text)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_line_with_which_excel_names_its_separator_is_no_header(delimiter: str) -> None:
+    text = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
+    assert values(text) == [{"a": "1", "b": "2"}]

@@ -1,0 +1,225 @@
+""""""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.scenarios.formats.export import ExportError, export_file, stored_groups
+from gavel.scenarios.formats.reading import read_file, read_groups
+from gavel.scenarios.formats.row import RowError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
+from tests.scenarios.formats.attempts import PIXEL, TOOLS, call
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"system": "Answer in French.", "prompt": "P", "response": "Oui"},
+        {"system_prompt": "Answer in French.", "prompt": [{"role": "user", "content": "P"}], "completion": "Oui"},
+        {"system": [{"type": "text", "text": "Answer in French."}], "prompt": "P", "completion": "Oui"},
+    ],
+)
+def test_a_system_message_in_a_field_of_its_own_is_read(tmp_path, row):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "system": "In German."}) + "\n")
+    first, second = read_groups(tmp_path / "rows.jsonl")
+    assert [message["role"] for message in first.trajectories[0].messages()] == ["system", "user", "assistant"]
+    assert "German" in str(second.trajectories[0].messages()[0])
+
+
+@pytest.mark.parametrize("name", ["completion", "response", "output"])
+def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
+    rows = [{"messages": [{"role": "user", "content": "Q"}], name: said} for said in ("good", "bad")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (group,) = read_groups(tmp_path / "rows.jsonl")
+    assert [member.messages()[-1]["content"] for member in group] == ["good", "bad"]
+
+
+def test_an_answer_of_a_table_that_looks_like_json_is_text(tmp_path):
+    (tmp_path / "rows.csv").write_text('prompt,response\nQ,"[1, 2]"\nQ,"{""a"": 1}"\n')
+    (group,) = read_groups(tmp_path / "rows.csv")
+    assert [member.messages()[-1]["content"] for member in group] == ["[1, 2]", '{"a": 1}']
+
+
+@pytest.mark.parametrize("rows", ['Q,"a" b\nQ,c\n', 'Q,"he said\nQ,third\n', 'Q,whole\nQ,"half of a ce'])
+def test_a_table_with_a_broken_quote_is_refused(tmp_path, rows):
+    (tmp_path / "rows.csv").write_text("prompt,response\n" + rows)
+    with pytest.raises(RowError, match="no row of a table"):
+        read_groups(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("column", ["messages", "prompt", "completion"])
+def test_messages_that_a_table_keeps_as_printed_arrays_are_refused_with_the_remedy(tmp_path, column):
+    printed = "[{'content': 'Where?', 'role': 'user'}\n {'content': 'm', 'role': 'assistant'}]"
+    row = {"prompt": "Q", "completion": "A"} if column != "messages" else {}
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, column: printed}))
+    with pytest.raises(RowError, match=f"{column}: it is text, and no JSON list") as error:
+        read_groups(tmp_path / "rows.jsonl")
+    assert "df.to_json" in error.value.remedy
+
+
+@pytest.mark.parametrize("name", ["completions", "responses", "outputs", "generations", "samples"])
+@pytest.mark.parametrize(
+    "form", [str, lambda text: {"text": text, "n": 1}, lambda text: [{"role": "assistant", "content": text}]]
+)
+def test_several_answers_in_a_row_are_as_many_attempts(tmp_path, name, form):
+    rows = [{"prompt": f"Q{n}", name: [form(f"{n}{m}") for m in range(3)], "rewards": [1, 0.5, 0]} for n in range(2)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    groups = read_groups(tmp_path / "rows.jsonl")
+    assert [[member.messages()[-1]["content"] for member in group] for group in groups] == [
+        ["00", "01", "02"],
+        ["10", "11", "12"],
+    ]
+    assert [member.metrics["independent_reward"] for member in groups[0]] == [1, 0.5, 0]
+
+
+def test_an_answer_without_text_among_several_is_named(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "Q", "outputs": ["a", {"tokens": [1]}]}))
+    with pytest.raises(RowError, match=r"rows\.jsonl:1 cannot be judged: outputs\.1: it holds no text"):
+        read_groups(tmp_path / "rows.jsonl")
+
+
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
+
+
+def member(text: str, reward: float | None, error: float | None = None, order: str = "", **more: Any) -> Trajectory:
+    """An answer, after a look at an order where one is named."""
+    looked: list[Any] = []
+    if order:
+        calls = [call(json.dumps({"id": order}), f"call-{text}")]
+        looked = [
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": f"call-{text}", "content": f"order {order}"},
+        ]
+    return Trajectory(
+        messages_and_choices=[*ASKED, *looked, {"role": "assistant", "content": text}],
+        tools=TOOLS if order else None,
+        reward=reward,
+        judgement=Judgement(score=reward, standard_error=error),
+        **more,
+    )
+
+
+def written(folder: Path, form: Any, *groups: list[Trajectory], **settings: Any) -> list[dict[str, Any]]:
+    out = folder / f"{form}.jsonl"
+    export_file(stored_groups(map(TrajectoryGroup, groups)), form, out, **settings)
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_the_clearest_pair_of_a_group_is_written(tmp_path: Path) -> None:
+    (row,) = written(tmp_path, "dpo", [member("b", 0.5), member("c", 0.1), member("a", 0.9), member("d", None)])
+    assert row["prompt"] == ASKED
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("a", "c")
+    assert (row["score_chosen"], row["score_rejected"]) == (0.9, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("members", "margin"),
+    [
+        ([member("a", 0.9), member("b", 0.85)], 0.1),
+        ([member("a", 0.9, 0.2), member("b", 0.5, 0.2)], 0.1),
+        ([member("a", 0.9), member("b", None)], 0.0),
+        ([member("a", 0.9), member("b", 0.1, status="failed")], 0.1),
+        ([member("a", 0.9), member("a", 0.1)], 0.1),
+    ],
+    ids=["too close", "within noise", "unscored", "failed", "the same answer"],
+)
+def test_what_is_no_preference_is_not_written(tmp_path: Path, members: list[Trajectory], margin: float) -> None:
+    with pytest.raises(ExportError):
+        written(tmp_path, "dpo", members, margin=margin)
+    assert list(tmp_path.iterdir()) == []
+    assert len(written(tmp_path, "dpo", members, [member("x", 1.0), member("y", 0.0)], margin=margin)) == 1
+
+
+def test_a_pair_within_noise_gives_way_to_one_that_is_clear(tmp_path: Path) -> None:
+    (row,) = written(tmp_path, "dpo", [member("a", 0.9, 0.01), member("b", 0.5, 0.01), member("c", 0.1, 0.5)])
+    assert row["rejected"][0]["content"] == "b"
+
+
+def test_the_same_answer_gives_way_to_another(tmp_path: Path) -> None:
+    (row,) = written(tmp_path, "dpo", [member("a", 0.9), member("b", 0.6), member("a", 0.1)])
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("b", "a")
+
+
+def test_the_prompt_ends_where_the_members_part(tmp_path: Path) -> None:
+    apart, shared = written(
+        tmp_path,
+        "dpo",
+        [member("a", 0.9, order="A1"), member("b", 0.1, order="A2")],
+        [member("a", 0.9, order="A1"), member("b", 0.1, order="A1")],
+    )
+    assert apart["prompt"] == ASKED
+    assert apart["chosen"][0]["tool_calls"][0]["function"] == {"name": "get_order", "arguments": {"id": "A1"}}
+    assert [message["role"] for message in shared["prompt"]] == ["system", "user", "assistant", "tool"]
+    assert shared["rejected"] == [{"role": "assistant", "content": "b"}]
+    assert json.loads(shared["tools"]) == TOOLS
+
+
+def test_members_that_were_asked_different_things_are_no_pair(tmp_path: Path) -> None:
+    other = Trajectory(
+        messages_and_choices=[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}], reward=0.0
+    )
+    with pytest.raises(ExportError):
+        written(tmp_path, "dpo", [member("a", 1.0), other])
+
+
+def test_the_best_whole_member_is_a_conversation(tmp_path: Path) -> None:
+    pictured = member("x", 1.0)
+    pictured.messages_and_choices[1] = {
+        "role": "user",
+        "content": [{"type": "text", "text": "See."}, {"type": "image_url", "image_url": {"url": PIXEL}}],
+    }
+    groups = [
+        [member("worse", 0.2), member("best", 0.9, order="A1"), member("cut", 1.0, status="truncated")],
+        [member("low", 0.3)],
+        [pictured],
+        [member("alike", 0.4), member("too", 0.4)],
+    ]
+    (row,) = written(tmp_path, "sft", *groups, above=0.5)
+    assert row["messages"][-1] == {"role": "assistant", "content": "best"}
+    assert row["score"] == 0.9
+    (tmp_path / "sft.jsonl").unlink()
+    assert [each["messages"][-1]["content"] for each in written(tmp_path, "sft", *groups)] == ["best"]
+
+
+def test_pairs_are_read_back(tmp_path: Path) -> None:
+    written(tmp_path, "dpo", [member("a", 0.9, order="A1"), member("b", 0.1, order="A2")])
+    (group,) = read_file(tmp_path / "dpo.jsonl").groups
+    assert [each.metrics["independent_reward"] for each in group] == [1, 0]
+    assert group.trajectories[0].tools == TOOLS
+    assert group.trajectories[0].messages()[2]["tool_calls"][0]["function"]["arguments"] == '{"id": "A1"}'
+
+
+@pytest.mark.slow
+def test_trl_trains_on_both(tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="TRL is in the dev extra")
+    from datasets import load_dataset
+    from trl.data_utils import is_conversational, maybe_apply_chat_template
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    from tests.gavel.rewards.tiny_policy import tiny_policy
+
+    groups = [
+        [member("a", 0.9, order="A1"), member("b", 0.1, order="A2")],
+        [member("c", 0.9), member("d", 0.1)],
+    ]
+    model, tokenizer = tiny_policy()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    for form, trainer, config in (("dpo", DPOTrainer, DPOConfig), ("sft", SFTTrainer, SFTConfig)):
+        written(tmp_path, form, *groups)
+        rows: Any = load_dataset(
+            "json", data_files=str(tmp_path / f"{form}.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
+        )
+        assert all(map(is_conversational, rows))
+        said = [maybe_apply_chat_template(row, tokenizer) for row in rows]
+        assert all("b" in row["rejected"] or "d" in row["rejected"] for row in said if "rejected" in row)
+        args = config(output_dir=str(tmp_path / form), max_steps=1, use_cpu=True, report_to=[], bf16=False)
+        done = trainer(str(tmp_path / "model"), args=args, train_dataset=rows, processing_class=tokenizer).train()
+        assert done.training_loss > 0
