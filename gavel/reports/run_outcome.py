@@ -1,26 +1,38 @@
 """The outcome of a finished run: success before and after, judge against truth, what was left out, and time.
 
 Reads the run directory alone, so that a run that was interrupted and resumed has the same outcome as one that was not.
+`outcome_in_words` says it in sentences, from the rows of metrics.jsonl, for the end of a command and the top of a page.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.data.left_out import LeftOut, sentence_of
 from gavel.trainer.loop.evaluation import interval
-from gavel.trainer.loop.train_loop import EVALUATION, TIMES
+from gavel.trainer.loop.judged_wins import BASE, WINS
+from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
 
 Row = dict[str, Any]
 
 _ROW_KEYS = ("step", "split", "time")
 """Keys that identify a metrics row; the others are its figures."""
+_MUCH_CUT = 0.2
+"""Share of replies cut at their token limit from which the outcome speaks of it."""
+_CHANGED = 0.1
+"""Difference of a held-out share from which the outcome names it."""
+_ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
+_NO_HABITS = {"success", "truncated", "failed", "reward", "judge_score"}
+_Z95 = 1.959964
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,118 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
         before=before,
         after=after,
     )
+
+
+def outcome_in_words(rows: Sequence[Row], *, max_tokens: int | None = None, scenario: str = "SCENARIO") -> list[str]:
+    """What came of a run, in one sentence or more, and then, where there is something to try, what to try.
+
+    `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: of a reply, as the run has it. `scenario`:
+    as a command names it.
+
+        ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
+          cut at 48 tokens.",
+         "Try --max-tokens 192, or `gavel check returns.py` to see what tells attempts apart."]
+    """
+    steps = [row for row in rows if row.get("split") == "train"]
+    idle = [row for row in steps if not row.get("groups_trained", row.get("loss") is not None)]
+    cut = _weighted_mean(steps, CUT)
+    limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
+    were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
+    longer = "a higher --max-tokens" if max_tokens is None else f"--max-tokens {4 * max_tokens}"
+    check = f"`gavel check {scenario}` to see what tells attempts apart"
+    if not steps:
+        evaluations = [row for row in rows if row.get("split") == EVALUATION]
+        if len(evaluations) > 1:
+            return [_gain(evaluations[0], evaluations[-1])[0]]
+        losses = [row["loss"] for row in rows if row.get("loss") is not None]
+        if not losses:
+            return ["Nothing was trained yet."]
+        told = f"loss of a token {losses[0]:.3f} → {losses[-1]:.3f} in {counted(len(losses), 'step')}"
+        if len(losses) == 1:
+            return [f"One step was trained, at a loss of {losses[0]:.3f} a token."]
+        return [f"It {'learned' if losses[-1] < losses[0] else 'did not learn'} to imitate: {told}."]
+    if idle:
+        said = f"Nothing was trained in {len(idle):,} of {counted(len(steps), 'step')}: "
+        said += ", and ".join(filter(None, (_why_idle(idle), were_cut))) + "."
+        if len(idle) == len(steps):
+            return [said, f"Try {longer}, or {check}." if were_cut else f"Try {check}."]
+    else:
+        said = f"{were_cut}.".capitalize() if were_cut else ""
+    evaluations = [row for row in rows if row.get("split") == EVALUATION]
+    if len(evaluations) > 1:
+        gain, unsure = _gain(evaluations[0], evaluations[-1])
+    else:
+        gain, unsure = (
+            f"{counted(len(steps) - len(idle), 'step')} trained; no held-out tasks were measured since.",
+            False,
+        )
+    advice = f"Try {longer}." if were_cut else f"Try {check}." if idle else ""
+    if unsure and not advice:
+        advice = "More --steps may show a gain; more held-out tasks (--set loop.final_tasks=1024) tell smaller ones."
+    return list(filter(None, (" ".join(filter(None, (gain, said))), advice)))
+
+
+def _why_idle(idle: Sequence[Row]) -> str:
+    found: Counter[str] = Counter()
+    for row in idle:
+        prefix = "left_out/"
+        found.update({name.removeprefix(prefix): int(row[name]) for name in row if name.startswith(prefix)})
+    found = +found
+    if found and set(found) <= _ALIKE:
+        return "the members of every group scored alike"
+    return ", ".join(f"{count:,} {sentence_of(name)}" for name, count in found.most_common()) or "no group came of it"
+
+
+def _gain(first: Row, last: Row) -> tuple[str, bool]:
+    """The sentence about two evaluations, and whether they leave open that it learned."""
+    before, after, tasks = first.get("success"), last.get("success"), int(last.get("trajectories", 0))
+    if before is None or after is None:
+        wins = last.get(f"{WINS}{BASE}")
+        if wins is None:
+            return (
+                "Whether it learned cannot be told: the scenario has no success, and no judge compared attempts.",
+                False,
+            )
+        half = _Z95 * _error(wins, tasks)
+        told = f"its held-out attempts beat the base's at {wins:.2f} ± {half:.2f} ({tasks:,} tasks; 0.50 is a draw)"
+        learned = wins - 0.5
+    else:
+        half = _Z95 * math.hypot(_error(before, int(first.get("trajectories", 0))), _error(after, tasks))
+        learned = after - before
+        told = f"held-out success {before:.2f} → {after:.2f} ({learned:+.2f} ± {half:.2f}; {tasks:,} tasks)"
+    unsure = abs(learned) <= half
+    verdict = "It cannot be told whether it learned" if unsure else "It learned" if learned > 0 else "It got worse"
+    return f"{verdict}: {told}.{_habit(first, last)}", unsure
+
+
+def _habit(first: Row, last: Row) -> str:
+    """The share of held-out attempts that changed most beside success."""
+    shares = {
+        name: (first[name], value)
+        for name, value in last.items()
+        if name not in (*_ROW_KEYS, *_NO_HABITS) and "/" not in name and _is_share(value) and _is_share(first.get(name))
+    }
+    name = max(shares, key=lambda each: abs(shares[each][1] - shares[each][0]), default=None)
+    if name is None or abs(shares[name][1] - shares[name][0]) < _CHANGED:
+        return ""
+    return f" Most else changed: {name.replace('_', ' ')} {shares[name][0]:.2f} → {shares[name][1]:.2f}."
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, float) and 0 <= value <= 1
+
+
+def _error(share: float, count: int) -> float:
+    """Agresti–Coull's standard error of a share, which is not 0 where all or none succeeded."""
+    adjusted = (share * count + 2) / (count + 4)
+    return math.sqrt(adjusted * (1 - adjusted) / (count + 4))
+
+
+def _weighted_mean(rows: Sequence[Row], name: str) -> float:
+    """Over trajectories; 0 where no row has it."""
+    known = [(row[name], row.get("trajectories", 1.0)) for row in rows if row.get(name) is not None]
+    total = sum(count for _, count in known)
+    return sum(value * count for value, count in known) / total if total else 0.0
 
 
 async def judged_pair(outcome: Outcome, judge: Judge) -> tuple[Trajectory, Trajectory]:

@@ -14,6 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from gavel.judge.audit.health import judge_health
@@ -50,6 +51,8 @@ EVALUATING = "evaluation on held-out tasks"
 TIMES = "times"
 NOISE_PRIOR = "noise_prior"
 ALARMS = "alarms"
+CUT = "cut"
+"""Metric of a step: the share of its trajectories with a reply that was cut at its token limit."""
 STALE = LeftOut.STALE.metric
 REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
 _MAY_CHANGE = {
@@ -190,6 +193,8 @@ class _Loop:
         stop_at_outage(self.judge, groups)
         self._settle_noise_prior(step, groups)
         metrics = self._overlap(step, groups, batch) | judge_health(groups)
+        if members := [member for group in groups for member in group]:
+            metrics[CUT] = fmean(any(c.finish_reason == "length" for c in member.choices()) for member in members)
         if self.checks is not None:
             with self.maker.judging, self.watchdog.during("judging", "checks of the judge"):
                 metrics |= await self.checks.metrics(step, groups)

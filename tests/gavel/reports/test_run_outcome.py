@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gavel.reports.run_outcome import Outcome, read_outcome
+from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
@@ -80,3 +80,55 @@ def test_counts_and_seconds_are_sums_over_the_rows(outcome: Outcome) -> None:
 def test_the_pair_shown_is_a_failure_that_became_a_success(outcome: Outcome) -> None:
     assert outcome.before.metadata["task"] == outcome.after.metadata["task"] == {"id": "1"}
     assert (outcome.before.metrics["success"], outcome.after.metrics["success"]) == (False, True)
+
+
+def told(*rows: dict[str, Any]) -> str:
+    return " ".join(outcome_in_words(rows, max_tokens=48, scenario="mine.py"))
+
+
+def test_a_run_that_trained_nothing_says_so_first_with_the_reason_and_what_to_try() -> None:
+    idle = {"left_out/no_signal": 15, "left_out/identical_members": 1, "cut": 1.0, "trajectories": 128.0}
+    said = told(evaluation(0, 0.5), step_row(1, 0, **idle), step_row(2, 0, **idle), evaluation(2, 0.5))
+    assert said.startswith("Nothing was trained in 2 of 2 steps: the members of every group scored alike")
+    assert "100 % of the replies were cut at 48 tokens" in said
+    assert "--max-tokens 192" in said
+    assert "gavel check mine.py" in said
+    unscored = told(step_row(1, 0, **{"left_out/unscored": 8}))
+    assert "8 members without a score" in unscored
+    assert "alike" not in unscored
+
+
+def test_a_gain_is_told_only_beyond_its_interval() -> None:
+    def run(after: float, tasks: int) -> str:
+        rows = [evaluation(0, 0.22), step_row(1, 1), evaluation(9, after)]
+        return told(*(row | {"trajectories": tasks} if row["split"] == "held_out" else row for row in rows))
+
+    assert run(0.71, 96).startswith("It learned: held-out success 0.22 → 0.71 (+0.49 ± ")
+    assert run(0.30, 16).startswith("It cannot be told")
+    assert run(0.02, 96).startswith("It got worse")
+
+
+def test_without_success_the_wins_over_the_base_tell() -> None:
+    rows = [
+        {"split": "held_out", "step": step, "trajectories": 64, "wins/base": wins}
+        for step, wins in ((0, 0.5), (4, 0.9))
+    ]
+    assert told(step_row(1, 1), *rows).startswith("It learned: its held-out attempts beat the base's at 0.90")
+    unmeasured = [{"split": "held_out", "step": step, "trajectories": 64} for step in (0, 4)]
+    assert "cannot be told" in told(step_row(1, 1), *unmeasured)
+
+
+def test_imitation_and_an_unfinished_run_have_an_outcome_too() -> None:
+    assert told({"split": "sft", "step": 1, "loss": 2.0}, {"split": "sft", "step": 2, "loss": 0.5}).startswith(
+        "It learned to imitate"
+    )
+    assert told(evaluation(0, 0.5)) == "Nothing was trained yet."
+    assert "1 step trained" in told(evaluation(0, 0.5), step_row(1, 1))
+
+
+def test_a_habit_that_changed_is_named() -> None:
+    first, last = (
+        {**evaluation(step, success), "looked": looked, "trajectories": 96}
+        for step, success, looked in ((0, 0.2, 0.3), (4, 0.7, 0.9))
+    )
+    assert "looked 0.30 → 0.90" in told(first, step_row(1, 1), last)
