@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gavel.reports.blind_ranking import BlindRanking
+from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
 from gavel.reports.comparison import (
     Arm,
     Comparison,
@@ -17,11 +18,10 @@ from gavel.reports.comparison import (
     as_json,
     cost_text,
     csv_rows,
-    statement,
+    outcome,
     steps_text,
 )
-from gavel.reports.curves_chart import CurvePoint, CurvesChart, curves_chart
-from gavel.reports.demo_page import duration, turns
+from gavel.reports.demo_page import duration
 from gavel.reports.page import render_page, write_page
 from gavel.reports.seed_statistics import Curve, curve_over_seeds, with_interval
 
@@ -67,7 +67,7 @@ def render_comparison(comparison: Comparison) -> str:
         "compare_page.html.j2",
         comparison=comparison,
         charts=[(name, labels[name], chart) for name, chart in charts.items() if chart is not None],
-        statements=[statement(name, difference) for name, difference in comparison.paired.items()],
+        statements=outcome(comparison),
         rows=[
             (
                 arm.name,
@@ -97,7 +97,6 @@ def render_comparison(comparison: Comparison) -> str:
         blind=comparison.blind,
         ranked=_ranked(comparison.blind),
         few=min(len(arm.cells) for arm in arms) < 5,
-        turns=turns,
     )
 
 

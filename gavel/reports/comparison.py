@@ -65,6 +65,9 @@ class CellFigures:
     cost_usd: float | None
     """None = not known."""
     seconds: float
+    steps: int = 0
+    trained_steps: int = 0
+    """Steps that changed the adapter."""
     damage: tuple[str, ...] = ()
     """What of its files cannot be read, and what to do."""
 
@@ -133,6 +136,7 @@ def read_cell(
     """The figures of a run, up to the step `last`. Raises `GavelError` where there is none."""
     read = read_run(directory)
     rows = [row for row in read.rows if last is None or row["step"] <= last]
+    training = [row for row in rows if row["split"] == "train"]
     tasks = curve_of(rows, "held_out", "trajectories")
     scored, by_hand = (curve_of(rows, "train", name) for name in ("judge_score", HAND))
     return CellFigures(
@@ -152,6 +156,8 @@ def read_cell(
         watched=bool(by_hand),
         cost_usd=cost_of(rows),
         seconds=seconds_of(rows).get("whole", 0.0),
+        steps=len(training),
+        trained_steps=sum(bool(row.get("groups_trained", row.get("loss") is not None)) for row in training),
         damage=read.damage,
     )
 
@@ -243,6 +249,23 @@ def alarms_text(arm: Arm) -> str:
     ]
     watched = any(cell.judge_score or cell.watched for cell in arm.cells)
     return "; ".join(told) or ("none" if watched else "–")
+
+
+def outcome(comparison: Comparison) -> list[str]:
+    """What was found, in sentences: rewards on which nothing was trained first, then every two rewards' difference."""
+    idle = [arm for arm in comparison.arms if any(c.steps for c in arm.cells) and not any(map(_trained, arm.cells))]
+    said = [
+        f"On {arm.name} nothing was trained in any of {counted(len(arm.cells), 'run')}: its figures are the base's."
+        for arm in idle
+    ]
+    if len(idle) == len(comparison.arms):
+        return [*said, "So this says nothing about the rewards: `gavel check` shows why no group tells attempts apart."]
+    said += [statement(name, difference) for name, difference in comparison.paired.items()]
+    return said or ["No two rewards have a held-out success to compare."]
+
+
+def _trained(cell: CellFigures) -> int:
+    return cell.trained_steps
 
 
 def statement(name: str, difference: PairedDifference) -> str:

@@ -2,7 +2,6 @@
 
 from gavel.judge.audit.agreement import center
 from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
-from gavel.reports.demo_page import turns
 from gavel.reports.judge_trust import JudgeReport
 from gavel.reports.page import render_page
 
@@ -27,7 +26,6 @@ def render_report(report: JudgeReport) -> str:
         positions=None if size is None else position_chart(by_size[size].means),
         reference=_reference_chart(report),
         tau_matrix=_tau_matrix(report),
-        turns=turns,
     )
 
 

@@ -8,8 +8,8 @@ import csv
 import io
 from pathlib import Path
 
-from gavel.reports.demo_page import duration, turns
-from gavel.reports.model_table import ModelRow, ModelTable, as_json, cost_text, csv_rows
+from gavel.reports.demo_page import duration
+from gavel.reports.model_table import ModelRow, ModelTable, as_json, cost_text, csv_rows, outcome
 from gavel.reports.page import render_page, write_page
 
 
@@ -30,13 +30,13 @@ def render_model_table(table: ModelTable) -> str:
     return render_page(
         "model_page.html.j2",
         table=table,
+        outcome=outcome(table),
         ks=ks,
         rows=[(row, *_cells(row, ks)) for row in table.rows],
         measures=measures,
         measured=[[f"{row.measures[n]:.3g}" if n in row.measures else "–" for n in measures] for row in table.rows],
         pairs=[(one, other, each.text(), each.tasks) for (one, other), each in table.pairs.items()],
         unscored=[(row.name, reason, count) for row in table.rows for reason, count in row.unscored.items()],
-        turns=turns,
     )
 
 

@@ -163,6 +163,30 @@ def _score(member: Trajectory) -> float | None:
     return member.judgement.score if member.judgement else None
 
 
+def ranking(named: Mapping[str, TaskMean], what: str) -> list[str]:
+    """Who did best, in a sentence: nobody, where the 95 % intervals of the best two overlap. Empty without figures."""
+    known = sorted(((each.value, name) for name, each in named.items() if each.value is not None), reverse=True)
+    if not known:
+        return []
+    told = "; ".join(f"{name} {named[name].text()}" for _, name in known)
+    if len(known) == 1:
+        return [f"{what}: {told}."]
+    (_, best), (_, second) = known[:2]
+    low, high = named[best].low, named[second].high
+    if low is None or high is None or low <= high:
+        return [f"{best} and {second} cannot be told apart by these tasks. {what}: {told}."]
+    return [f"{best} did best. {what}: {told}."]
+
+
+def outcome(table: ModelTable) -> list[str]:
+    """What was found, in sentences."""
+    said = ranking({row.name: row.success for row in table.rows}, "Held-out success") or ranking(
+        {row.name: row.score for row in table.rows}, "The judge's score"
+    )
+    failed = [f"{row.name}: all {row.failed} episodes failed." for row in table.rows if row.failed and not row.episodes]
+    return [*(said or ["Nothing was measured: no attempt has a success or a score."]), *failed]
+
+
 def cost_text(usd: float | None) -> str:
     return "not known" if usd is None else f"{usd:.4f}" if 0 < usd < 0.01 else f"{usd:.2f}"
 

@@ -18,7 +18,7 @@ from statistics import fmean
 
 from gavel.reports.demo_page import duration
 from gavel.reports.model_statistics import TaskMean
-from gavel.reports.model_table import ModelRow, ModelTable, as_json, cost_text, csv_rows
+from gavel.reports.model_table import ModelRow, ModelTable, as_json, cost_text, csv_rows, outcome, ranking
 from gavel.reports.page import render_page, write_page
 
 _Z95 = 1.959964
@@ -120,6 +120,7 @@ def render_scenario_table(table: ScenarioTable) -> str:
     several = sum(not by_judge(each) for each in table.tables) > 1
     return render_page(
         "scenario_page.html.j2",
+        outcome=_outcome(table, several),
         models=models,
         cells=cells,
         means=[table.mean(name).text() for name in models] if several else [],
@@ -127,6 +128,15 @@ def render_scenario_table(table: ScenarioTable) -> str:
         details=[(each, _details(each)) for each in table.tables],
         failed=table.failed.items(),
     )
+
+
+def _outcome(table: ScenarioTable, several: bool) -> list[str]:
+    named = len(table.tables) + len(table.failed)
+    failed = [f"{len(table.failed)} of {named} scenarios could not be evaluated: see below."] if table.failed else []
+    if several:
+        means = {name: table.mean(name) for name in table.models}
+        return [*ranking(means, "Mean held-out success"), *failed]
+    return [*(f"{each.scenario}: {line}" for each in table.tables for line in outcome(each)), *failed]
 
 
 def _details(table: ModelTable) -> list[list[str]]:
