@@ -149,7 +149,7 @@ def curves_chart(
         bottom, top = bottom - (reach if low is None else 0), top + reach
     first, last = min(steps), max(max(steps), min(steps) + 1)
     x = Axis(first, last, LEFT, RIGHT, {value: f"{value:g}" for value in ticks(first, last, whole=True)})
-    y = Axis(bottom, top, BOTTOM, TOP, {value: f"{value:g}" for value in ticks(bottom, top, 5)})
+    y = Axis(bottom, top, BOTTOM, TOP, {value: _short(value) for value in ticks(bottom, top, 5)})
     drawn = [_drawn(name, number % COLOURS, curve, x, y) for number, (name, curve) in enumerate(named.items()) if curve]
     return CurvesChart(x, y, drawn)
 
@@ -246,6 +246,12 @@ def _drawn(name: str, colour: int, curve: Mapping[int, CurvePoint], x: Axis, y: 
     dots = [(x.position(step), clipped(p.value), f"{name}, step {step}: {p.value:.4g}") for step, p in points]
     line, band = _svg_points([(a, b) for a, b, _ in dots]), _svg_points([*upper, *reversed(lower)])
     return DrawnCurve(name, colour, line, band, dots)
+
+
+def _short(value: float) -> str:
+    """1.5e-06 → "1.5e-6": labels stay within the margin."""
+    text = f"{value:.4g}"
+    return f"{value:.2g}".replace("e-0", "e-") if len(text) > 6 else text
 
 
 def _svg_points(points: Iterable[tuple[float, float]]) -> str:
