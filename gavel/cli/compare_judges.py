@@ -17,7 +17,7 @@ from gavel.cli.terminal import plain
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.llm.errors import GavelError, first_error
-from gavel.reports.judge_verdict import MIN_GROUPS
+from gavel.reports.judge_trust import MIN_GROUPS
 from gavel.reports.page import write_page
 from gavel.scenarios.group import TrajectoryGroup
 

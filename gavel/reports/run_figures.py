@@ -13,7 +13,7 @@ from typing import Any
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.llm.errors import GavelError
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
-from gavel.reports.seed_statistics import Curve
+from gavel.reports.statistics import Curve
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.trajectory import Trajectory
