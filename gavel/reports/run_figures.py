@@ -249,7 +249,8 @@ def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart
 
 def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[int, CurvePoint]:
     """With the 95 % interval of a share of held-out tasks."""
-    tasks = curve_of(rows, split, "trajectories") if (split, name) == ("held_out", "success") else {}
+    is_success = (split, name) == ("held_out", "success")
+    tasks = curve_of(rows if is_success else (), split, "trajectories")
     halves = {
         step: interval(min(max(value, 0), 1), int(tasks[step])) for step, value in curve.items() if tasks.get(step)
     }

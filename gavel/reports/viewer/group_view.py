@@ -89,7 +89,7 @@ def group_view(
 
 
 def _tool(schema: Mapping[str, Any]) -> Tool:
-    function: dict[str, Any] = schema.get("function") or schema
+    function: Mapping[str, Any] = schema.get("function") or schema
     return Tool(
         str(function.get("name") or schema.get("type") or "?"),
         shown_text(function.get("description")),
