@@ -260,19 +260,19 @@ def alarms_text(arm: Arm) -> str:
 
 def outcome(comparison: Comparison) -> list[str]:
     """What was found, in sentences: rewards on which nothing was trained first, then every two rewards' difference."""
-    idle = [arm for arm in comparison.arms if any(c.steps for c in arm.cells) and not any(map(_trained, arm.cells))]
+    idle = [
+        arm
+        for arm in comparison.arms
+        if any(c.steps for c in arm.cells) and not any(c.trained_steps for c in arm.cells)
+    ]
     said = [
-        f"On {arm.name} nothing was trained in any of {counted(len(arm.cells), 'run')}: its figures are the base's."
+        f"On {arm.name} nothing was trained ({counted(len(arm.cells), 'run')}): its figures are the base's."
         for arm in idle
     ]
     if len(idle) == len(comparison.arms):
         return [*said, "So this says nothing about the rewards: `gavel check` shows why no group tells attempts apart."]
     said += [statement(name, difference) for name, difference in comparison.paired.items()]
     return said or ["No two rewards have a held-out success to compare."]
-
-
-def _trained(cell: CellFigures) -> int:
-    return cell.trained_steps
 
 
 def statement(name: str, difference: PairedDifference) -> str:
