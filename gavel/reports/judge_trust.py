@@ -212,8 +212,7 @@ def _notes(
     calls: InterRaterReliability | None,
     known: Sequence[str],
 ) -> list[str]:
-    warnings = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
-    notes = [f"{counted(count, 'group')}: {warning}" for warning, count in warnings.most_common(_SHOWN)]
+    notes: list[str] = []
     if beside is None:
         others = f"; these members have: {', '.join(known)}" if known else "; these members have no metrics"
         notes.append(

@@ -186,11 +186,3 @@ def test_hostile_names_and_reasons_stay_text() -> None:
     assert page.open == []
     assert not {"script", "img"} & set(page.tags)
     assert HOSTILE in page.text
-
-
-async def test_what_the_judge_warned_of_is_among_the_notes() -> None:
-    groups = await judged("one", groups=2)
-    for group in groups:
-        assert group.judgement is not None
-        group.judgement.warnings = ["1 of 3 rules checked; not read: is polite"]
-    assert notes(groups).startswith("2 groups: 1 of 3 rules checked; not read: is polite")
