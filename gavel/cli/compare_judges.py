@@ -20,7 +20,7 @@ from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import model_id
-from gavel.reports.judge_verdict import MIN_GROUPS
+from gavel.reports.judge_trust import MIN_GROUPS
 from gavel.reports.page import write_page
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.truth import truth_of

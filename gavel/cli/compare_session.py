@@ -22,8 +22,7 @@ from gavel.cli.run_options import check_stand_in, with_default_judge
 from gavel.cli.settings import STAND_IN
 from gavel.judge.judge import Judge
 from gavel.llm.errors import GavelError
-from gavel.reports.compare_page import write_comparison
-from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell
+from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, write_comparison
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
 from gavel.trainer.loop.weighted_reward import check_rewards

@@ -19,7 +19,7 @@ from gavel.llm.counted import counted
 from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
 from gavel.reports.demo_page import duration
-from gavel.reports.seed_statistics import with_interval
+from gavel.reports.statistics import with_interval
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 

@@ -99,7 +99,7 @@ async def _evaluate_all(
         from gavel.cli.evaluate_session import evaluate_models, folder_of, folder_of_all
         from gavel.cli.evaluate_table import print_model_table, print_scenario_table
         from gavel.cli.evaluated_models import model_named, own_model
-        from gavel.reports.scenario_table import ScenarioTable, write_scenario_table
+        from gavel.reports.model_table import ScenarioTable, write_scenario_table
     from gavel.cli.wait_display import WaitDisplay
     from gavel.llm.budget import Budget
 

@@ -24,9 +24,17 @@ from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.errors import GavelError
-from gavel.reports.model_page import write_model_table
-from gavel.reports.model_table import Episode, ModelTable, cost_text, furthest_apart, model_row, pair_wins
-from gavel.reports.scenario_table import ScenarioTable, write_scenario_table
+from gavel.reports.model_table import (
+    Episode,
+    ModelTable,
+    ScenarioTable,
+    cost_text,
+    furthest_apart,
+    model_row,
+    pair_wins,
+    write_model_table,
+    write_scenario_table,
+)
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario

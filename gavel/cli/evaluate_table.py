@@ -6,8 +6,7 @@ from rich.table import Table
 from gavel.cli.figure_table import print_figures
 from gavel.cli.terminal import plain
 from gavel.llm.counted import counted
-from gavel.reports.model_table import ModelTable, cost_text
-from gavel.reports.scenario_table import ScenarioTable, by_judge, figure, seconds_of
+from gavel.reports.model_table import ModelTable, ScenarioTable, by_judge, cost_text, figure, seconds_of
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:

@@ -13,8 +13,7 @@ from rich.table import Table
 from gavel.cli.attempts import file_named
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.terminal import plain
-from gavel.reports.judge_page import render_report
-from gavel.reports.judge_trust import JudgeReport, read_report
+from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup

@@ -12,9 +12,8 @@ from itertools import combinations
 from typing import Any
 
 from gavel.llm.counted import counted
-from gavel.reports.model_statistics import TaskMean
 from gavel.reports.model_table import win_rate
-from gavel.reports.seed_statistics import MeanOverSeeds, mean_over_seeds, with_interval
+from gavel.reports.statistics import MeanOverSeeds, TaskMean, mean_over_seeds, with_interval
 from gavel.scenarios.group import TrajectoryGroup
 
 

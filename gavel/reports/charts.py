@@ -1,7 +1,7 @@
 """Geometry of the charts: values in, SVG coordinates out; `templates/chart.html.j2` draws the result.
 
-A chart is two axes and its marks (dots or stacked bars). Every mark lies inside the plot area. The view box is narrow
-(420 units), so that text stays legible when a phone scales the chart down.
+A chart is two axes and its marks (dots, stacked bars, or curves over training steps). Every mark lies inside the plot
+area. The view box is narrow (420 units), so that text stays legible when a phone scales the chart down.
 """
 
 import math
@@ -12,6 +12,8 @@ from typing import Literal
 WIDTH, HEIGHT = 420, 240
 LEFT, RIGHT, TOP, BOTTOM = 44, 408, 26, 200
 """Edges of the plot area within the view box; y grows downwards."""
+BOX = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
+"""For the templates."""
 
 BINS = 10
 _GAP = 3
@@ -20,7 +22,9 @@ _LABEL_HEIGHT = 10
 _MIN_HEIGHT = 1.5
 """Keeps a bar of one trajectory among thousands visible."""
 
-Style = Literal["line", "stems", "scatter", "bars"]
+COLOURS = 6
+"""Of curves: how many the style sheet has."""
+Style = Literal["stems", "scatter", "bars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,33 @@ class Chart:
     y: Axis
     dots: Sequence[Dot] = ()
     bars: Sequence[Bar] = ()
-    band: str = ""
-    """Corners of the confidence band as SVG points; empty without intervals."""
 
-    @property
-    def line(self) -> str:
-        """The dots as SVG points."""
-        return _svg_points((dot.x, dot.y) for dot in self.dots)
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A value with its interval, if there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCurve:
+    name: str
+    colour: int
+    line: str
+    """SVG points."""
+    band: str
+    dots: list[tuple[float, float, str]]
+    """x, y and title."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurvesChart:
+    x: Axis
+    y: Axis
+    curves: list[DrawnCurve]
 
 
 def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
@@ -108,19 +132,26 @@ def _count(low: float, high: float, step: float) -> int:
     return math.floor(high / step + 1e-9) - math.ceil(low / step - 1e-9) + 1
 
 
-def share_curve(points: Sequence[tuple[int, float, float | None, str]]) -> Chart:
-    """Values in [0, 1] by step. A point: step, value, half width of its interval or None, title."""
-    last = max((step for step, *_ in points), default=0) or 1
-    x = Axis(0, last, LEFT, RIGHT, {value: f"{value:g}" for value in ticks(0, last, whole=True)})
-    y = Axis(0, 1, BOTTOM, TOP, {value: f"{value:.1f}" for value in ticks(0, 1)})
-    upper: list[tuple[float, float]] = []
-    lower: list[tuple[float, float]] = []
-    for step, value, half, _ in points:
-        if half is not None:
-            upper.append((x.position(step), y.position(min(1, value + half))))
-            lower.append((x.position(step), y.position(max(0, value - half))))
-    dots = [Dot(x.position(step), y.position(value), title) for step, value, _, title in points]
-    return Chart("line", x, y, dots=dots, band=_svg_points([*upper, *reversed(lower)]))
+def curves_chart(
+    named: Mapping[str, Mapping[int, CurvePoint]], *, low: float | None = None, high: float | None = None
+) -> CurvesChart | None:
+    """The curves that have points, on one pair of axes from `low` to `high`, or to what the values need; None without
+    any point."""
+    points = [point for curve in named.values() for point in curve.values()]
+    if not points:
+        return None
+    steps = [step for curve in named.values() for step in curve]
+    ends = [end for p in points for end in (p.value, p.low, p.high) if end is not None]
+    bottom = min(ends) if low is None else low
+    top = max(ends) if high is None else high
+    if top - bottom < 1e-9 * max(abs(top), abs(bottom), 1e-6):
+        reach = (abs(bottom) or 1.0) / 2
+        bottom, top = bottom - (reach if low is None else 0), top + reach
+    first, last = min(steps), max(max(steps), min(steps) + 1)
+    x = Axis(first, last, LEFT, RIGHT, {value: f"{value:g}" for value in ticks(first, last, whole=True)})
+    y = Axis(bottom, top, BOTTOM, TOP, {value: _short(value) for value in ticks(bottom, top, 5)})
+    drawn = [_drawn(name, number % COLOURS, curve, x, y) for number, (name, curve) in enumerate(named.items()) if curve]
+    return CurvesChart(x, y, drawn)
 
 
 def histogram(values: Sequence[float], high: float, decimals: int) -> Chart:
@@ -202,6 +233,25 @@ def _bar(
         segments.append(Segment(kind, top, height))
     width = x.position(1) - x.position(0) - 2 * _GAP
     return Bar(x.position(number) + _GAP, width, segments, title, label)
+
+
+def _drawn(name: str, colour: int, curve: Mapping[int, CurvePoint], x: Axis, y: Axis) -> DrawnCurve:
+    points = sorted(curve.items())
+
+    def clipped(value: float) -> float:
+        return y.position(min(max(value, y.low), y.high))
+
+    upper = [(x.position(step), clipped(p.high)) for step, p in points if p.high is not None]
+    lower = [(x.position(step), clipped(p.low)) for step, p in points if p.low is not None]
+    dots = [(x.position(step), clipped(p.value), f"{name}, step {step}: {p.value:.4g}") for step, p in points]
+    line, band = _svg_points([(a, b) for a, b, _ in dots]), _svg_points([*upper, *reversed(lower)])
+    return DrawnCurve(name, colour, line, band, dots)
+
+
+def _short(value: float) -> str:
+    """1.5e-06 → "1.5e-6": labels stay within the margin."""
+    text = f"{value:.4g}"
+    return f"{value:.2g}".replace("e-0", "e-") if len(text) > 6 else text
 
 
 def _svg_points(points: Iterable[tuple[float, float]]) -> str:

@@ -4,6 +4,8 @@ Read from the run directories alone, so that a comparison of runs that exist is 
 held-out success are over the seeds; judge - hand is paired by seed.
 """
 
+import csv
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +16,9 @@ from typing import Any
 
 from gavel.llm.counted import counted
 from gavel.reports.blind_ranking import BlindRanking
+from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
+from gavel.reports.demo_page import duration
+from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
     Disagreement,
     RunAgreement,
@@ -25,15 +30,17 @@ from gavel.reports.run_figures import (
     read_run,
     seconds_of,
 )
-from gavel.reports.seed_statistics import (
+from gavel.reports.statistics import (
     Curve,
     MeanOverSeeds,
     PairedDifference,
     area_under_curve,
     change,
+    curve_over_seeds,
     mean_over_seeds,
     paired_difference,
     steps_to,
+    with_interval,
 )
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.loop.judge_alarms import HAND
@@ -65,6 +72,9 @@ class CellFigures:
     cost_usd: float | None
     """None = not known."""
     seconds: float
+    steps: int = 0
+    trained_steps: int = 0
+    """Steps that changed the adapter."""
     damage: tuple[str, ...] = ()
     """What of its files cannot be read, and what to do."""
 
@@ -133,6 +143,7 @@ def read_cell(
     """The figures of a run, up to the step `last`. Raises `GavelError` where there is none."""
     read = read_run(directory)
     rows = [row for row in read.rows if last is None or row["step"] <= last]
+    training = [row for row in rows if row["split"] == "train"]
     tasks = curve_of(rows, "held_out", "trajectories")
     scored, by_hand = (curve_of(rows, "train", name) for name in ("judge_score", HAND))
     return CellFigures(
@@ -152,6 +163,8 @@ def read_cell(
         watched=bool(by_hand),
         cost_usd=cost_of(rows),
         seconds=seconds_of(rows).get("whole", 0.0),
+        steps=len(training),
+        trained_steps=sum(bool(row.get("groups_trained", row.get("loss") is not None)) for row in training),
         damage=read.damage,
     )
 
@@ -245,6 +258,23 @@ def alarms_text(arm: Arm) -> str:
     return "; ".join(told) or ("none" if watched else "–")
 
 
+def outcome(comparison: Comparison) -> list[str]:
+    """What was found, in sentences: rewards on which nothing was trained first, then every two rewards' difference."""
+    idle = [
+        arm
+        for arm in comparison.arms
+        if any(c.steps for c in arm.cells) and not any(c.trained_steps for c in arm.cells)
+    ]
+    said = [
+        f"On {arm.name} nothing was trained ({counted(len(arm.cells), 'run')}): its figures are the base's."
+        for arm in idle
+    ]
+    if len(idle) == len(comparison.arms):
+        return [*said, "So this says nothing about the rewards: `gavel check` shows why no group tells attempts apart."]
+    said += [statement(name, difference) for name, difference in comparison.paired.items()]
+    return said or ["No two rewards have a held-out success to compare."]
+
+
 def statement(name: str, difference: PairedDifference) -> str:
     """`judge - hand: -0.01 (95 %: -0.03 to +0.01, 5 seeds): equivalent within ±0.03`"""
     seeds = f"{difference.seeds} seed{'' if difference.seeds == 1 else 's'}"
@@ -310,3 +340,109 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
                 for step, value in sorted(cell.success.items())
             ]
     return rows
+
+
+def write_comparison(comparison: Comparison) -> Path:
+    """Writes report.html, comparison.csv and comparison.json; returns the page. Raises `GavelError`."""
+    folder = comparison.directory
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(csv_rows(comparison))
+    write_page(folder / "comparison.csv", table.getvalue())
+    write_page(folder / "comparison.json", as_json(comparison) + "\n")
+    write_page(folder / "report.html", render_comparison(comparison))
+    return folder / "report.html"
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """The page's HTML."""
+    arms = comparison.arms
+    charts = {
+        "Held-out success": _chart({arm.name: [cell.success for cell in arm.cells] for arm in arms}, 0, 1),
+        "Judge and hand": _chart({arm.name: [c.agreement.judge_hand for c in arm.cells] for arm in arms}, -1, 1),
+        "Judge and truth": _chart({arm.name: [c.agreement.judge_truth for c in arm.cells] for arm in arms}, -1, 1),
+        "Reward and success": _chart(
+            {
+                name: curves
+                for arm in arms
+                if any(cell.rewarded for cell in arm.cells)
+                for name, curves in (
+                    (f"{arm.name}: reward", [cell.rewarded for cell in arm.cells]),
+                    (f"{arm.name}: success", [cell.train_success for cell in arm.cells]),
+                )
+            },
+            *_span(arms),
+        ),
+    }
+    labels = {
+        "Held-out success": "share of tasks, mean and 95 % bootstrap band over seeds",
+        "Judge and hand": "Kendall's tau within groups of training rollouts",
+        "Judge and truth": "Kendall's tau within groups of training rollouts",
+        "Reward and success": "means of the training rollouts; of a sum, the mean of its parts",
+    }
+    return render_page(
+        "compare_page.html.j2",
+        comparison=comparison,
+        charts=[(name, labels[name], chart) for name, chart in charts.items() if chart is not None],
+        statements=outcome(comparison),
+        rows=[
+            (
+                arm.name,
+                len(arm.cells),
+                with_interval(arm.final),
+                with_interval(arm.area),
+                steps_text(arm),
+                with_interval(arm.hacking_gap, "+"),
+                with_interval(arm.tau_hand),
+                with_interval(arm.drift_hand, "+"),
+                with_interval(arm.tau_truth),
+                with_interval(arm.drift_truth, "+"),
+                cost_text(arm),
+                duration(arm.seconds),
+            )
+            for arm in arms
+        ],
+        measures=list(comparison.before),
+        measured=[
+            (name, [with_interval(found[each]) if each in found else "–" for each in comparison.before])
+            for name, found in (
+                ("before training", comparison.before),
+                *((arm.name, arm.measures) for arm in arms),
+            )
+        ],
+        alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
+        blind=comparison.blind,
+        ranked=_ranked(comparison.blind),
+        few=min(len(arm.cells) for arm in arms) < 5,
+    )
+
+
+def _span(arms: Sequence[Arm]) -> tuple[float | None, float | None]:
+    """0 to 1, or what the rewards need where a hand-written one goes beyond."""
+    values = [value for arm in arms for cell in arm.cells for value in cell.rewarded.values()]
+    return (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)
+
+
+def _ranked(blind: BlindRanking | None) -> list[tuple[str, str, list[str]]]:
+    """Each contender's wins against all others, and against each."""
+    if blind is None:
+        return []
+    rates = {one: [blind.beats(one, other) for other in blind.contenders] for one in blind.contenders}
+    return [
+        (one, blind.overall[one].text, ["–" if rate is None else rate.text for rate in against])
+        for one, against in rates.items()
+    ]
+
+
+def _chart(named: Mapping[str, Sequence[Curve]], low: float | None, high: float | None) -> CurvesChart | None:
+    return curves_chart(
+        {
+            name: {
+                step: CurvePoint(mean.value, mean.low, mean.high)
+                for step, mean in curve_over_seeds([curve for curve in curves if curve]).items()
+                if mean.value is not None
+            }
+            for name, curves in named.items()
+        },
+        low=low,
+        high=high,
+    )

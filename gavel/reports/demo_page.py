@@ -4,14 +4,11 @@ Text of agents, tools and judges is untrusted: the template escapes every value,
 security policy allows none.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-from gavel.reports.charts import outcome_histogram, share_curve
-from gavel.reports.message_text import shown_text
+from gavel.reports import charts
 from gavel.reports.page import render_page, write_page
 from gavel.scenarios.trajectory import Trajectory
 
@@ -82,16 +79,6 @@ class DemoReport:
     """Of a job whose replies are texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message as the page shows it."""
-
-    role: str
-    text: str
-    calls: tuple[str, ...] = ()
-    """Tool calls, as `name(argument=value)`."""
-
-
 def write_report(path: Path, report: DemoReport) -> None:
     """Writes the page atomically. Raises `GavelError` when it cannot be written."""
     write_page(path, render_report(report))
@@ -99,31 +86,22 @@ def write_report(path: Path, report: DemoReport) -> None:
 
 def render_report(report: DemoReport) -> str:
     """The page's HTML."""
-    curve = [
-        (p.step, p.success, p.half_width, f"step {p.step}: {p.success:.2f} ± {p.half_width:.2f}") for p in report.curve
-    ]
-    rewards = [(p.step, p.reward, None, f"step {p.step}: {p.reward:.2f}") for p in report.rewards]
+    success = {
+        p.step: charts.CurvePoint(p.success, max(0.0, p.success - p.half_width), min(1.0, p.success + p.half_width))
+        for p in report.curve
+    }
+    rewards = {p.step: charts.CurvePoint(p.reward) for p in report.rewards}
     longest = max(report.seconds.values(), default=0) or 1
     return render_page(
         "demo_page.html.j2",
         report=report,
         tasks=_span([point.tasks for point in report.curve]),
-        success_chart=share_curve(curve),
-        reward_chart=share_curve(rewards),
-        outcome_chart=outcome_histogram(report.scored),
+        success_chart=charts.curves_chart({"success": success}, low=0, high=1),
+        reward_chart=charts.curves_chart({"mean score": rewards}, low=0, high=1),
+        outcome_chart=charts.outcome_histogram(report.scored),
         sides=[("Before", report.before), ("After", report.after)],
-        turns=turns,
         times=[(name, duration(value), 100 * value / longest) for name, value in report.seconds.items()],
     )
-
-
-def turns(trajectory: Trajectory) -> Iterator[Turn]:
-    """The messages of the main conversation."""
-    for message in trajectory.messages():
-        calls = tuple(
-            _call(call.get("function") or call.get("custom") or {}) for call in message.get("tool_calls") or ()
-        )
-        yield Turn(str(message.get("role", "")), shown_text(message.get("content") or message.get("refusal")), calls)
 
 
 def duration(seconds: float) -> str:
@@ -140,15 +118,3 @@ def _span(numbers: Sequence[int]) -> str:
     """`512`, or `128 to 512`"""
     ends = sorted({min(numbers), max(numbers)}) if numbers else [0]
     return " to ".join(map(str, ends))
-
-
-def _call(function: Mapping[str, Any]) -> str:
-    arguments = function.get("arguments", function.get("input", ""))
-    try:
-        parsed = json.loads(arguments)
-    except (ValueError, TypeError, RecursionError):
-        parsed = None
-    if isinstance(parsed, dict):
-        named = cast("dict[str, Any]", parsed)
-        arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in named.items())
-    return f"{function.get('name', '')}({arguments})"

@@ -1,23 +1,48 @@
-"""How far a judge can be trusted: agreement, reliability and bias, each with its 95 % interval and its meaning.
+"""How far a judge can be trusted: agreement, reliability and bias, each with its 95 % interval and its meaning; what
+they come to in a sentence; and the page of it.
 
 Reads judged groups only: their votes, and the metric that serves as the reference. Without a reference the judge is
 compared with itself alone, and the notes say so.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 
-from gavel.judge.audit.agreement import INDEPENDENT, Agreement, Pairs, agreement, metric_names, score_pairs
+from gavel.judge.audit.agreement import (
+    INDEPENDENT,
+    Agreement,
+    Pairs,
+    agreement,
+    center,
+    kendall_tau,
+    metric_names,
+    score_pairs,
+)
 from gavel.judge.audit.bias import BiasReport, bias_report
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.audit.inter_rater import InterRaterReliability, call_vs_call, judge_vs_judge
 from gavel.judge.audit.votes import judged_groups, voting_models
 from gavel.llm.counted import counted
-from gavel.reports.judge_verdict import MIN_GROUPS, DisagreeingGroup, disagreements, verdict
+from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
+from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
+
+MIN_GROUPS = 10
+"""The bootstrap's intervals are too narrow below this number of groups."""
+_HALF_WIDTH = 0.1
+"""Of tau, which a verdict should be known to."""
+_SPREAD = 0.5
+"""Standard deviation of tau between groups, where too few tell."""
+_GOOD, _SOME = 0.6, 0.3
+"""Tau from which a judge ranks as the reference does, and does so in part."""
+_SHOWN = 3
+_MAX_DOTS = 800
+"""More dots make the page heavier and the chart no clearer."""
 
 _WARNINGS = 3
 """The judge's own, of which the most common are told."""
@@ -55,6 +80,23 @@ class Figure:
 class Section:
     title: str
     figures: list[Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class DisagreeingGroup:
+    """A group that the judge and the reference rank differently, by the two members that show it best."""
+
+    number: int
+    """In the file, from 1."""
+    tau: float
+    preferred: Trajectory
+    """By the judge."""
+    better: Trajectory
+    """By the reference."""
+    scores: tuple[float, float]
+    """The judge's, of `preferred` and `better`."""
+    values: tuple[float, float]
+    """The reference's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +239,143 @@ def _unscored(groups: Sequence[TrajectoryGroup]) -> dict[str, int]:
     members = [member.judgement for group in groups for member in group]
     reasons = Counter((j and j.reason) or "not judged" for j in members if j is None or j.score is None)
     return dict(reasons.most_common())
+
+
+def verdict(
+    groups: Sequence[TrajectoryGroup],
+    beside: Agreement | None,
+    calls: InterRaterReliability | None,
+    bias: BiasReport,
+) -> str:
+    """One or two sentences: agreement, or what stands in for it, and the biases that show."""
+    return " ".join(filter(None, (_first(groups, beside, calls), _biases(bias))))
+
+
+def groups_needed(taus: Sequence[float]) -> int:
+    """Groups after which tau is known to ±0.1, by the spread of its values in the groups there are."""
+    spread = max(stdev(taus), 0.1) if len(taus) >= MIN_GROUPS else _SPREAD
+    return max(MIN_GROUPS, math.ceil((1.96 * spread / _HALF_WIDTH) ** 2))
+
+
+def disagreements(groups: Sequence[TrajectoryGroup], reference: str) -> list[DisagreeingGroup]:
+    """The groups with the lowest tau in which a pair is reversed, the worst first."""
+    found: list[DisagreeingGroup] = []
+    for number, group in enumerate(groups, 1):
+        tau = kendall_tau(score_pairs(group, reference))
+        known = [
+            (member, *pairs[0]) for member in group if (pairs := score_pairs(TrajectoryGroup([member]), reference))
+        ]
+        reversed_pairs = [(one, other) for one in known for other in known if one[1] > other[1] and one[2] < other[2]]
+        if tau is None or not reversed_pairs:
+            continue
+        spread = max(value for _, _, value in known) - min(value for _, _, value in known)
+        one, other = max(
+            reversed_pairs, key=lambda pair: (pair[0][1] - pair[1][1]) + (pair[1][2] - pair[0][2]) / spread
+        )
+        found.append(DisagreeingGroup(number, tau, one[0], other[0], (one[1], other[1]), (one[2], other[2])))
+    return sorted(found, key=lambda each: each.tau)[:_SHOWN]
+
+
+def _first(groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: InterRaterReliability | None) -> str:
+    if beside is None:
+        again = ""
+        if calls is not None and calls.icc_mean.value is not None and calls.icc_mean.groups >= MIN_GROUPS:
+            steady = "much the same" if calls.icc_mean.value >= 0.75 else "noticeably different"
+            again = f" Asked again it gives {steady} scores (ICC {calls.icc_mean.value:.2f})."
+        return f"Whether this judge is right cannot be said without a reference.{again}"
+    taus = [tau for group in groups if (tau := kendall_tau(score_pairs(group, beside.reference))) is not None]
+    tau = beside.tau
+    if tau.value is None:
+        return f"No group has members that differ in {beside.reference}, so the judge cannot be compared with it."
+    if tau.groups < MIN_GROUPS:
+        need = groups_needed(taus)
+        return (
+            f"Too few groups for a verdict: {counted(tau.groups, 'group')} can be compared with {beside.reference}; "
+            f"an interval takes at least {MIN_GROUPS}, and about {need} give Kendall's tau to ±{_HALF_WIDTH:g}."
+        )
+    ends = "" if tau.low is None or tau.high is None else f", 95 % interval {tau.low:.2f} to {tau.high:.2f}"
+    figure = f"tau {tau.value:.2f}{ends}, {tau.groups:,} groups"
+    low = tau.value if tau.low is None else tau.low
+    if low >= _GOOD:
+        said = f"ranks attempts as {beside.reference} does"
+    elif low >= _SOME:
+        said = f"ranks attempts mostly as {beside.reference} does, with mistakes that training will feel"
+    elif tau.high is not None and tau.high < _SOME:
+        said = f"does not rank attempts as {beside.reference} does: do not train on it"
+    else:
+        need = groups_needed(taus)
+        more = f"; about {need:,} groups would tell" if need > tau.groups else ""
+        return f"How far this judge ranks attempts as {beside.reference} does is not settled ({figure}{more})."
+    return f"This judge {said} ({figure})."
+
+
+def _biases(bias: BiasReport) -> str:
+    slope, length = bias.position_slope, bias.length_correlation
+    found: list[str] = []
+    if _shows(slope, 0.05):
+        found.append(f"those shown {'late' if (slope.value or 0) > 0 else 'early'}")
+    if _shows(length, 0.3):
+        found.append(f"{'long' if (length.value or 0) > 0 else 'short'} ones")
+    return f"It favours {' and '.join(found)}." if found else ""
+
+
+def _shows(estimate: IntervalEstimate, least: float) -> bool:
+    """Whether a bias is at least so large, and its interval excludes 0."""
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if estimate.groups < MIN_GROUPS or value is None or low is None or high is None:
+        return False
+    return abs(value) >= least and low * high > 0
+
+
+def render_report(report: JudgeReport) -> str:
+    """The page's HTML."""
+    scores = [judgement.score for judgement in report.judgements if judgement.score is not None]
+    errors = [judgement.standard_error for judgement in report.judgements if judgement.standard_error is not None]
+    # Means of positions are comparable only between groups of one size; the size with the most ballots is drawn.
+    by_size = report.bias.position_means
+    size = max(by_size, key=lambda members: by_size[members].ballots, default=None)
+    return render_page(
+        "judge_page.html.j2",
+        report=report,
+        scores=histogram(scores, 1.0, 1),
+        errors=histogram(errors, _round_up(max(errors)), 2) if errors else None,
+        position_size=size,
+        position_calls=0 if size is None else by_size[size].ballots,
+        positions=None if size is None else position_chart(by_size[size].means),
+        reference=_reference_chart(report),
+        tau_matrix=_tau_matrix(report),
+    )
+
+
+def _round_up(value: float) -> float:
+    """To a multiple of 0.1, so that the edges of ten bins are whole hundredths."""
+    return max(0.1, -(-round(value * 100) // 10) / 10)
+
+
+def _reference_chart(report: JudgeReport) -> Chart | None:
+    """Bars for a reference of two values; dots of the group-centerd score and reference for one of more."""
+    values = {value for pairs in report.pairs for _, value in pairs}
+    if len(values) < 2:
+        return None
+    if len(values) == 2:
+        return outcome_histogram([(score, value == max(values)) for pairs in report.pairs for score, value in pairs])
+    dots: list[tuple[float, float]] = []
+    for pairs in report.pairs:
+        if pairs:
+            scores, references = zip(*pairs, strict=True)
+            dots += zip(center(scores), center(references), strict=True)
+    stride = -(-len(dots) // _MAX_DOTS)
+    return scatter_chart(dots[::stride])
+
+
+def _tau_matrix(report: JudgeReport) -> list[tuple[str, list[float | None]]]:
+    """Kendall's tau of each judge (row) with each judge; None where it is not defined; empty for one judge."""
+    if report.between_judges is None:
+        return []
+    judges, pairs = report.between_judges.raters, report.between_judges.pairs
+    taus = {pair: agreement.tau.value for pair, agreement in pairs.items()}
+
+    def tau(one: str, other: str) -> float | None:
+        return 1.0 if one == other else taus.get((one, other), taus.get((other, one)))
+
+    return [(one, [tau(one, other) for other in judges]) for one in judges]

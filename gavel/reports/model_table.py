@@ -1,10 +1,17 @@
-"""Models compared on the same held-out tasks: what each reached, and how often it beat the others by the judge.
+"""Models compared on the same held-out tasks: what each reached, how often it beat the others by the judge, the pages.
+
+    table["returns_desk"]["openai/gpt-5-mini"].success       one cell of several scenarios
+    table.mean("openai/gpt-5-mini")                          over the scenarios, each counting the same
 
 Figures are means over tasks. Failed episodes measure no model and are left out, and what the judge left unscored is
-no loss; both are counted.
+no loss; both are counted. A scenario that could not be evaluated is named with the reason, and is in no mean.
 """
 
+import csv
+import io
 import json
+import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +20,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gavel.reports.model_statistics import TaskMean, mean_of_tasks, pass_at_k, share
+from gavel.reports.demo_page import duration
+from gavel.reports.page import render_page, write_page
+from gavel.reports.statistics import TaskMean, mean_of_tasks, pass_at_k, share
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -163,6 +172,30 @@ def _score(member: Trajectory) -> float | None:
     return member.judgement.score if member.judgement else None
 
 
+def ranking(named: Mapping[str, TaskMean], what: str) -> list[str]:
+    """Who did best, in a sentence: nobody, where the 95 % intervals of the best two overlap. Empty without figures."""
+    known = sorted(((each.value, name) for name, each in named.items() if each.value is not None), reverse=True)
+    if not known:
+        return []
+    told = "; ".join(f"{name} {named[name].text()}" for _, name in known)
+    if len(known) == 1:
+        return [f"{what}: {told}."]
+    (_, best), (_, second) = known[:2]
+    low, high = named[best].low, named[second].high
+    if low is None or high is None or low <= high:
+        return [f"{best} and {second} cannot be told apart by these tasks. {what}: {told}."]
+    return [f"{best} did best. {what}: {told}."]
+
+
+def outcome(table: ModelTable) -> list[str]:
+    """What was found, in sentences."""
+    said = ranking({row.name: row.success for row in table.rows}, "Held-out success") or ranking(
+        {row.name: row.score for row in table.rows}, "The judge's score"
+    )
+    failed = [f"{row.name}: all {row.failed} episodes failed." for row in table.rows if row.failed and not row.episodes]
+    return [*(said or ["Nothing was measured: no attempt has a success or a score."]), *failed]
+
+
 def cost_text(usd: float | None) -> str:
     return "not known" if usd is None else f"{usd:.4f}" if 0 < usd < 0.01 else f"{usd:.2f}"
 
@@ -199,3 +232,173 @@ def csv_rows(table: ModelTable) -> list[list[str]]:
         lines += [[row.name, name, f"{value:.6g}", "", "", ""] for name, value in plain.items()]
         lines.append([row.name, "cost_usd", "" if row.cost_usd is None else f"{row.cost_usd:.6g}", "", "", ""])
     return lines
+
+
+def write_model_table(table: ModelTable) -> Path:
+    """Writes report.html, evaluation.csv and evaluation.json; returns the page. Raises `GavelError`."""
+    folder, text = table.directory, io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(csv_rows(table))
+    write_page(folder / "evaluation.csv", text.getvalue())
+    write_page(folder / "evaluation.json", as_json(table) + "\n")
+    write_page(folder / "report.html", render_model_table(table))
+    return folder / "report.html"
+
+
+def render_model_table(table: ModelTable) -> str:
+    """The page's HTML."""
+    ks = sorted({k for row in table.rows for k in row.pass_at if table.samples > 1})
+    measures = list(dict.fromkeys(name for row in table.rows for name in row.measures))
+    return render_page(
+        "model_page.html.j2",
+        table=table,
+        outcome=outcome(table),
+        ks=ks,
+        rows=[(row, *_cells(row, ks)) for row in table.rows],
+        measures=measures,
+        measured=[[f"{row.measures[n]:.3g}" if n in row.measures else "–" for n in measures] for row in table.rows],
+        pairs=[(one, other, each.text(), each.tasks) for (one, other), each in table.pairs.items()],
+        unscored=[(row.name, reason, count) for row in table.rows for reason, count in row.unscored.items()],
+    )
+
+
+def _cells(row: ModelRow, ks: list[int]) -> tuple[list[str], str, str]:
+    passes = [row.pass_at[k].text() if k in row.pass_at else "–" for k in ks]
+    return passes, cost_text(row.cost_usd), duration(row.seconds / row.episodes) if row.episodes else "–"
+
+
+_Z95 = 1.959964
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioTable:
+    """What `gavel evaluate A B …` found."""
+
+    tables: list[ModelTable]
+    """One for each scenario that was evaluated, in the order in which they were named."""
+    directory: Path
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why a scenario could not be evaluated, by the name that it was asked for by."""
+
+    def __getitem__(self, scenario: str) -> ModelTable:
+        return next(table for table in self.tables if table.scenario == scenario)
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(row.name for table in self.tables for row in table.rows))
+
+    def row(self, table: ModelTable, model: str) -> ModelRow | None:
+        """The model's figures on one scenario."""
+        return next((row for row in table.rows if row.name == model), None)
+
+    def mean(self, model: str) -> TaskMean:
+        """Success over the scenarios that know it, each with the same weight; the interval is that of their own errors
+        (normal approximation, from the widths of their 95 % intervals)."""
+        rows = [row for table in self.tables if (row := self.row(table, model)) is not None]
+        known = [row.success for row in rows if row.success.value is not None]
+        if not known or len(known) < sum(any(r.success.tasks for r in t.rows) for t in self.tables):
+            return TaskMean(None, None, None, 0)
+        value = fmean(each.value or 0.0 for each in known)
+        tasks = sum(each.tasks for each in known)
+        widths = [(each.low, each.high) for each in known]
+        if any(low is None or high is None for low, high in widths):
+            return TaskMean(value, None, None, tasks)
+        errors = [((high or 0.0) - (low or 0.0)) / (2 * _Z95) for low, high in widths]
+        half = _Z95 * math.sqrt(math.fsum(error**2 for error in errors)) / len(errors)
+        return TaskMean(value, max(0.0, value - half), min(1.0, value + half), tasks)
+
+    def cost(self, model: str) -> float | None:
+        """US dollars of sampling; None where a scenario's are not known."""
+        costs = [row.cost_usd for table in self.tables if (row := self.row(table, model)) is not None]
+        return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
+
+
+def figure(row: ModelRow | None) -> TaskMean:
+    """Success, or the judge's score where success is not known."""
+    if row is None:
+        return TaskMean(None, None, None, 0)
+    return row.success if row.success.tasks else row.score
+
+
+def seconds_of(*rows: ModelRow | None) -> str:
+    """Of an episode, on average over these scenarios."""
+    known = [row for row in rows if row is not None and row.episodes]
+    episodes = sum(row.episodes for row in known)
+    return duration(sum(row.seconds for row in known) / episodes) if episodes else "–"
+
+
+def by_judge(table: ModelTable) -> bool:
+    """Whether its figures are the judge's scores."""
+    return not any(row.success.tasks for row in table.rows)
+
+
+def write_scenario_table(table: ScenarioTable) -> Path:
+    """Writes report.html, evaluation.csv and evaluation.json of all; returns the page. Raises `GavelError`."""
+    folder, text = table.directory, io.StringIO()
+    lines: list[list[str]] = []
+    for each in table.tables:
+        header, *rows = csv_rows(each)
+        lines += ([] if lines else [["scenario", *header]]) + [[each.scenario, *row] for row in rows]
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    scenarios = [json.loads(as_json(each)) for each in table.tables]
+    means = [
+        {"model": name, "success": asdict(table.mean(name)), "cost_usd": table.cost(name)} for name in table.models
+    ]
+    whole = {"scenarios": scenarios, "models": means, "failed": dict(table.failed)}
+    write_page(folder / "evaluation.csv", text.getvalue())
+    write_page(folder / "evaluation.json", json.dumps(whole, indent=1) + "\n")
+    write_page(folder / "report.html", render_scenario_table(table))
+    return folder / "report.html"
+
+
+def render_scenario_table(table: ScenarioTable) -> str:
+    """The page's HTML; it links to the page of each scenario."""
+    models = table.models
+    cells = [
+        (
+            each,
+            by_judge(each),
+            _link(each.directory / "report.html", table.directory),
+            [figure(table.row(each, name)).text() for name in models],
+        )
+        for each in table.tables
+    ]
+    several = sum(not by_judge(each) for each in table.tables) > 1
+    return render_page(
+        "scenario_page.html.j2",
+        outcome=_outcome(table, several),
+        models=models,
+        cells=cells,
+        means=[table.mean(name).text() for name in models] if several else [],
+        costs=[cost_text(table.cost(name)) for name in models],
+        details=[(each, _details(each)) for each in table.tables],
+        failed=table.failed.items(),
+    )
+
+
+def _outcome(table: ScenarioTable, several: bool) -> list[str]:
+    named = len(table.tables) + len(table.failed)
+    failed = [f"{len(table.failed)} of {named} scenarios could not be evaluated: see below."] if table.failed else []
+    if several:
+        means = {name: table.mean(name) for name in table.models}
+        return [*ranking(means, "Mean held-out success"), *failed]
+    return [*(f"{each.scenario}: {line}" for each in table.tables for line in outcome(each)), *failed]
+
+
+def _details(table: ModelTable) -> list[list[str]]:
+    return [
+        [
+            row.name,
+            row.success.text(),
+            row.score.text(),
+            row.wins.text(),
+            f"{row.truncated:.2f}",
+            f"{row.failed} of {row.failed + row.episodes}",
+            cost_text(row.cost_usd),
+            seconds_of(row),
+        ]
+        for row in table.rows
+    ]
+
+
+def _link(page: Path, folder: Path) -> str:
+    return Path(os.path.relpath(page, folder)).as_posix()

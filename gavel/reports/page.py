@@ -6,11 +6,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gavel.llm.errors import GavelError
-from gavel.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from gavel.reports.charts import BOX
+from gavel.reports.transcript import title_of, transcribe
 
 
 def render_page(template: str, **values: object) -> str:
-    """Renders a file of `templates/` with the values; `box` is the view box of its charts."""
+    """Renders a file of `templates/` with the values."""
     environment = Environment(
         loader=FileSystemLoader(os.path.join(os.path.dirname(__file__), "templates")),
         autoescape=True,
@@ -18,8 +19,8 @@ def render_page(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    box = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
-    return environment.get_template(template).render(box=box, **values)
+    environment.globals |= {"box": BOX, "transcribe": transcribe, "title_of": title_of}  # pyright: ignore[reportUnknownMemberType]
+    return environment.get_template(template).render(**values)
 
 
 def write_page(path: Path, html: str) -> None:

@@ -12,17 +12,43 @@ from typing import Any
 
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.llm.errors import GavelError
-from gavel.reports.seed_statistics import Curve
+from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
+from gavel.reports.statistics import Curve
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.loop.evaluation import call_measure
+from gavel.trainer.data.left_out import sentence_of
+from gavel.trainer.loop.evaluation import call_measure, interval
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
 
 Row = dict[str, Any]
 _SAMPLES = 3
+_CHARTS: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = (
+    (
+        "Held-out",
+        "of the held-out tasks, with 95 % intervals of success",
+        (("held_out", "success"), ("held_out", "wins/base"), ("held_out", "truncated")),
+    ),
+    ("Reward", "means of each step's rollouts", (("train", "reward"), ("train", "judge_score"), ("train", "success"))),
+    ("Loss", "", (("train", "loss"), ("sft", "loss"))),
+    ("KL and drift", "nats a token", (("train", "kl"), ("train", "kl_in_reward"), ("train", "logprob_drift"))),
+    ("Entropy", "nats a token", (("train", "entropy"),)),
+    ("Gradient norm", "", (("train", "gradient_norm"), ("sft", "gradient_norm"))),
+    ("Clipped", "share of tokens", (("train", "clip_fraction_low"), ("train", "clip_fraction_high"))),
+    ("Staleness", "steps", (("train", "staleness/mean"), ("train", "staleness/max"))),
+    ("Learning rate", "", (("train", "learning_rate"), ("sft", "learning_rate"))),
+    ("Seconds a step", "", (("times", "rollout"), ("times", "judge"), ("times", "train"))),
+)
+"""Title, unit, and the figures (split, name) of each chart; one without figures is not drawn."""
+_BY_SCENARIO = (
+    ("Held-out success", "held_out", "success"),
+    ("Wins over the base", "held_out", "wins/base"),
+    ("Reward", "train", "reward"),
+)
+"""Title, split and metric of the charts of a run with several scenarios."""
+STEP_COLUMNS = ("reward", "success", "loss", "entropy", "kl", "gradient_norm", "cut", "judge/cost_usd")
 _NO_MEASURES = {"success", "reward", "failed", "trajectories", "exceptions", "step", "split", "time"}
 
 
@@ -75,6 +101,46 @@ def by_scenario(rows: Sequence[Row], split: str, metric: str) -> list[str]:
     """The names of a figure of each scenario, `retail/success`, in a run with several."""
     names = dict.fromkeys(name for row in rows if row["split"] == split for name in row)
     return [name for name in names if name.endswith(f"/{metric}") and not name.startswith(("metric/", "reward/"))]
+
+
+def run_charts(rows: Sequence[Row]) -> list[tuple[str, str, CurvesChart]]:
+    """Title, unit and curves of everything that is worth a curve, and that the run has."""
+    wanted = list(_CHARTS)
+    for title, split, metric in _BY_SCENARIO:
+        wanted.append((title, "by scenario", [(split, name) for name in by_scenario(rows, split, metric)]))
+    drawn = [(title, unit, _chart(rows, names)) for title, unit, names in wanted]
+    return [(title, unit, chart) for title, unit, chart in drawn if chart is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One training step, or one evaluation."""
+
+    step: int
+    figures: dict[str, float | None]
+    """Of `STEP_COLUMNS`, those that the run has."""
+    held_out: float | None
+    left_out: list[tuple[int, str]]
+    """(how many, what)"""
+
+
+def step_rows(rows: Sequence[Row]) -> list[StepRow]:
+    """Newest first."""
+    training = {row["step"]: row for row in rows if row["split"] == "train"}
+    held_out = curve_of(rows, "held_out", "success")
+    evaluated = {row["step"] for row in rows if row["split"] == "held_out"}
+    curves = {name: curve for name in STEP_COLUMNS if (curve := curve_of(rows, "train", name))}
+    return [
+        StepRow(
+            step,
+            {name: curve.get(step) for name, curve in curves.items()},
+            held_out.get(step),
+            [(count, sentence_of(key)) for key, count in left_out_of([training[step]]).items() if count]
+            if step in training
+            else [],
+        )
+        for step in sorted(training.keys() | evaluated, reverse=True)
+    ]
 
 
 def measures_of(rows: Sequence[Row]) -> dict[str, Curve]:
@@ -169,6 +235,31 @@ def agreement_over_training(directory: Path, scenario: Scenario | None) -> RunAg
             if (tau := mean_kendall_tau(pairs)) is not None:
                 target[step] = tau
     return found
+
+
+def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
+    curves = {
+        (f"sft {name}" if split == "sft" else name): _points(rows, split, name, curve)
+        for split, name in names
+        if (curve := curve_of(rows, split, name))
+    }
+    signed = any(point.value < 0 for curve in curves.values() for point in curve.values())
+    return curves_chart(curves, low=None if signed else 0)
+
+
+def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[int, CurvePoint]:
+    """With the 95 % interval of a share of held-out tasks."""
+    is_success = (split, name) == ("held_out", "success")
+    tasks = curve_of(rows if is_success else (), split, "trajectories")
+    halves = {
+        step: interval(min(max(value, 0), 1), int(tasks[step])) for step, value in curve.items() if tasks.get(step)
+    }
+    return {
+        step: CurvePoint(value, max(0, value - halves[step]), min(1, value + halves[step]))
+        if step in halves
+        else CurvePoint(value)
+        for step, value in curve.items()
+    }
 
 
 def _description_damage(model: Path) -> str:

@@ -4,12 +4,13 @@ Reads the run directory alone, so that a run that was interrupted and resumed ha
 `outcome_in_words` says it in sentences, from the rows of metrics.jsonl, for the end of a command and the top of a page.
 """
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
@@ -21,6 +22,7 @@ from gavel.trainer.data.left_out import LeftOut, sentence_of
 from gavel.trainer.loop.evaluation import interval
 from gavel.trainer.loop.judged_wins import BASE, WINS
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
+from gavel.trainer.runs.run_listing import is_running, wanted_steps
 
 Row = dict[str, Any]
 
@@ -119,7 +121,7 @@ def outcome_in_words(rows: Sequence[Row], *, max_tokens: int | None = None, scen
          "Try --max-tokens 192, or `gavel check returns.py` to see what tells attempts apart."]
     """
     steps = [row for row in rows if row.get("split") == "train"]
-    idle = [row for row in steps if not row.get("groups_trained", row.get("loss") is not None)]
+    idle = [row for row in steps if not _is_trained(row)]
     cut = _weighted_mean(steps, CUT)
     limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
     were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
@@ -155,6 +157,45 @@ def outcome_in_words(rows: Sequence[Row], *, max_tokens: int | None = None, scen
     if unsure and not advice:
         advice = "More --steps may show a gain; more held-out tasks (--set loop.final_tasks=1024) tell smaller ones."
     return list(filter(None, (" ".join(filter(None, (gain, said))), advice)))
+
+
+def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, int] | None = None) -> list[str]:
+    """`outcome_in_words` of a run directory, and how far the run came where it is not at its end.
+
+    `unscored`: members that the judge gave no score, by reason; the most common one is told where nothing was trained.
+    """
+    experiment = _read_object(directory / "experiment.json")
+    loop = experiment.get("loop")
+    limit = cast("Row", loop).get("max_tokens") if isinstance(loop, dict) else None
+    said = outcome_in_words(
+        rows,
+        max_tokens=limit if isinstance(limit, int) else None,
+        scenario=str(experiment.get("scenario") or "SCENARIO"),
+    )
+    steps = [row for row in rows if row.get("split") == "train"]
+    without_score = any(row.get(LeftOut.UNSCORED.metric) for row in steps)
+    if unscored and without_score and not any(_is_trained(row) for row in steps):
+        reason, count = max(unscored.items(), key=lambda item: item[1])
+        said.insert(1, f"{counted(count, 'member')} got no score: {reason}")
+    step, wanted = max((row["step"] for row in rows if row.get("split") != TIMES), default=0), wanted_steps(directory)
+    if wanted is None or step >= wanted:
+        return said
+    if is_running(directory):
+        return [*said, f"The run goes on: step {step:,} of {wanted:,}."]
+    return [f"Interrupted after step {step:,} of {wanted:,}; the same command goes on.", *said]
+
+
+def _read_object(file: Path) -> Row:
+    """Empty for a file that holds no JSON object."""
+    try:
+        found: object = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return cast("Row", found) if isinstance(found, dict) else {}
+
+
+def _is_trained(row: Row) -> bool:
+    return bool(row.get("groups_trained", row.get("loss") is not None))
 
 
 def _why_idle(idle: Sequence[Row]) -> str:

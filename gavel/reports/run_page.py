@@ -11,21 +11,22 @@ from pathlib import Path
 from statistics import fmean
 
 from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.reports.charts import BINS
-from gavel.reports.curves_chart import CurvePoint, CurvesChart, curves_chart
-from gavel.reports.demo_page import duration, turns
+from gavel.llm.counted import counted
+from gavel.reports.charts import BINS, CurvePoint, curves_chart
+from gavel.reports.demo_page import duration
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
     Row,
-    by_scenario,
     cost_of,
-    curve_of,
     left_out_of,
     read_run,
+    run_charts,
     seconds_of,
     stored_groups,
     total_of,
 )
+from gavel.reports.run_outcome import outcome_of_run
+from gavel.reports.transcript import title_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.loop.evolve import Iteration, iterations_of
@@ -36,31 +37,15 @@ DEMO_RUN_REPORT = "run.html"
 _DEMO_MARK = "summary.json"
 _MOST_TASKS = 100
 _PER_FILTER = 2
-_CHARTS: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = (
-    ("Held-out", "means of the held-out tasks", (("held_out", "success"), ("held_out", "truncated"))),
-    ("Reward", "means of each step's rollouts", (("train", "reward"), ("train", "judge_score"), ("train", "success"))),
-    ("Loss", "", (("train", "loss"), ("sft", "loss"))),
-    ("Entropy", "nats a token", (("train", "entropy"),)),
-    ("KL and drift", "", (("train", "kl"), ("train", "kl_in_reward"), ("train", "logprob_drift"))),
-    ("Clipped", "share of tokens", (("train", "clip_fraction_low"), ("train", "clip_fraction_high"))),
-    ("Staleness", "steps", (("train", "staleness/mean"), ("train", "staleness/max"))),
-    ("Gradient norm", "", (("train", "gradient_norm"), ("sft", "gradient_norm"))),
-    ("Learning rate", "", (("train", "learning_rate"), ("sft", "learning_rate"))),
-    ("Seconds a step", "", (("times", "rollout"), ("times", "judge"), ("times", "train"))),
-)
-"""Title, unit, and the figures (split, name) of each chart; one without figures is not drawn."""
-_BY_SCENARIO = (
-    ("Held-out success", "held_out", "success"),
-    ("Wins over the base", "held_out", "wins/base"),
-    ("Reward", "train", "reward"),
-)
-"""Title, split and metric of the charts of a run with several scenarios."""
+_LONGEST = 300
+"""Characters of a reason or warning."""
 _TRAINING = ("train", "explored")
 """Splits whose groups chose what was learned."""
 
 
 @dataclass(slots=True)
 class _Task:
+    title: str
     attempts: int = 0
     scores: list[float] = field(default_factory=list[float])
     rewards: list[float] = field(default_factory=list[float])
@@ -85,6 +70,8 @@ class _Attempts:
     unscored: dict[str, int] = field(default_factory=dict[str, int])
     """Of members, by reason."""
     flags: dict[str, int] = field(default_factory=dict[str, int])
+    warnings: dict[str, int] = field(default_factory=dict[str, int])
+    """Of the judge, about groups."""
     errors: list[float] = field(default_factory=list[float])
     truth: dict[int, list[list[tuple[float, float]]]] = field(
         default_factory=dict[int, list[list[tuple[float, float]]]]
@@ -105,10 +92,7 @@ def render_run(directory: Path) -> str:
     read = read_run(directory)
     rows = read.rows
     attempts = _read_attempts(directory)
-    charts = [(title, unit, chart) for title, unit, names in _CHARTS if (chart := _chart(rows, names)) is not None]
-    for title, split, metric in _BY_SCENARIO:
-        if (chart := _chart(rows, [(split, name) for name in by_scenario(rows, split, metric)])) is not None:
-            charts.append((title, "by scenario", chart))
+    charts = run_charts(rows)
     truth = {step: tau for step, pairs in attempts.truth.items() if (tau := mean_kendall_tau(pairs)) is not None}
     if truth:
         points = {step: CurvePoint(tau) for step, tau in truth.items()}
@@ -121,6 +105,7 @@ def render_run(directory: Path) -> str:
         "run_page.html.j2",
         name=f"{directory.parent.name}/{directory.name}",
         iterations=[_iteration_cells(each) for each in iterations_of(rows)],
+        outcome=outcome_of_run(directory, rows, attempts.unscored),
         written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         step=steps,
         damage=read.damage,
@@ -131,7 +116,7 @@ def render_run(directory: Path) -> str:
             for step, counts in sorted(attempts.histogram.items())
         ],
         tasks=[
-            (name, task.attempts, _mean(task.scores), _mean(task.rewards), _mean(task.successes))
+            (task.title or name, task.attempts, _mean(task.scores), _mean(task.rewards), _mean(task.successes))
             for name, task in tasks[:_MOST_TASKS]
         ],
         task_count=len(tasks),
@@ -140,7 +125,6 @@ def render_run(directory: Path) -> str:
         cost="not known" if cost is None else f"{cost:.4f} USD",
         seconds=[(name, duration(value)) for name, value in seconds.items()],
         samples=attempts.samples,
-        turns=turns,
     )
 
 
@@ -157,15 +141,6 @@ def _iteration_cells(iteration: Iteration) -> list[str]:
     ]
 
 
-def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
-    curves = {f"sft {name}" if split == "sft" else name: curve_of(rows, split, name) for split, name in names}
-    signed = any(value < 0 for curve in curves.values() for value in curve.values())
-    return curves_chart(
-        {name: {step: CurvePoint(value) for step, value in curve.items()} for name, curve in curves.items() if curve},
-        low=None if signed else 0,
-    )
-
-
 def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
     """What a reader asks of the judge first."""
     found = [(f"groups {status}", f"{count:,}") for status, count in sorted(attempts.statuses.items())]
@@ -178,6 +153,7 @@ def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
         found.append(("groups whose orders contradict each other", f"{opposed:,.0f}"))
     if attempts.errors:
         found.append(("mean standard error of a score", f"{fmean(attempts.errors):.3f}"))
+    found += [(f"warning: {warning}", counted(count, "group")) for warning, count in sorted(attempts.warnings.items())]
     found += [(f"flag: {flag}", f"{count:,}") for flag, count in sorted(attempts.flags.items())]
     found += [(f"unscored: {reason}", f"{count:,}") for reason, count in sorted(attempts.unscored.items())]
     return found
@@ -192,9 +168,11 @@ def _read_attempts(directory: Path) -> _Attempts:
     for step, group in (each for split in _TRAINING for each in stored_groups(directory, split)):
         if group.judgement is not None:
             _count(found.statuses, group.judgement.status)
+            for warning in group.judgement.warnings:
+                _count(found.warnings, warning[:_LONGEST])
         pairs: list[tuple[float, float]] = []
         for member in group:
-            task = found.tasks.setdefault(_task_name(member), _Task())
+            task = found.tasks.setdefault(_task_name(member), _Task(title_of(member)))
             task.attempts += 1
             success = member.metrics.get("success")
             if success is not None:
@@ -203,7 +181,7 @@ def _read_attempts(directory: Path) -> _Attempts:
                 task.rewards.append(member.reward)
             judgement = member.judgement
             if judgement is not None and judgement.score is None:
-                _count(found.unscored, (judgement.reason or "not judged")[:200])
+                _count(found.unscored, (judgement.reason or "not judged")[:_LONGEST])
             if judgement is not None and judgement.score is not None:
                 task.scores.append(judgement.score)
                 counts = found.histogram.setdefault(step, [0] * BINS)

@@ -23,16 +23,16 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.errors import GavelError
+from gavel.reports.run_figures import run_charts, step_rows
+from gavel.reports.run_outcome import outcome_of_run
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
-from gavel.reports.viewer.comparison import compared
 from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
-from gavel.reports.viewer.group_page import group_view
+from gavel.reports.viewer.group_view import cassette_of, compared, group_view, read_vote
 from gavel.reports.viewer.guard import Guard
 from gavel.reports.viewer.html import asset, group_address, page
 from gavel.reports.viewer.index import Index, NoSuchGroup, place_of
-from gavel.reports.viewer.run_figures import RunFigures, run_figures
-from gavel.reports.viewer.vote_record import cassette_of, read_vote
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_listing import RunSummary
 
 _LIVE_SECONDS = 2
@@ -92,13 +92,16 @@ class _Pages:
         found = next((run for run in self._list_runs() if run.name == name), None)
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
+        directory = self._index.root / name
         is_readable = found.state != "unreadable"
-        figures = run_figures(self._index.root / name) if is_readable else RunFigures([], [], [])
+        rows = whole_rows(directory / "metrics.jsonl").rows if is_readable else []
         return page(
             request,
             "run.html.j2",
             run=found,
-            figures=figures,
+            outcome=outcome_of_run(directory, rows) if is_readable else [],
+            charts=run_charts(rows),
+            steps=step_rows(rows),
             splits=self._index.choices("split", name),
             problems=[(path, why) for path, why in self._index.problems() if place_of(path).run == name],
             **self._live(found.state == "running"),

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, cast
 
+from gavel.reports.transcript import shortened
+
 Row = Mapping[str, Any]
 
 _TRUTHS = ("success", "reward/hand", "hand_reward", "independent_reward")
 """Metrics that a judge's score may be compared with, the first that all members have."""
-_PREVIEW = 160
 _WORDS = 200_000
 """Characters of a group's text that are searched."""
 
@@ -26,8 +27,11 @@ class GroupSummary:
     """One group."""
 
     task: str
-    preview: str
-    """The beginning of what the user asked."""
+    """Its id, which may be a hash."""
+    title: str
+    """What the user asked, in one line, shortened; without a user, the first instructions."""
+    warning: str
+    """The judge's first, shortened."""
     status: str
     """Of the judgement, or `unjudged`."""
     members: int
@@ -64,7 +68,8 @@ def summarize(row: Row) -> GroupSummary:
     status = judgement.get("status")
     return GroupSummary(
         task=str(task.get("id") or _mapping(row.get("metadata")).get("task_id") or ""),
-        preview=" ".join(_asked(first).split())[:_PREVIEW],
+        title=shortened(_asked(first)),
+        warning=shortened(next(_strings(judgement.get("warnings")), "")),
         status=status if isinstance(status, str) else "unjudged",
         members=len(members),
         unscored=len(scores) - len(known),
@@ -106,10 +111,10 @@ def _is_edited(member: Row) -> bool:
 
 
 def _asked(member: Row) -> str:
-    for item in map(_mapping, _list(member.get("messages_and_choices"))):
-        if item.get("role") == "user":
-            return "\n".join(_strings(item.get("content")))
-    return ""
+    messages = [item for item in map(_mapping, _list(member.get("messages_and_choices"))) if item.get("role")]
+    asked = [item for item in messages if item["role"] == "user"] + messages
+    texts = ("\n".join(_strings(item.get("content"))) for item in asked)
+    return next(filter(str.strip, texts), "")
 
 
 def _texts(members: Sequence[Row]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 import gavel.judge.service.http.pages as service_pages
 from gavel.judge.service.http.pages.wording import FILTERS
-from gavel.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from gavel.reports.charts import BOX
 
 _OWN = Path(__file__).parent
 _SHARED = Path(service_pages.__path__[0], "assets")
@@ -24,8 +24,7 @@ def page(
     request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
 ) -> Response:
     """The rendered template; 304 without a body when the browser has this content."""
-    box = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
-    text = _environment().get_template(template).render(box=box, path=request.url.path, **values)
+    text = _environment().get_template(template).render(path=request.url.path, **values)
     content = text.encode("utf-8", "replace")  # half a surrogate pair cannot be encoded
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     if status == 200 and request.headers.get("if-none-match") == tag:
@@ -55,7 +54,8 @@ def _asset_path(name: str) -> str:
 
 @cache
 def _assets() -> dict[str, Path]:
-    return {file.name: file for folder in (_SHARED, _OWN / "assets") for file in folder.iterdir()}
+    files = {file.name: file for folder in (_SHARED, _OWN / "assets") for file in folder.iterdir()}
+    return files | {"curves.css": _OWN.parent / "templates" / "curves.css"}
 
 
 @cache
@@ -74,5 +74,5 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     environment.filters.update({**FILTERS, "asset": _asset_path})  # pyright: ignore[reportUnknownMemberType]
-    environment.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
+    environment.globals |= {"group_address": group_address, "box": BOX}  # pyright: ignore[reportUnknownMemberType]
     return environment

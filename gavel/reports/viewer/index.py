@@ -31,7 +31,7 @@ from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 2
+_FORMAT = 3
 _STORE = ".jsonl.zst"
 _LINES = ".jsonl"
 _BEGINNING = b'{"format_version":'
@@ -47,9 +47,9 @@ CREATE TABLE files (
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL REFERENCES files, number INTEGER NOT NULL,
     offset INTEGER NOT NULL, run TEXT NOT NULL, split TEXT NOT NULL, step INTEGER, task TEXT NOT NULL,
-    preview TEXT NOT NULL, status TEXT NOT NULL, members INTEGER NOT NULL, unscored INTEGER NOT NULL,
-    failed INTEGER NOT NULL, truncated INTEGER NOT NULL, mean REAL, spread REAL, success REAL,
-    discordant INTEGER NOT NULL, flags TEXT NOT NULL, cost_usd REAL, edited INTEGER NOT NULL
+    title TEXT NOT NULL, warning TEXT NOT NULL, status TEXT NOT NULL, members INTEGER NOT NULL,
+    unscored INTEGER NOT NULL, failed INTEGER NOT NULL, truncated INTEGER NOT NULL, mean REAL, spread REAL,
+    success REAL, discordant INTEGER NOT NULL, flags TEXT NOT NULL, cost_usd REAL, edited INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX by_file ON groups (file, number);
 CREATE INDEX by_run ON groups (run, split, step);

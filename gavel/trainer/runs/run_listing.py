@@ -76,7 +76,7 @@ def _summary(directory: Path, name: str) -> RunSummary:
     if read.damage and not rows:
         raise MetricsError(read.damage)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
-    steps = _wanted_steps(directory)
+    steps = wanted_steps(directory)
     if is_running(directory):
         state = "running"
     elif steps is None:
@@ -110,7 +110,7 @@ def is_running(directory: Path) -> bool:
     return False
 
 
-def _wanted_steps(directory: Path) -> int | None:
+def wanted_steps(directory: Path) -> int | None:
     """What run.toml (of `gavel train`) or summary.json (of a finished demo) says."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         steps = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]

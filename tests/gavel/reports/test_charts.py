@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.reports.charts import (
     BOTTOM,
@@ -6,11 +8,12 @@ from gavel.reports.charts import (
     RIGHT,
     TOP,
     Axis,
+    CurvePoint,
+    curves_chart,
     histogram,
     outcome_histogram,
     position_chart,
     scatter_chart,
-    share_curve,
     ticks,
 )
 
@@ -34,20 +37,24 @@ def test_an_axis_maps_its_ends_onto_its_coordinates_and_its_ticks_between():
     assert axis.ticks == [(BOTTOM, "low"), ((TOP + BOTTOM) / 2, "middle"), (TOP, "high")]
 
 
-def test_a_curve_spans_the_plot_and_its_interval_stays_within():
-    chart = share_curve([(0, 0.0, 0.1, "start"), (5, 0.5, 0.1, "middle"), (10, 1.0, 0.1, "end")])
-    assert [(dot.x, dot.y) for dot in chart.dots] == [
-        (LEFT, BOTTOM),
-        ((LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2),
-        (RIGHT, TOP),
-    ]
-    heights = [float(point.split(",")[1]) for point in chart.band.split()]
-    assert min(heights) == TOP
-    assert max(heights) == BOTTOM
+POINTS = st.builds(CurvePoint, st.floats(-1e6, 1e6))
 
 
-def test_a_curve_without_intervals_has_no_band():
-    assert share_curve([(1, 0.5, None, "")]).band == ""
+@given(st.dictionaries(st.text(max_size=3), st.dictionaries(st.integers(0, 500), POINTS), max_size=8))
+def test_every_dot_is_inside(curves: dict[str, dict[int, CurvePoint]]) -> None:
+    chart = curves_chart(curves)
+    assert (chart is None) == (not any(curves.values()))
+    for curve in chart.curves if chart else ():
+        for x, y, _ in curve.dots:
+            assert LEFT - 1e-6 <= x <= RIGHT + 1e-6
+            assert TOP - 1e-6 <= y <= BOTTOM + 1e-6
+
+
+def test_bands_are_clipped_to_the_axis() -> None:
+    chart = curves_chart({"a": {0: CurvePoint(0.5, -3, 3), 1: CurvePoint(0.6, 0.5, 0.7)}}, low=0, high=1)
+    assert chart is not None
+    assert f"{LEFT},{TOP}" in chart.curves[0].band
+    assert f"{LEFT},{BOTTOM}" in chart.curves[0].band
 
 
 def test_each_tenth_of_the_scores_tells_how_many_succeeded():
@@ -67,7 +74,6 @@ def test_one_among_thousands_is_still_drawn():
 
 
 def test_nothing_to_draw_draws_nothing():
-    assert share_curve([]).dots == []
     assert scatter_chart([]).dots == position_chart([]).dots == []
     for chart in (outcome_histogram([]), histogram([], 1.0, 1)):
         assert all(segment.height == 0 for bar in chart.bars for segment in bar.segments)

@@ -7,8 +7,17 @@ from statistics import fmean
 
 import pytest
 
-from gavel.reports.compare_page import write_comparison
-from gavel.reports.comparison import Comparison, alarms_text, compare_cells, cost_text, read_cell, statement, steps_text
+from gavel.reports.comparison import (
+    Comparison,
+    alarms_text,
+    compare_cells,
+    cost_text,
+    outcome,
+    read_cell,
+    statement,
+    steps_text,
+    write_comparison,
+)
 from tests.gavel.reports.html_page import Page
 from tests.gavel.reports.made_runs import made_run
 
@@ -100,3 +109,21 @@ def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(compar
     figures = json.loads((page.parent / "comparison.json").read_text())
     assert figures["paired"]["judge - hand"]["equivalent"] is True
     assert [arm["name"] for arm in figures["arms"]] == ["judge", "hand"]
+
+
+def test_a_reward_on_which_nothing_was_trained_is_told_before_any_difference(tmp_path: Path) -> None:
+    def idle(name: str) -> Path:
+        directory = made_run(tmp_path / name, final=0.5)
+        rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()[:-1]]
+        rows = [row | {"groups_trained": 0} if row["split"] == "train" else row for row in rows]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return directory
+
+    trained = read_cell("judge", 0, made_run(tmp_path / "judge"), None)
+    untrained = read_cell("constant", 0, idle("constant"), None)
+    said = outcome(compare_cells([trained, untrained], "desk", tmp_path, margin=0.03, threshold=0.8))
+    assert "constant" in said[0]
+    assert "nothing was trained" in said[0]
+    assert said[1].startswith("judge - constant: +0.40")
+    alone = outcome(compare_cells([untrained], "desk", tmp_path, margin=0.03, threshold=0.8))
+    assert "says nothing about the rewards" in alone[-1]

@@ -13,7 +13,6 @@ from gavel.reports.demo_page import (
     SummaryRow,
     duration,
     render_report,
-    turns,
     write_report,
 )
 from gavel.scenarios.judgement import Judgement
@@ -89,13 +88,6 @@ def test_a_report_without_figures_is_still_a_page():
 def test_a_judge_that_cannot_be_compared_with_the_truth_gets_no_tau():
     text = Page(render_report(replace(REPORT, tau=None))).text
     assert "tau is not defined" in text
-
-
-def test_turns_show_calls_with_their_arguments_whatever_these_are():
-    trajectory = Trajectory(
-        messages_and_choices=[choice(calls=[("refund", '{"id": "é", "n": 2}'), ("refund", "not json"), ("stop", "")])]
-    )
-    assert next(turns(trajectory)).calls == ('refund(id="é", n=2)', "refund(not json)", "stop()")
 
 
 def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):

@@ -1,14 +1,18 @@
 """The figures and notes of the judge's report."""
 
+import re
+
 import pytest
 
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.errors import JudgeError
-from gavel.reports.judge_trust import Figure, read_report
+from gavel.reports.judge_trust import Figure, disagreements, groups_needed, read_report, render_report
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.judgement import Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory
+from tests.gavel.reports.html_page import HOSTILE, Page
 from tests.gavel.reports.judged_groups import judged
+from tests.judge.groups import choice
 
 
 def notes(groups: list[TrajectoryGroup]) -> str:
@@ -57,3 +61,128 @@ async def test_a_reference_that_is_not_there_is_told_with_those_that_are() -> No
     with pytest.raises(JudgeError, match="no judged member has the reference accuracy") as caught:
         read_report(await judged("one", groups=2), "accuracy", "judged.jsonl")
     assert "independent_reward, success" in (caught.value.remedy or "")
+
+
+def made(pairs: list[tuple[float, float]]) -> TrajectoryGroup:
+    """A group of (score, truth)."""
+    return TrajectoryGroup(
+        Trajectory(
+            messages_and_choices=[choice(f"{HOSTILE} {score}")],
+            judgement=Judgement(score=score, explanation=HOSTILE),
+            metrics={"truth": truth},
+        )
+        for score, truth in pairs
+    )
+
+
+RIGHT, WRONG = [(0.1, 0.0), (0.5, 0.5), (0.9, 1.0)], [(0.9, 0.0), (0.5, 0.5), (0.1, 1.0)]
+
+
+def said(groups: list[TrajectoryGroup], reference: str | None = "truth") -> str:
+    return read_report(groups, reference, "x").verdict
+
+
+def test_a_judge_is_called_good_or_bad_only_where_the_interval_says_so() -> None:
+    assert said([made(RIGHT) for _ in range(12)]).startswith("This judge ranks attempts as truth does (tau 1.00")
+    assert "do not train on it" in said([made(WRONG) for _ in range(12)])
+    mixed = said([made(RIGHT) for _ in range(9)] + [made(WRONG) for _ in range(3)])
+    assert "not settled" in mixed
+    assert "groups would tell" in mixed
+    assert "cannot be said without a reference" in said([made(RIGHT)], None)
+
+
+def test_three_groups_give_no_interval_and_say_how_many_are_needed() -> None:
+    report = read_report([made(WRONG) for _ in range(3)], "truth", "x")
+    figures = [figure for section in report.sections for figure in section.figures]
+    assert "0.00 to 0.00" not in {figure.interval for figure in figures}
+    assert {figure.interval for figure in figures} <= {"–", "needs 10 groups"}
+    assert "Too few groups for a verdict: 3 groups" in report.verdict
+    assert f"about {groups_needed([])} give" in report.verdict
+    assert "judge at least 7 more" in " ".join(report.notes)
+
+
+def test_equal_groups_are_no_certainty() -> None:
+    report = read_report([made(RIGHT) for _ in range(12)], "truth", "x")
+    assert report.sections[0].figures[0].interval == "all groups alike"
+
+
+def test_the_groups_of_most_disagreement_show_the_two_members_that_tell_it() -> None:
+    groups = [made(RIGHT), made(WRONG), made([(0.4, 0.0), (0.3, 1.0), (0.9, 2.0)])]
+    first, second = disagreements(groups, "truth")
+    assert (first.number, first.scores, first.values) == (2, (0.9, 0.1), (0.0, 1.0))
+    assert (second.number, second.values) == (3, (0.0, 1.0))
+    assert first.tau == pytest.approx(-1)
+    page = Page(render_report(read_report(groups, "truth", "x")))
+    assert page.open == []
+    assert "script" not in page.tags
+    assert "group 2, tau -1.00" in page.text
+    assert HOSTILE in page.text
+
+
+async def test_a_position_bias_is_named() -> None:
+    assert "shown early" in said(await judged("one", groups=30), "success")
+
+
+def words(groups: list[TrajectoryGroup], reference: str | None = None) -> str:
+    return " ".join(Page(render_report(read_report(groups, reference, "judged.jsonl"))).text.split())
+
+
+async def test_several_judges_and_a_reference_get_every_section_and_chart() -> None:
+    page = words(await judged("one", "two"))
+    for shown in (
+        "one, two on judged.jsonl",
+        "12 groups · 48 of 48 members scored · 192 votes",
+        "Agreement with independent_reward",
+        "Agreement between 2 judges",
+        "Agreement between 4 calls on one group",
+        "Kendall's tau-b",
+        "ICC(2,4)",
+        "Krippendorff's alpha",
+        "position slope",
+        "needs a reference of two values",
+        "Agreement between judges",
+        "Mean score by position 48 calls with 4 members",
+        "Standard errors of the scores",
+    ):
+        assert shown in page
+
+
+async def test_a_reference_of_two_values_is_drawn_as_bars_and_one_of_more_as_dots() -> None:
+    groups = await judged("one")
+    assert "higher value" in words(groups, "success")
+    assert "less the group's mean" in words(groups)
+    assert "Agreement between judges" not in words(groups)
+
+
+async def test_without_a_reference_there_is_no_chart_of_one() -> None:
+    assert "Score and" not in words(await judged("one", metric="depth"))
+
+
+async def test_members_without_a_score_are_listed_by_reason() -> None:
+    groups = await judged("one", groups=2)
+    groups[0].trajectories.append(Trajectory())
+    assert "not judged 1" in words(groups)
+
+
+async def test_a_page_of_any_judged_file_is_whole_and_loads_nothing() -> None:
+    scored_elsewhere = TrajectoryGroup([Trajectory(judgement=Judgement(score=score)) for score in (0.2, 0.8)])
+    for groups in (await judged("one", "two"), await judged("one", groups=1, orders=1), [scored_elsewhere]):
+        html = render_report(read_report(groups, None, "judged.jsonl"))
+        page = Page(html)
+        assert page.open == []
+        assert "script" not in page.tags
+        assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action"}
+        assert not re.search(r"url\(|@import|https?://", html)
+        assert "nan" not in html.lower().replace("nano", "")
+
+
+def test_hostile_names_and_reasons_stay_text() -> None:
+    def member(score: float, position: int) -> Trajectory:
+        votes = [Vote(score=score, position=position, order=order, model=HOSTILE) for order in (0, 1)]
+        return Trajectory(judgement=Judgement(score=score, votes=votes), metrics={HOSTILE: score})
+
+    group = TrajectoryGroup([member(0.2, 0), member(0.7, 1), Trajectory(judgement=Judgement(reason=HOSTILE))])
+    page = Page(render_report(read_report([group], HOSTILE, HOSTILE)))
+    assert page.open == []
+    assert not {"script", "img"} & set(page.tags)
+    assert HOSTILE in page.text

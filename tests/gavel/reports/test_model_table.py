@@ -1,14 +1,33 @@
 """Figures of models: wins, unscored attempts, cost; and the same as JSON and CSV."""
 
+import csv
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from gavel.reports.model_table import Episode, ModelTable, as_json, csv_rows, furthest_apart, model_row, pair_wins
+from gavel.reports.model_table import (
+    Episode,
+    ModelTable,
+    ScenarioTable,
+    as_json,
+    csv_rows,
+    furthest_apart,
+    model_row,
+    outcome,
+    pair_wins,
+    ranking,
+    seconds_of,
+    write_model_table,
+    write_scenario_table,
+)
+from gavel.reports.statistics import TaskMean
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
+from tests.gavel.reports.html_page import HOSTILE, Page
+from tests.gavel.reports.made_runs import member
 
 
 def attempt(model: str, score: float | None) -> Trajectory:
@@ -66,3 +85,93 @@ def test_json_and_csv_have_the_same_figures(tmp_path: Path) -> None:
     assert all(len(line) == len(header) for line in lines)
     assert ["a", "cost_usd", "1", "", "", ""] in lines
     assert ["b", "turns", "2", "", "", ""] in lines
+
+
+def test_a_page_of_hostile_models_and_attempts_holds_no_script(tmp_path: Path) -> None:
+    names = [f"{HOSTILE}1", "two"]
+    groups: list[TrajectoryGroup] = []
+    for _ in range(3):
+        members = [member(score, hand=0.0) for score in (0.9, 0.1)]
+        for name, each in zip(names, members, strict=True):
+            each.metadata["model"] = name
+        groups.append(TrajectoryGroup(members, metadata={"task": HOSTILE}))
+    episodes = [Episode("0", n, [member(0.9, hand=0.0)], None, 1.0) for n in range(2)]
+    rows = [model_row(name, episodes, groups, failed=1) for name in names]
+    table = ModelTable(
+        HOSTILE, rows, 2, 2, [HOSTILE], "0.20 USD", pair_wins(groups, names), tmp_path, furthest_apart(groups)
+    )
+    html = write_model_table(table).read_text()
+    page = Page(html)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert HOSTILE in page.text
+    assert "pass@2" in page.text
+    assert "default-src 'none'" in html
+    assert (tmp_path / "evaluation.csv").is_file()
+
+
+def test_a_model_is_the_best_only_where_intervals_part() -> None:
+    clear = {"a": TaskMean(0.9, 0.85, 0.95, 99), "b": TaskMean(0.5, 0.4, 0.6, 99), "c": TaskMean(None, None, None, 0)}
+    assert ranking(clear, "Success")[0].startswith("a did best. Success: a 0.90")
+    close = clear | {"b": TaskMean(0.88, 0.8, 0.92, 99)}
+    assert "cannot be told apart" in ranking(close, "Success")[0]
+    assert ranking({"c": clear["c"]}, "Success") == []
+
+
+def test_an_evaluation_without_a_figure_says_so(tmp_path: Path) -> None:
+    table = ModelTable("x", [model_row("a", [], [], failed=4)], 4, 1, [], "", {}, tmp_path)
+    assert outcome(table) == [
+        "Nothing was measured: no attempt has a success or a score.",
+        "a: all 4 episodes failed.",
+    ]
+
+
+def table_of(scenario: str, successes: dict[str, list[float] | None], folder: Path, cost: float | None) -> ModelTable:
+    def episodes(values: list[float] | None) -> list[Episode]:
+        metrics = [{} if values is None else {"success": value} for value in values or [0.0] * 4]
+        return [Episode(str(at), 0, [Trajectory(metrics=each)], cost, seconds=2.0) for at, each in enumerate(metrics)]
+
+    rows = [model_row(name, episodes(values), []) for name, values in successes.items()]
+    return ModelTable(scenario, rows, 4, 1, [], "", {}, folder / scenario)
+
+
+def test_a_mean_counts_every_scenario_the_same_and_its_error_is_theirs(tmp_path: Path) -> None:
+    one = table_of("one", {"m": [1.0, 0.0, 1.0, 1.0]}, tmp_path, 0.5)
+    other = table_of("other", {"m": [0.0, 0.0, 1.0, 0.0] * 4}, tmp_path, 0.25)
+    table = ScenarioTable([one, other], tmp_path)
+    mean = table.mean("m")
+    assert mean.value == pytest.approx((0.75 + 0.25) / 2)
+    assert mean.tasks == 20
+    widths = [each["m"].success for each in (one, other)]
+    half = math.hypot(*((each.high or 0) - (each.low or 0) for each in widths)) / 2 / 2
+    assert (mean.low, mean.high) == (pytest.approx(0.5 - half), pytest.approx(0.5 + half))
+    assert table.cost("m") == pytest.approx(4 * 0.5 + 16 * 0.25)
+    assert seconds_of(one["m"], other["m"]) == seconds_of(one["m"])
+
+
+def test_a_model_without_a_figure_of_a_scenario_has_no_mean_and_an_unknown_cost_stays_so(tmp_path: Path) -> None:
+    one = table_of("one", {"a": [1.0, 0.0], "b": [1.0, 1.0]}, tmp_path, 0.5)
+    other = table_of("other", {"a": [1.0, 0.0]}, tmp_path, None)
+    judged = table_of("judged", {"a": None, "b": None}, tmp_path, 0.0)
+    table = ScenarioTable([one, other, judged], tmp_path)
+    assert table.mean("b") == TaskMean(None, None, None, 0)
+    assert table.mean("a").value == 0.5
+    assert (table.cost("a"), table.cost("b")) == (None, 1.0)
+
+
+def test_the_page_and_its_files_hold_all_figures_and_no_markup_of_others(tmp_path: Path) -> None:
+    one = table_of("one", {HOSTILE: [1.0, 0.0, 1.0, 1.0]}, tmp_path, 0.5)
+    other = table_of("two", {HOSTILE: [0.0, 0.0, 1.0, 0.0]}, tmp_path, 0.5)
+    page = write_scenario_table(ScenarioTable([one, other], tmp_path / "both", {HOSTILE: HOSTILE}))
+    text = page.read_text()
+    shown = Page(text).text
+    assert "mean success" in shown
+    assert "Not evaluated" in shown
+    assert 'href="../one/report.html"' in text
+    assert HOSTILE not in text
+    rows = list(csv.DictReader((tmp_path / "both" / "evaluation.csv").open()))
+    assert {row["scenario"] for row in rows} == {"one", "two"}
+    stored = json.loads((tmp_path / "both" / "evaluation.json").read_text())
+    assert [each["scenario"] for each in stored["scenarios"]] == ["one", "two"]
+    assert stored["models"][0]["success"]["value"] == 0.5

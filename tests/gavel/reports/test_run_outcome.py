@@ -1,11 +1,12 @@
 """The outcome of a run, read from a run directory that holds a few groups and rows."""
 
+import fcntl
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome
+from gavel.reports.run_outcome import Outcome, outcome_in_words, outcome_of_run, read_outcome
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
@@ -132,3 +133,18 @@ def test_a_habit_that_changed_is_named() -> None:
         for step, success, looked in ((0, 0.2, 0.3), (4, 0.7, 0.9))
     )
     assert "looked 0.30 → 0.90" in told(first, step_row(1, 1), last)
+
+
+def test_a_run_that_stopped_early_says_where_and_a_judge_that_failed_says_why(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[loop]\nsteps = 9\n")
+    (tmp_path / "experiment.json").write_text('{"scenario": "mine.py", "loop": {"max_tokens": 48}}')
+    rows = [evaluation(0, 0.5), step_row(2, 0, cut=1.0, **{"left_out/unscored": 8})]
+    told = outcome_of_run(tmp_path, rows, {"no vote: refused": 7, "other": 1})
+    assert told[0].startswith("Interrupted after step 2 of 9")
+    assert "7 members got no score: no vote: refused" in told
+    assert any("cut at 48 tokens" in line for line in told)
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "step 2 of 9" in outcome_of_run(tmp_path, rows)[-1]
+    finished = outcome_of_run(tmp_path, [*rows, evaluation(9, 0.5)])
+    assert not any(word in line for line in finished for word in ("Interrupted", "goes on"))

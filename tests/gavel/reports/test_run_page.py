@@ -13,6 +13,7 @@ from tests.gavel.reports.made_runs import made_run
 def test_the_page_of_a_run_that_goes_on_tells_its_figures(tmp_path: Path) -> None:
     page = Page(render_run(made_run(tmp_path / "desk" / "one")))
     assert "After step 3" in page.text
+    assert page.text.index("It learned: held-out success 0.50 → 0.90") < page.text.index("After step 3")
     assert "6 groups whose members all have the same score" in page.text
     assert "0.7500 USD" in page.text
     for title in ("Held-out", "Loss", "Judge and truth", "Judge's scores by step", "flag: contentless"):

@@ -81,7 +81,9 @@ def test_every_link_of_every_page_leads_to_a_page(client):
 
 def test_a_run_shows_its_curves_and_steps(client):
     text = shown(client, f"/run/{RUN}")
-    assert "Success on held-out tasks" in text
+    assert "held-out success 0.25 → 0.50" in text
+    for title in ("Held-out", "Reward", "Loss"):
+        assert title in text
     assert "2 groups whose members all have the same score" in text
 
 
@@ -112,6 +114,32 @@ def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
     by_score = client.get(f"{GROUP[:-1]}1?sort=score").text
     assert by_score.index('id="member-1"') < by_score.index('id="member-0"')
     assert 'id="member-0"' not in client.get(f"{GROUP}?member=1").text
+
+
+def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_judge_could_not_read(root, tmp_path):
+    tools = [
+        {"type": "function", "function": {"name": "look", "description": HOSTILE, "parameters": {"type": "object"}}}
+    ]
+    plain = member("x", 0.5, task="0f3a9c11b2de", tools=tools)
+    plain.messages_and_choices[1] = {"role": "user", "content": "Where is my lamp? " * 40}
+    made = group(plain, plain.model_copy(deep=True))
+    assert made.judgement is not None
+    made.judgement.warnings = ["1 of 3 rules checked; not read: is polite"]
+    store(root, 8).append(made)
+    index = Index(root, tmp_path / "titles.sqlite")
+    index.update()
+    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+        html = client.get(f"/group/{RUN}/trajectories/train/000008.jsonl.zst/0").text
+        (heading,) = re.findall(r"<h1>(.*?)</h1>", html, re.DOTALL)
+        assert heading.startswith("Where is my lamp?")
+        assert "0f3a9c11b2de" not in heading
+        assert len(heading) < 200
+        text = Page(html).text
+        for part in ("1 tool:", HOSTILE, '"type": "object"', "not read: is polite", "0.01 to 0.1"):
+            assert part in text
+        listed = shown(client, "/groups")
+        assert "Where is my lamp?" in listed
+        assert "not read: is polite" in listed
 
 
 def test_two_members_are_compared_with_marks(client):

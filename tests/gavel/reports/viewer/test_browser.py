@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gavel.reports.comparison import compare_cells, read_cell, write_comparison
+from gavel.reports.run_page import write_run_report
 from gavel.reports.viewer.app import create_app
 from gavel.reports.viewer.index import Index
 from gavel.trainer.runs.run_listing import read_runs
 from tests.backend_server import serving
 from tests.forked import gavel
 from tests.gavel.reports.html_page import HOSTILE
+from tests.gavel.reports.made_runs import made_run
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS
 
@@ -25,6 +28,15 @@ PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1400, "height": 900}
 GROUP = f"/group/{RUN}/trajectories/train/000003.jsonl.zst/0"
 PAGES = ["/", f"/run/{RUN}", "/groups", GROUP, f"/annotate{GROUP.removeprefix('/group')}"]
+
+LOST_CELLS = """
+[...document.querySelectorAll("th, td")].filter((cell) => {
+  const box = cell.getBoundingClientRect();
+  const scrolls = (each) => each && (getComputedStyle(each).overflowX === "auto" || scrolls(each.parentElement));
+  return !box.width || (box.right > document.documentElement.clientWidth + 1 && !scrolls(cell));
+}).map((cell) => cell.outerHTML)
+"""
+"""Cells that are not drawn, or that stand beyond the screen where nothing scrolls to them."""
 
 
 @pytest.fixture
@@ -80,6 +92,23 @@ async def test_every_page_shows_hostile_text_as_text_and_does_not_widen_the_scre
     await page.goto(url + GROUP)
     assert HOSTILE in await page.inner_text("main")
     assert await page.locator("main img, main script").count() == 0
+    assert wrong == []
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+async def test_no_table_of_a_report_loses_a_column(browser, tmp_path, viewport):
+    runs = {name: made_run(tmp_path / name) for name in ("judge", "hand")}
+    cells = [read_cell(f"{name} {'x' * 40}", 0, run, None) for name, run in runs.items()]
+    pages = [
+        write_run_report(runs["judge"]),
+        write_comparison(compare_cells(cells, "desk", tmp_path / "compared", margin=0.03, threshold=0.8)),
+    ]
+    page, wrong = await opened(browser, viewport=viewport)
+    for path in pages:
+        await page.goto(path.as_uri())
+        await page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        assert await page.evaluate(LOST_CELLS) == []
     assert wrong == []
 
 

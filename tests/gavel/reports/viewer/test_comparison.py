@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.reports.viewer.comparison import compared, differing
+from gavel.reports.viewer.group_view import compared, differing
 from tests.gavel.reports.viewer.stored import member
 
 texts = st.text(alphabet="ab \n.ü", max_size=60)

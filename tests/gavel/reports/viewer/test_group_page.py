@@ -1,4 +1,4 @@
-from gavel.reports.viewer.group_page import group_view
+from gavel.reports.viewer.group_view import group_view
 from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.viewer.stored import group, member
 

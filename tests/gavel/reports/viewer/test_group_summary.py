@@ -19,7 +19,7 @@ def test_a_summary_has_what_lists_show():
         status="partial",
     )
     found = summarize(row(made))
-    assert (found.task, found.preview, found.status) == ("t1", "Please mend t1.", "partial")
+    assert (found.task, found.title, found.status) == ("t1", "Please mend t1.", "partial")
     assert (found.members, found.unscored, found.truncated, found.failed) == (2, 0, 1, 0)
     assert (found.mean, found.spread, found.success, found.cost_usd) == (0.55, 0.7, 0.5, 0.01)
     assert found.discordant == 1

@@ -2,7 +2,7 @@ from gavel.llm.cassette_file import SqliteStorage
 from gavel.llm.cassette_storage import Entry
 from gavel.llm.question import Question
 from gavel.llm.types import Reply
-from gavel.reports.viewer.vote_record import CASSETTE, cassette_of, read_vote
+from gavel.reports.viewer.group_view import CASSETTE, cassette_of, read_vote
 from gavel.scenarios.judgement import Vote
 
 QUESTION = Question(

@@ -7,6 +7,7 @@
 The members of a group are shown side by side, round by round.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +15,6 @@ from typing import Any, cast
 from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.types import Message
-from gavel.reports.message_text import pretty_json, shown_text
 from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
 _BLOCKS = 96
@@ -38,6 +38,17 @@ class HeatStrip:
 class Call:
     name: str
     arguments: str
+
+    def __str__(self) -> str:
+        """`refund(id="7890")`; arguments that are no object as they are."""
+        try:
+            found = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            return f"{self.name}({self.arguments})"
+        named = cast("dict[str, Any]", found).items()
+        return f"{self.name}({', '.join(f'{name}={json.dumps(value, ensure_ascii=False)}' for name, value in named)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +74,29 @@ class Transcript:
     opening: tuple[Turn, ...]
     rounds: tuple[tuple[Turn, ...], ...]
 
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """All of them, in order."""
+        return sum(self.rounds, self.opening)
+
 
 def transcribe(trajectory: Trajectory) -> list[Transcript]:
     """Its histories, the main one first."""
     histories = trajectory.histories()
     return [_transcript(history, number, len(histories)) for number, history in enumerate(histories)]
+
+
+def title_of(trajectory: Trajectory) -> str:
+    """What it was asked: the user's first message, or what stands in its place, in one line; empty without any."""
+    opening = transcribe(trajectory)[0].opening
+    asked = next((turn for turn in opening if turn.role == "user" and turn.text), None)
+    return shortened((asked or next((turn for turn in opening if turn.text), Turn(""))).text)
+
+
+def shortened(text: str, most: int = 90) -> str:
+    """In one line, cut between words."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 2].rsplit(' ', 1)[0]} …"
 
 
 def _transcript(history: History, number: int, count: int) -> Transcript:
@@ -132,3 +161,32 @@ def _strip(logprobs: Sequence[float]) -> HeatStrip | None:
         heat = sum(min(part) < bound for bound in _HEAT)
         blocks.append((round(100 * start / count, 3), round(100 * len(part) / count, 3), heat))
     return HeatStrip(tuple(blocks), count, sum(logprobs) / count, min(logprobs))
+
+
+def pretty_json(text: Any) -> str:
+    """JSON with a line for each field; what is none as it is."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return str(text)
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
+def shown_text(content: Any) -> str:
+    """A message's content: its text; parts of other kinds by their type."""
+    match content:
+        case None:
+            return ""
+        case str():
+            return content
+        case list():
+            return "\n".join(_part(part) for part in cast("list[Any]", content))
+        case _:
+            return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    fields = cast("dict[str, Any]", part)
+    return str(fields.get("text") or f"[{fields.get('type', 'part')}]")

@@ -1,8 +1,9 @@
 import pytest
 
-from gavel.reports.viewer.transcript import transcribe
+from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.gavel.reports.viewer.stored import member, sampled
+from tests.judge.groups import choice
 
 
 def test_a_trajectory_is_an_opening_and_rounds_of_a_turn_and_what_came_back():
@@ -48,3 +49,23 @@ def test_a_turn_that_ran_out_of_tokens_and_one_without_logprobs_are_marked():
     assert (cut.cut, cut.strip, cut.sampled) == (True, None, True)
     plain = transcribe(Trajectory(messages_and_choices=[{"role": "assistant", "content": "x"}]))[0].rounds[0][0]
     assert (plain.sampled, plain.cut) == (False, False)
+
+
+def test_contents_of_every_kind_are_text():
+    assert shown_text([{"type": "text", "text": "a"}, {"type": "image_url"}, 3]) == "a\n[image_url]\n3"
+    assert shown_text({"a": 1}) == '{"a": 1}'
+    assert pretty_json('{"a": "ü"}') == '{\n  "a": "ü"\n}'
+    assert pretty_json("[" * 100_000) == "[" * 100_000
+    assert pretty_json("no json") == "no json"
+
+
+def test_turns_show_calls_with_their_arguments_whatever_these_are():
+    trajectory = Trajectory(
+        messages_and_choices=[choice(calls=[("refund", '{"id": "é", "n": 2}'), ("refund", "not json"), ("stop", "")])]
+    )
+    calls = transcribe(trajectory)[0].turns[0].calls
+    assert tuple(map(str, calls)) == (
+        'refund(id="é", n=2)',
+        "refund(not json)",
+        "stop()",
+    )

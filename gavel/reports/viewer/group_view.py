@@ -1,0 +1,217 @@
+"""What the pages show of a group: its members side by side, two of them compared, and what a judge saw for a vote.
+
+group_view(group, "score", []).rounds       # for each round, the turns of every member
+for pair in compared(before, after):
+    pair.left, pair.right                   # turns' texts as pieces: (text, whether only this side has it)
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, cast
+
+from gavel.judge.service.http.pages.score_bar import ScoreBar
+from gavel.llm.cassette_file import SqliteStorage
+from gavel.reports.transcript import Transcript, Turn, pretty_json, shown_text, transcribe
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Vote
+from gavel.scenarios.trajectory import Trajectory
+
+CASSETTE = "cassettes.sqlite"
+_PIECES = re.compile(r"\s+|\w+|[^\w\s]")
+_MOST = 4000
+"""Words of a turn that are compared; comparing takes time quadratic in them."""
+
+Pieces = list[tuple[str, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """One member."""
+
+    number: int
+    """In the group, from 0."""
+    trajectory: Trajectory
+    transcripts: list[Transcript]
+    bar: ScoreBar | None
+    tokens: int
+    """Sampled."""
+
+    @property
+    def score(self) -> float | None:
+        """The judge's."""
+        return self.trajectory.judgement.score if self.trajectory.judgement else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool as the agent was shown it."""
+
+    name: str
+    description: str
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    members: list[MemberView]
+    opening: tuple[Turn, ...]
+    """What all members begin with; empty where they begin differently."""
+    rounds: list[tuple[tuple[Turn, ...], ...]]
+    """The rounds of the main conversations: for each round, the turns of every member, or nothing."""
+    tools: list[Tool]
+    """That any of the members could call."""
+
+    @property
+    def has_strips(self) -> bool:
+        return any(member.tokens for member in self.members)
+
+
+def group_view(
+    group: TrajectoryGroup, sort: str, chosen: Sequence[int], order: Sequence[int] | None = None
+) -> GroupView:
+    """`sort`: `score` for the best first. `chosen`: numbers of the members that are shown; empty = all. `order`: of the
+    members, by their numbers, in place of the file's."""
+    views = [_member(number, trajectory) for number, trajectory in enumerate(group.trajectories)]
+    shown = [view for view in views if view.number in chosen] or views
+    if order is not None:
+        shown.sort(key=lambda view: order.index(view.number))
+    if sort == "score":
+        shown.sort(key=_rank)
+    openings = {view.transcripts[0].opening for view in shown}
+    rounds = zip_longest(*(view.transcripts[0].rounds for view in shown), fillvalue=())
+    tools = {tool: None for view in shown for tool in map(_tool, view.trajectory.tools or [])}
+    return GroupView(shown, openings.pop() if len(openings) == 1 else (), list(rounds), list(tools))
+
+
+def _tool(schema: Mapping[str, Any]) -> Tool:
+    function: Mapping[str, Any] = schema.get("function") or schema
+    return Tool(
+        str(function.get("name") or schema.get("type") or "?"),
+        shown_text(function.get("description")),
+        pretty_json(function.get("parameters") or {}),
+    )
+
+
+def _member(number: int, trajectory: Trajectory) -> MemberView:
+    transcripts = transcribe(trajectory)
+    judged = trajectory.judgement
+    bar = None
+    if judged is not None and judged.score is not None:
+        bar = ScoreBar.of(judged.score, judged.standard_error, [vote.score for vote in judged.votes])
+    turns = (turn for each in transcripts for part in each.rounds for turn in part)
+    return MemberView(number, trajectory, transcripts, bar, sum(turn.strip.tokens for turn in turns if turn.strip))
+
+
+def _rank(view: MemberView) -> tuple[bool, float]:
+    value = view.trajectory.reward if view.score is None else view.score
+    return value is None, -(value or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A turn of each side; None where a side has no such turn."""
+
+    left: "tuple[Turn, Pieces] | None"
+    right: "tuple[Turn, Pieces] | None"
+    same: bool
+
+
+def compared(left: Trajectory, right: Trajectory) -> list[Pair]:
+    """The turns of the main conversations, pair by pair."""
+    sides = [[turn for part in _parts(trajectory) for turn in part] for trajectory in (left, right)]
+    return [_pair(one, other) for one, other in zip_longest(*sides)]
+
+
+def differing(left: str, right: str) -> tuple[Pieces, Pieces]:
+    """The pieces of both texts; joined, they are the texts."""
+    one, other = _PIECES.findall(left), _PIECES.findall(right)
+    if len(one) > _MOST or len(other) > _MOST:
+        differs = left != right
+        return [(left, differs)], [(right, differs)]
+    pieces: tuple[Pieces, Pieces] = ([], [])
+    for kind, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        for side, words in zip(pieces, (one[a:b], other[c:d]), strict=True):
+            if words:
+                side.append(("".join(words), kind != "equal"))
+    return pieces
+
+
+def turn_text(turn: Turn) -> str:
+    """All that is shown of a turn."""
+    calls = [f"{call.name}({call.arguments})" for call in turn.calls]
+    return "\n".join(part for part in (turn.reasoning, turn.text, *calls) if part)
+
+
+def _parts(trajectory: Trajectory) -> Sequence[tuple[Turn, ...]]:
+    main = transcribe(trajectory)[0]
+    return (main.opening, *main.rounds)
+
+
+def _pair(one: Turn | None, other: Turn | None) -> Pair:
+    left, right = ("" if turn is None else turn_text(turn) for turn in (one, other))
+    pieces = differing(left, right)
+    return Pair(
+        None if one is None else (one, pieces[0]),
+        None if other is None else (other, pieces[1]),
+        one is not None and other is not None and one.role == other.role and left == right,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRecord:
+    """One question and its replies."""
+
+    model: str
+    parameters: str
+    schema: str
+    messages: list[tuple[str, str]]
+    """(role, text)"""
+    replies: list[str]
+    """Oldest first; those before the last one could not be used."""
+
+
+def cassette_of(root: Path, path: str) -> Path | None:
+    """The cassette nearest to a trajectory file, in its directory or one above it; none outside of `root`."""
+    directory = (root / path).parent
+    while directory.is_relative_to(root):
+        if (found := directory / CASSETTE).is_file():
+            return found
+        if directory == root:
+            return None
+        directory = directory.parent
+    return None
+
+
+def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
+    """None where the cassette does not hold it. Raises `CassetteError`."""
+    storage = SqliteStorage(cassette, read_only=True)
+    try:
+        question = storage.question(vote.reply_key)
+        replies = [stored.reply.text for stored in storage.replies(vote.reply_key)]
+    finally:
+        storage.close()
+    if question is None:
+        return None
+    return VoteRecord(
+        model=question["model"],
+        parameters=pretty_json(question["params"]),
+        schema=pretty_json(question["schema"]),
+        messages=_messages(question["messages"]),
+        replies=replies,
+    )
+
+
+def _messages(text: str) -> list[tuple[str, str]]:
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        return [("", text)]
+    if not isinstance(found, list):
+        return [("", pretty_json(found))]
+    messages = [cast("dict[str, Any]", each) for each in cast("list[Any]", found) if isinstance(each, dict)]
+    return [(str(message.get("role", "")), shown_text(message.get("content"))) for message in messages]
