@@ -74,6 +74,7 @@ class Scenario:
         max_steps: int | None = None,
         max_tokens: int | None = None,
         max_seconds: float | None = None,
+        max_tool_characters: int | None = None,
         call_seconds: float = 120.0,
         rubric: str | None = None,
         success: Callable[[Trajectory], bool] | None = None,
@@ -90,9 +91,10 @@ class Scenario:
 
         An episode is truncated after `max_turns` turns of the agent, `max_steps` tool calls and observations,
         `max_tokens` tokens of conversation (prompt and replies; a fourth of its characters where the model's server
-        does not count them), or `max_seconds`. A call of a tool that waits longer
-        than `call_seconds` is a tool error, and one of the world fails the episode. An own rollout keeps to
-        `max_seconds` alone.
+        does not count them), or `max_seconds`, and when its conversation outgrows the model's context. The agent and
+        the judge are shown the first `max_tool_characters` of a tool's result and how many were left out (None: all of
+        it). A call of a tool that waits longer than `call_seconds` is a tool error, and one of the world fails the
+        episode. An own rollout keeps to `max_seconds` alone.
 
         `rubric` tells the judge what good work is. `success`, `hand_reward` and the named
         `measures` are functions of a finished trajectory, reported beside the judge's scores. A
@@ -118,6 +120,7 @@ class Scenario:
                 "max_turns": max_turns,
                 "max_steps": 1 if max_steps is None else max_steps,
                 "max_tokens": 1 if max_tokens is None else max_tokens,
+                "max_tool_characters": 1 if max_tool_characters is None else max_tool_characters,
             },
             seconds={"max_seconds": 1 if max_seconds is None else max_seconds, "call_seconds": call_seconds},
         )
@@ -137,6 +140,7 @@ class Scenario:
         self.max_steps = max_steps
         self.max_tokens = max_tokens
         self.max_seconds = max_seconds
+        self.max_tool_characters = max_tool_characters
         self.call_seconds = call_seconds
         self.rubric = rubric
         made = environment.func if isinstance(environment, functools.partial) else environment
