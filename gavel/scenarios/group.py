@@ -21,7 +21,8 @@ class TrajectoryGroup(Record):
 
     Built from trajectories, from exceptions, or from awaitables of trajectories. With awaitables
     the group is *pending*: `await group` (or a gather function) runs them all at once, puts what
-    they return in input order, and puts what they raise into `exceptions`.
+    they return in input order, and puts what they raise into `exceptions`. When that is cancelled,
+    the group keeps what has finished; a member that has not is a CancelledError in `exceptions`.
     """
 
     trajectories: list[Trajectory] = Field(default_factory=list[Trajectory])
@@ -60,11 +61,14 @@ class TrajectoryGroup(Record):
 
     async def _run(self) -> Self:
         members, self._pending = self._pending, []
-        for outcome in await run_members(members):
+        outcomes, stopped = await run_members(members)
+        for outcome in outcomes:
             if isinstance(outcome, Trajectory):
                 self.trajectories.append(outcome)
             else:
                 self.exceptions.append(RolloutError.of(outcome))
+        if stopped is not None:
+            raise stopped
         return self
 
     def discard_pending(self) -> None:

@@ -47,25 +47,35 @@ class MemberBound:
             yield
 
 
-async def run_members(members: Sequence[Member]) -> list[Trajectory | BaseException]:
-    """Runs all members concurrently; gives what each returned or raised, in input order."""
-    run = member_runner.get()
+async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | BaseException], BaseException | None]:
+    """Runs all members concurrently; gives what each returned or raised, in input order, and what stopped the whole.
 
-    async def outcome(member: Member) -> Trajectory | BaseException:
-        if isinstance(member, Trajectory | BaseException):
-            return member
+    Stopped, as by a cancellation, the members that had finished are kept, and the others have raised CancelledError.
+    """
+    run = member_runner.get()
+    stopped: BaseException | None = None
+    outcomes: list[Trajectory | BaseException] = [
+        member if isinstance(member, Trajectory | BaseException) else asyncio.CancelledError("it had not finished")
+        for member in members
+    ]
+
+    async def fill_in(at: int, member: Awaitable[Trajectory]) -> None:
         try:
-            return await run(member)
+            outcomes[at] = await run(member)
         except Exception as error:
-            return error
+            outcomes[at] = error
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(outcome(member)) for member in members]
+            for at, member in enumerate(members):
+                if not isinstance(member, Trajectory | BaseException):
+                    tasks.create_task(fill_in(at, member))
+    except BaseException as error:
+        stopped = error
     finally:
         for member in members:  # a cancelled task may never have reached its member
             discard(member)
-    return [task.result() for task in running]
+    return outcomes, stopped
 
 
 def discard(awaitable: object) -> None:
