@@ -143,21 +143,37 @@ class Scenario:
         self.max_tool_characters = max_tool_characters
         self.call_seconds = call_seconds
         self.rubric = rubric
-        made = environment.func if isinstance(environment, functools.partial) else environment
-        kind = made if isinstance(made, type) else None
+        kind = self._environment_class()
         if user is not None and getattr(kind, "observe", None) is not None:
             raise ScenarioError(
                 f"the scenario {name} has an environment that observes and a simulated user: both would answer",
                 "Leave user= out and ask it within observe: await user.meet(episode).answer(action).",
             )
+        self.own_tools = [*self.toolbox] if kind is None else [*self.toolbox, *tools_of(kind)]
+        """Those that are known before an episode: not of MCP servers, nor of worlds that list theirs."""
         if kind is not None:
-            tools_of(kind)  # a mistake is told before anything runs
             success = success or _recorded(kind, "success", SUCCESS)
             hand_reward = hand_reward or _recorded(kind, "reward", REWARD)
         self.success = success
         self.hand_reward = hand_reward
         self.measures = dict(measures or {})
         self._tasks: dict[Split, Sequence[Task]] = _splits(name, tasks, held_out)
+
+    def _environment_class(self) -> type | None:
+        make = self.environment
+        made = make.func if isinstance(make, functools.partial) else make
+        return made if isinstance(made, type) else None
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """Where an episode, or a tool's result, is cut."""
+        return {
+            "max_turns": self.max_turns,
+            "max_steps": self.max_steps,
+            "max_tokens": self.max_tokens,
+            "max_seconds": self.max_seconds,
+            "max_tool_characters": self.max_tool_characters,
+        }
 
     def with_max_turns(self, max_turns: int) -> "Scenario":
         """The same scenario with another limit of turns. Raises `ScenarioError` for a number below 1."""
