@@ -98,20 +98,21 @@ def run_path(root: Path, project: str, name: str) -> Path:
     return root / project / name
 
 
-def _differences(begun: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> list[str]:
+def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> list[str]:
     """Every setting of `asked` that `begun` has otherwise: `seed 0, not 1`, `train_tasks: 2 new (a, b), 1 gone (c)`."""
     found: list[str] = []
     for key, new in asked.items():
-        old, name = begun.get(key), f"{within}{key}"
+        old: Any = begun.get(key)
+        name = f"{within}{key}"
         if old == new:
             continue
         if isinstance(old, dict) and isinstance(new, dict):
             tables = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
-            found += _differences(tables[0], {**dict.fromkeys(tables[0]), **tables[1]}, f"{name}: ")
+            found += differences(tables[0], {**dict.fromkeys(tables[0]), **tables[1]}, f"{name}: ")
         elif isinstance(old, list) and isinstance(new, list):
             found.append(f"{name}: {_list_difference(cast('list[Any]', old), cast('list[Any]', new))}")
-        elif max(len(repr(each)) for each in (old, new)) > 60:
-            found.append(f"another {name}")
+        elif any(len(repr(each)) > 60 for each in cast("list[Any]", [old, new])):
+            found.append(f"{name} changed")
         else:
             found.append(f"{name} {old!r}, not {new!r}")
     return found
@@ -225,9 +226,9 @@ class RunDirectory:
             return
         begun = read_description(file)
         check_format_version(begun.get("format_version"), str(file))
-        if differences := _differences(with_later_settings(begun, description), description):
+        if changed := differences(with_later_settings(begun, description), description):
             raise RunDirectoryError(
-                f"the run in {self.path} was begun with other settings: {'; '.join(differences)}",
+                f"the run in {self.path} was begun with other settings: {'; '.join(changed)}",
                 "Go on with the old settings, start over with --fresh, or give the new run another --name.",
             )
 
