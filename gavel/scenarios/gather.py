@@ -13,10 +13,9 @@ from typing import cast
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.scenarios.deadline import Deadline, unless_stuck
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.group import MemberBound, TrajectoryGroup, discard, member_runner
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
-from gavel.scenarios.run_members import MemberBound, discard, member_runner
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]

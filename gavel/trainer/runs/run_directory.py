@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -20,7 +21,6 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, with_later_settings
 from gavel.trainer.runs.metrics import MetricsLog
-from gavel.trainer.runs.mount_check import MountError, check_mount
 from gavel.trainer.runs.trackers.tracker import TrackerName, chosen_tracker
 
 _LOCK = ".lock"
@@ -73,6 +73,10 @@ starts over."""
 
 class RunDirectoryError(GavelError):
     """The run directory cannot be used."""
+
+
+class MountError(OSError):
+    """A directory lacks something that runs need."""
 
 
 def runs_root(path: str | Path | None = None) -> Path:
@@ -283,3 +287,35 @@ class RunDirectory:
     def close(self) -> None:
         self.metrics.close()
         self._lock.close()
+
+
+def check_mount(directory: Path) -> None:
+    """Raises `MountError`, which says what the directory cannot do: a mounted bucket often cannot append to a file, or
+    rename one, and would lose rows of metrics, or half a checkpoint's files."""
+    tried = directory / ".mount_check"
+    doing = "make a directory"
+    try:
+        shutil.rmtree(tried, ignore_errors=True)
+        (tried / "unfinished").mkdir(parents=True)
+        doing = "write a file"
+        file = tried / "unfinished" / "rows"
+        file.write_text("1\n")
+        doing = "append to a file"
+        with file.open("a") as stream:
+            stream.write("2\n")
+            stream.flush()
+        if file.read_text() != "1\n2\n":
+            raise OSError("what was appended is not there")
+        doing = "replace a file by renaming another"
+        (tried / "later").write_text("3\n")
+        (tried / "later").replace(file)
+        if file.read_text() != "3\n":
+            raise OSError("the old content is still there")
+        doing = "rename a directory"
+        (tried / "unfinished").rename(tried / "whole")
+        if (tried / "whole" / "rows").read_text() != "3\n":
+            raise OSError("its files did not come along")
+    except OSError as error:
+        raise MountError(f"cannot {doing}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(tried, ignore_errors=True)
