@@ -196,6 +196,8 @@ def _records(table: Any) -> list[Any]:
     """The rows of a table, or the values of a series without labels."""
     is_series = hasattr(table, "to_frame")
     frame = table.to_frame() if is_series else table
+    if not frame.columns.is_unique:
+        raise ResultError("it has two columns of one name")
     whole, missing = frame.to_dict(orient="split"), frame.isna().to_dict(orient="split")["data"]
     labels: list[Any] = whole["index"]
     rows = [
