@@ -107,7 +107,8 @@ class Agent:
         """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
 
         An answer that is cut off at the token limit, more than `max_calls` turns with tool calls, and a conversation
-        that outgrows the model's context make the agent's trajectory `truncated`. Raises `AgentError` when the model gives no turn, and while another `ask` waits.
+        that outgrows the model's context make the agent's trajectory `truncated`. Raises `AgentError` when the model
+        gives no turn, and while another `ask` waits.
         """
         if self._is_asked:
             raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")

@@ -123,9 +123,7 @@ def unreadable_type(hint: Any, _seen: tuple[Any, ...] = ()) -> str | None:
     elif issubclass(kind, Collection | Iterator | Awaitable):
         inner = arguments
     elif not _is_open(kind) and not _is_known(kind):
-        return (
-            None if any(unreadable_type(each) is None for each in cast("Any", kind).__subclasses__()) else kind.__name__
-        )
+        return None if any(unreadable_type(each) is None for each in kind.__subclasses__()) else kind.__name__
     found = (unreadable_type(each, (*_seen, hint)) for each in inner)
     return next((name for name in found if name is not None), None)
 
