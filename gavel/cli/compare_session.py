@@ -25,9 +25,10 @@ from gavel.llm.errors import GavelError
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, write_comparison
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
+from gavel.trainer.loop.experiment import described_scenario
 from gavel.trainer.loop.weighted_reward import check_rewards
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.run_directory import run_path, runs_root
+from gavel.trainer.runs.run_directory import differences, run_path, runs_root
 
 REWARDS = ("judge", "hand", "success", "constant")
 THRESHOLD = 0.8
@@ -180,6 +181,14 @@ async def run_comparison(
         if ran:
             write_comparison(comparison())
 
+    asked = {scenario.name: described_scenario(scenario)}
+    for cell in cells:
+        begun = experiment_of(cell.directory).get("scenarios")
+        if begun is not None and cell.finished() and (changed := differences(begun, asked)):
+            raise GavelError(
+                f"the finished run {cell.directory} had another scenario: {'; '.join(changed)}",
+                f"Compare with that one, delete {folder}, or choose another place: GAVEL_RUNS=…",
+            )
     await run_cells(cells, root, parallel=parallel, done=finished, train=train)
     whole = comparison()
     if blind is not None:

@@ -8,6 +8,6 @@
     group.trajectories[0].messages()     # OpenAI message dicts; the sampled turns are OpenAI Choices
 
 `trajectory`, `group` and `judgement` are data, `scenario`, `task` and `tools` describe the work, `rollout` is the agent
-loop, `run_members` and `gather` run many rollouts, bounded, and `trajectory_store` and `record_format` keep them in
+loop, `gather` runs many rollouts, bounded, and `trajectory_store` and `record_format` keep them in
 files.
 """

@@ -21,6 +21,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.errors import GavelError
+from gavel.llm.retry import is_too_long
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, first_choice
 from gavel.scenarios.episode import Episode
@@ -105,8 +106,9 @@ class Agent:
     async def ask(self, text: str) -> str:
         """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
 
-        An answer that is cut off at the token limit, and more than `max_calls` turns with tool calls, make the agent's
-        trajectory `truncated`. Raises `AgentError` when the model gives no turn, and while another `ask` waits.
+        An answer that is cut off at the token limit, more than `max_calls` turns with tool calls, and a conversation
+        that outgrows the model's context make the agent's trajectory `truncated`. Raises `AgentError` when the model
+        gives no turn, and while another `ask` waits.
         """
         if self._is_asked:
             raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")
@@ -131,6 +133,8 @@ class Agent:
         self.tell(text)
         for _ in range(self._max_calls + 1):
             choice = await self._turn()
+            if choice is None:
+                return ""
             said = choice.message.content or ""
             if choice.finish_reason == "length":
                 self._truncate("a turn reached its token limit")
@@ -142,7 +146,8 @@ class Agent:
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
 
-    async def _turn(self) -> Choice:
+    async def _turn(self) -> Choice | None:
+        """None when the conversation has outgrown the model's context."""
         if self._steps_back:
             self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
             self._steps_back = 0
@@ -162,6 +167,9 @@ class Agent:
                 },
             )
         except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
+            if self.turns and is_too_long(error):
+                self._truncate(f"the conversation outgrew the model's context: {error}")
+                return None
             raise AgentError(f"the model of the agent {self.name} failed: {type(error).__name__}: {error}") from error
         choice = first_choice(reply)
         if choice is None:

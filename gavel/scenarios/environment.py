@@ -25,8 +25,9 @@ from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.plain_calls import PlainCalls
 from gavel.scenarios.task import Task
+from gavel.scenarios.tool_results import ResultError, text_of_result
 from gavel.scenarios.tool_world import ToolWorld
-from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, described, result_of, text_of_result
+from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, described, result_of
 
 _OWN_METHODS = ("reset", "observe", "success", "reward", "close")
 CLOSE_SECONDS = 10.0
@@ -221,8 +222,8 @@ NO_OUTCOME = "no_outcome"
 def _text(method: str, observation: object) -> str | None:
     try:
         return None if observation is None else text_of_result(observation)
-    except Exception as error:
-        raise _failed(f"{method} of the environment", "gives what is no JSON", error) from error
+    except ResultError as error:
+        raise WorldError(f"what {method} of the environment gives cannot be shown: {error}") from error
 
 
 def _failed(what: str, how: str, error: BaseException) -> WorldError:

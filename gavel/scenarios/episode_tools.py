@@ -5,6 +5,7 @@ Sessions with MCP servers begin with the episode and end with it.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from gavel.llm.cancellation import contain_cancellation
@@ -21,14 +22,21 @@ from gavel.scenarios.tools import Toolbox, ToolDefinitionError, ToolResult, desc
 class EpisodeTools:
     """What the agent can call. `schemas` are the tools as it is shown them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        """`most` characters of a result are shown (None: all)."""
         self.schemas: list[Message] = []
+        self._most = most
         self._calls: dict[str, Callable[[str], Awaitable[ToolResult]]] = {}
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Runs a tool with arguments as the agent wrote them. Raises `McpError` when its server is lost."""
         call = self._calls.get(name)
-        return no_such_tool(name, self._calls) if call is None else await call(arguments)
+        result = no_such_tool(name, self._calls) if call is None else await call(arguments)
+        whole = len(result.content)
+        if self._most is None or whole <= self._most:
+            return result
+        left_out = f"{whole - self._most:,} of {whole:,} characters left out"
+        return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
 
     def add(self, schema: Message, call: Callable[[str], Awaitable[ToolResult]]) -> None:
         name = schema["function"]["name"]
@@ -43,13 +51,19 @@ class EpisodeTools:
 
 @asynccontextmanager
 async def episode_tools(
-    toolbox: Toolbox, servers: Sequence[McpServer], world: World | None, episode: Episode, seconds: float
+    toolbox: Toolbox,
+    servers: Sequence[McpServer],
+    world: World | None,
+    episode: Episode,
+    seconds: float,
+    most_characters: int | None = None,
 ) -> AsyncGenerator[EpisodeTools]:
-    """The tools of an episode whose world is made. A call that waits longer than `seconds` is a tool error.
+    """The tools of an episode whose world is made. A call that waits longer than `seconds` is a tool error, and
+    of a result `most_characters` are shown.
 
     Raises `McpError` for a server without a session, `ToolDefinitionError` for two tools of one name.
     """
-    tools = EpisodeTools()
+    tools = EpisodeTools(most_characters)
     for tool in toolbox:
         tools.add(tool.schema, partial(tool.call, episode=episode, seconds=seconds))
     if world is not None:

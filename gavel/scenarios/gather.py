@@ -12,10 +12,10 @@ from typing import cast
 
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.deadline import Deadline, unless_stuck
+from gavel.scenarios.group import MemberBound, TrajectoryGroup, discard, member_runner
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
-from gavel.scenarios.run_members import MemberBound, discard, member_runner
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
@@ -34,6 +34,7 @@ async def gather_trajectory_groups(
     max_metrics: int | None = None,
     after_each: AfterEach | None = None,
     concurrency: int | None = None,
+    rollout_seconds: float | None = None,
     progress: bool | None = None,
 ) -> list[TrajectoryGroup]:
     """Runs the rollouts of all groups at once; gives the groups in input order, members in input order.
@@ -47,7 +48,12 @@ async def gather_trajectory_groups(
     `concurrency`: rollouts running at a time, over all groups (None = all). Tasks that already run, and rollouts that
     a coroutine makes without awaiting a `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs
     within itself. A gather within a group counts toward both.
+    `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised `TimeoutError` (None = no
+    limit). Code that swallows its cancellation is left to itself a few seconds later.
     `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
+
+    Pending groups are filled in place. So when the gather is cancelled (`asyncio.wait_for`), or has more failures than
+    `max_exceptions`, the groups that were passed in hold the rollouts that had finished.
 
     Raises `GatherError` from the first failure when there are more than `max_exceptions`.
     """
@@ -55,7 +61,14 @@ async def gather_trajectory_groups(
     try:
         sources.extend(groups)
         tallies = [_tally(source) for source in sources]
-        gathering = _Gathering(sources, tallies, after_each, max_exceptions=max_exceptions, concurrency=concurrency)
+        gathering = _Gathering(
+            sources,
+            tallies,
+            after_each,
+            max_exceptions=max_exceptions,
+            concurrency=concurrency,
+            rollout_seconds=rollout_seconds,
+        )
         with gather_display(
             tallies,
             pbar_desc,
@@ -79,7 +92,7 @@ async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: Gro
     """
     tally.members, tally.certain = group.pending or len(group.trajectories), True
     try:
-        gathering = _Gathering([group], [tally], after_each, max_exceptions=math.inf, concurrency=None)
+        gathering = _Gathering([group], [tally], after_each, max_exceptions=math.inf)
         (finished,) = await gathering.run()
     finally:
         group.discard_pending()
@@ -94,11 +107,12 @@ async def gather_trajectories(
     max_exceptions: int | float = 0,
     max_metrics: int | None = None,
     concurrency: int | None = None,
+    rollout_seconds: float | None = None,
     progress: bool | None = None,
 ) -> list[Trajectory]:
     """Runs rollouts at once; gives their trajectories in input order, without those that failed.
 
-    Options and errors as in `gather_trajectory_groups`.
+    Options and errors as in `gather_trajectory_groups`. To keep what has finished when it is cancelled, gather a group.
     """
     groups = await gather_trajectory_groups(
         [TrajectoryGroup(trajectories)],
@@ -107,6 +121,7 @@ async def gather_trajectories(
         max_exceptions=max_exceptions,
         max_metrics=max_metrics,
         concurrency=concurrency,
+        rollout_seconds=rollout_seconds,
         progress=progress,
     )
     return groups[0].trajectories
@@ -122,16 +137,20 @@ class _Gathering:
         after_each: AfterEach | None,
         *,
         max_exceptions: float,
-        concurrency: int | None,
+        concurrency: int | None = None,
+        rollout_seconds: float | None = None,
     ) -> None:
         if not max_exceptions >= 0:
             raise ValueError(f"max_exceptions must be a count, or a share between 0 and 1; it is {max_exceptions}")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, or None for no bound; it is {concurrency}")
+        if rollout_seconds is not None and not 0 < rollout_seconds < math.inf:
+            raise ValueError(f"rollout_seconds must be above 0, or None for no limit; it is {rollout_seconds}")
         self.sources = sources
         self.after_each = after_each
         self.max_exceptions = max_exceptions
         self.bound = MemberBound(concurrency)
+        self.rollout_seconds = rollout_seconds
         self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
         self.first: Exception | RolloutError | None = None
@@ -168,7 +187,7 @@ class _Gathering:
         tally.members = max(tally.members, tally.started)
         async with self.bound.slot():
             try:
-                trajectory = await self.bound.run(member)
+                trajectory = await self._run_in_time(member)
             except Exception as error:
                 tally.done += 1
                 self._failed(tally, error)
@@ -177,6 +196,22 @@ class _Gathering:
         tally.completion_tokens += completion_tokens(trajectory)
         tally.trajectories.append(trajectory)
         return trajectory
+
+    async def _run_in_time(self, member: Awaitable[Trajectory]) -> Trajectory:
+        if self.rollout_seconds is None:
+            return await self.bound.run(member)
+        limit = Deadline(self.rollout_seconds, "the rollout")
+
+        async def run() -> Trajectory:
+            async with limit:
+                return await self.bound.run(member)
+
+        try:
+            return await unless_stuck(run())
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"the rollout took longer than {self.rollout_seconds:g} s") from None
+            raise
 
     async def _finish(self, tally: GroupTally, group: TrajectoryGroup) -> list[TrajectoryGroup]:
         if self.after_each is None:

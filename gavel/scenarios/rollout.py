@@ -1,8 +1,8 @@
 """The agent loop: a model works on a task of a scenario, which gives a trajectory.
 
 It never raises for what the agent, a tool or the world does: a bad tool call is answered with a tool error, running out
-of turns, steps, tokens or seconds gives status `truncated`, and a model that cannot be reached, or a world that fails,
-gives status `failed` with the reason. The world is always closed.
+of turns, steps, tokens, context or seconds gives status `truncated`, and a model that cannot be reached, or a world
+that fails, gives status `failed` with the reason. The world is always closed.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
+from gavel.llm.retry import is_too_long
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import RolloutClient, first_choice
@@ -138,7 +139,12 @@ class _Play:
         self._trajectory.messages_and_choices = [*messages]
         scenario = self._scenario
         async with episode_tools(
-            scenario.toolbox, scenario.servers, self._world, self._episode, scenario.call_seconds
+            scenario.toolbox,
+            scenario.servers,
+            self._world,
+            self._episode,
+            scenario.call_seconds,
+            scenario.max_tool_characters,
         ) as tools:
             self._trajectory.tools = tools.schemas or None
             for turn in range(scenario.max_turns):
@@ -154,7 +160,10 @@ class _Play:
         try:
             reply = await self._completion(turn, tools)
         except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
-            self._end("failed", f"{type(error).__name__}: {error}")
+            if turn and is_too_long(error):  # what the policy did until here can be scored
+                self._end("truncated", f"the conversation outgrew the model's context: {error}")
+            else:
+                self._end("failed", f"{type(error).__name__}: {error}")
             return None
         choice = first_choice(reply)
         if choice is None:

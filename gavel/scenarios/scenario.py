@@ -74,6 +74,7 @@ class Scenario:
         max_steps: int | None = None,
         max_tokens: int | None = None,
         max_seconds: float | None = None,
+        max_tool_characters: int | None = None,
         call_seconds: float = 120.0,
         rubric: str | None = None,
         success: Callable[[Trajectory], bool] | None = None,
@@ -90,9 +91,10 @@ class Scenario:
 
         An episode is truncated after `max_turns` turns of the agent, `max_steps` tool calls and observations,
         `max_tokens` tokens of conversation (prompt and replies; a fourth of its characters where the model's server
-        does not count them), or `max_seconds`. A call of a tool that waits longer
-        than `call_seconds` is a tool error, and one of the world fails the episode. An own rollout keeps to
-        `max_seconds` alone.
+        does not count them), or `max_seconds`, and when its conversation outgrows the model's context. The agent and
+        the judge are shown the first `max_tool_characters` of a tool's result and how many were left out (None: all of
+        it). A call of a tool that waits longer than `call_seconds` is a tool error, and one of the world fails the
+        episode. An own rollout keeps to `max_seconds` alone.
 
         `rubric` tells the judge what good work is. `success`, `hand_reward` and the named
         `measures` are functions of a finished trajectory, reported beside the judge's scores. A
@@ -118,6 +120,7 @@ class Scenario:
                 "max_turns": max_turns,
                 "max_steps": 1 if max_steps is None else max_steps,
                 "max_tokens": 1 if max_tokens is None else max_tokens,
+                "max_tool_characters": 1 if max_tool_characters is None else max_tool_characters,
             },
             seconds={"max_seconds": 1 if max_seconds is None else max_seconds, "call_seconds": call_seconds},
         )
@@ -137,23 +140,40 @@ class Scenario:
         self.max_steps = max_steps
         self.max_tokens = max_tokens
         self.max_seconds = max_seconds
+        self.max_tool_characters = max_tool_characters
         self.call_seconds = call_seconds
         self.rubric = rubric
-        made = environment.func if isinstance(environment, functools.partial) else environment
-        kind = made if isinstance(made, type) else None
+        kind = self._environment_class()
         if user is not None and getattr(kind, "observe", None) is not None:
             raise ScenarioError(
                 f"the scenario {name} has an environment that observes and a simulated user: both would answer",
                 "Leave user= out and ask it within observe: await user.meet(episode).answer(action).",
             )
+        self.own_tools = [*self.toolbox] if kind is None else [*self.toolbox, *tools_of(kind)]
+        """Those that are known before an episode: not of MCP servers, nor of worlds that list theirs."""
         if kind is not None:
-            tools_of(kind)  # a mistake is told before anything runs
             success = success or _recorded(kind, "success", SUCCESS)
             hand_reward = hand_reward or _recorded(kind, "reward", REWARD)
         self.success = success
         self.hand_reward = hand_reward
         self.measures = dict(measures or {})
         self._tasks: dict[Split, Sequence[Task]] = _splits(name, tasks, held_out)
+
+    def _environment_class(self) -> type | None:
+        make = self.environment
+        made = make.func if isinstance(make, functools.partial) else make
+        return made if isinstance(made, type) else None
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """Where an episode, or a tool's result, is cut."""
+        return {
+            "max_turns": self.max_turns,
+            "max_steps": self.max_steps,
+            "max_tokens": self.max_tokens,
+            "max_seconds": self.max_seconds,
+            "max_tool_characters": self.max_tool_characters,
+        }
 
     def with_max_turns(self, max_turns: int) -> "Scenario":
         """The same scenario with another limit of turns. Raises `ScenarioError` for a number below 1."""

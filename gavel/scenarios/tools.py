@@ -5,6 +5,7 @@ its arguments. Nothing that the agent writes raises here: a bad call, or a tool 
 tool error.
 """
 
+import asyncio
 import inspect
 import json
 import logging
@@ -12,13 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from types import GeneratorType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
-from pydantic_core import to_jsonable_python
 
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
@@ -27,21 +27,22 @@ from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.plain_calls import PlainCalls
 from gavel.scenarios.task import Task
+from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
 
 ToolFunction = Callable[..., Any]
 
 HELD_SECONDS = 1.0
 """For which a plain function may hold up all episodes without a warning."""
-MAX_YIELDED = 10_000
-"""Values of a tool that is a generator."""
 MAX_ERROR_CHARACTERS = 4_000
 """Of a tool error. A model that is told 200,000 characters of its own mistake has no context left to mend it."""
 _NO_FUNCTION = (
     "Pass functions made with def, by themselves: tools=[look_up], whose schema comes from their annotations. A class "
     "with state is an environment: Scenario(environment=Desk)."
 )
-_holding: set[str] = set()
-"""Names of those that a warning has named."""
+_warned: set[str] = set()
+"""What a warning has said already."""
+_threads: "WeakKeyDictionary[asyncio.Task[Any], PlainCalls]" = WeakKeyDictionary()
+"""The thread for plain functions that an asyncio task calls without an episode."""
 logger = logging.getLogger(__name__)
 
 
@@ -75,10 +76,11 @@ class Tool:
     """One function: its name, its OpenAI schema and its checked execution.
 
     A parameter annotated as `Task` or `Episode` (or `Task | None`) is not shown to the agent; the rollout fills it in.
-    A plain function runs in the thread of its episode, and without an episode on the event loop. `bound`: the function
+    A plain function runs in a thread of its episode, or else of the asyncio task that calls it. `bound`: the function
     is a method, whose first argument is the environment.
 
-    Raises `ToolDefinitionError` for a function that has no schema.
+    Raises `ToolDefinitionError` for a function that has no schema, or whose annotation says that it returns what the
+    agent cannot be shown, such as bytes.
     """
 
     def __init__(self, function: ToolFunction, *, bound: bool = False) -> None:
@@ -105,6 +107,10 @@ class Tool:
                 f"the tool {self.name} cannot be described to an agent: {str(error).splitlines()[0]}",
                 "Use types that JSON can hold: str, int, float, bool, list, dict, Literal, or a pydantic model.",
             ) from error
+        if unreadable := unreadable_type(get_type_hints(inspect.unwrap(function)).get("return")):
+            raise ToolDefinitionError(
+                f"the tool {self.name} returns {unreadable}, which the agent cannot be shown", f"Return {RETURNABLE}."
+            )
 
     def _schema(self) -> dict[str, Any]:
         parameters = self._arguments.model_json_schema()
@@ -147,15 +153,21 @@ class Tool:
         try:
             async with limit:
                 function = partial(self.function, environment) if self._bound else self.function
-                calls = None if episode is None or on_loop else episode.plain_calls
+                calls = None if on_loop else _own_thread() if episode is None else episode.plain_calls
                 result = await contain_cancellation(result_of(function, values, f"the tool {self.name}", calls))
-            if isinstance(result, Done):
-                return ToolResult(content=text_of_result(result.value), done=True)
-            return ToolResult(content=text_of_result(result))
         except (Exception, SystemExit) as error:
             if limit.expired():
                 return tool_error(f"{self.name} did not answer within {seconds:g} s")
             return tool_error(f"{self.name} failed: {described(error)}")
+        is_done = isinstance(result, Done)
+        try:
+            return ToolResult(text_of_result(result.value if isinstance(result, Done) else result), done=is_done)
+        except ResultError as error:
+            told = f"{self.name} ran, but its result cannot be shown: {error}"
+            if told not in _warned:
+                _warned.add(told)
+                logger.warning("the tool %s. Let it return %s.", told, RETURNABLE)
+            return tool_error(told, done=is_done)
 
 
 class Toolbox:
@@ -212,8 +224,8 @@ async def result_of(
     started = time.monotonic()
     result = _whole(function(**arguments))
     took = time.monotonic() - started
-    if took > HELD_SECONDS and name and name not in _holding:
-        _holding.add(name)
+    if took > HELD_SECONDS and name and name not in _warned:
+        _warned.add(name)
         logger.warning(
             "%s took %.1f s, in which no other episode went on. Write it as an async function that waits with await, "
             "or computes by await asyncio.to_thread(…).",
@@ -225,12 +237,13 @@ async def result_of(
 
 def _whole(result: Any) -> Any:
     """A generator as a list of what it yields; anything else as it is."""
-    if not isinstance(result, GeneratorType):
-        return result
-    items = list(islice(cast("Iterator[Any]", result), MAX_YIELDED + 1))
-    if len(items) > MAX_YIELDED:
-        raise ValueError(f"it yields more than {MAX_YIELDED:,} values")
-    return items
+    return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
+
+
+def _own_thread() -> PlainCalls | None:
+    """The thread of the current asyncio task, which ends with it."""
+    task = asyncio.current_task()
+    return None if task is None else _threads.setdefault(task, PlainCalls())
 
 
 def is_async(function: Any) -> bool:
@@ -320,20 +333,8 @@ def _plain(error: ValidationError) -> str:
     return "; ".join(problems)
 
 
-def text_of_result(value: Any) -> str:
-    """What an agent reads of a value: a text as it is, anything else as JSON."""
-    if not isinstance(value, str):
-        value = json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
-    return _sendable(value)
-
-
-def _sendable(text: str) -> str:
-    """Lone surrogates, which JSON lets an agent write but no request can carry, as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def tool_error(message: str) -> ToolResult:
+def tool_error(message: str, *, done: bool = False) -> ToolResult:
     """An error for the agent to read; what it wrote itself and an error repeats is cut."""
     if len(message) > MAX_ERROR_CHARACTERS:
         message = f"{message[:MAX_ERROR_CHARACTERS]} … ({len(message):,} characters)"
-    return ToolResult(content=text_of_result({"error": message}), error=True)
+    return ToolResult(text_of_result({"error": message}), error=True, done=done)

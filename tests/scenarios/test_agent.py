@@ -87,6 +87,17 @@ async def test_an_agent_s_tools_are_run_until_it_answers_and_done_ends_its_work(
     assert [tool["function"]["name"] for tool in agent.trajectory.tools or ()] == ["add", "stop"]
 
 
+async def test_an_agent_whose_conversation_outgrows_the_context_is_truncated():
+    async def script(request: ChatRequest) -> Message:
+        if len(request.messages) > 1:
+            raise OpenAIError("This model's maximum context length is 4096 tokens, your prompt has 9000")
+        return {"content": "Yes."}
+
+    agent = Agent(an_episode(FunctionModel("script", script)), "worker")
+    assert [await agent.ask("Well?"), await agent.ask("Well?")] == ["Yes.", ""]
+    assert agent.trajectory.status == "truncated"
+
+
 async def test_an_agent_that_only_calls_tools_is_truncated():
     def look() -> str:
         """Look."""

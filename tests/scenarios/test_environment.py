@@ -241,11 +241,6 @@ async def test_a_world_that_cannot_be_made_fails_its_episode():
     assert "ZeroDivisionError" in (failed.status_reason or "")
 
 
-async def test_what_is_no_json_becomes_text():
-    episode = await play(calls("Done.", "Done."), broken("observe", _lies), max_turns=2)
-    assert "object object" in episode.messages()[2]["content"]
-
-
 async def test_a_success_that_is_no_number_fails_the_episode():
     assert "gives no number" in ((await play(calls("Done."), broken("success", _lies))).status_reason or "")
 
@@ -351,11 +346,12 @@ async def test_a_world_that_cannot_be_closed_leaves_the_episode_as_it_is(error: 
     assert any("not closed" in line for line in episode.logs)
 
 
+@pytest.mark.parametrize("value", [_CIRCLE, object(), b"a picture"], ids=["circle", "object", "bytes"])
 @pytest.mark.parametrize("method", ["reset", "observe"])
-async def test_an_observation_that_is_no_json_fails_the_episode(method: str):
-    episode = await play(calls("Hello."), type("Bad", (), {method: lambda *_: _CIRCLE}))
+async def test_an_observation_that_cannot_be_shown_fails_the_episode(method: str, value: object):
+    episode = await play(calls("Hello."), type("Bad", (), {method: lambda *_: value}))
     assert episode.status == "failed"
-    assert "no JSON" in (episode.status_reason or "")
+    assert f"{method} of the environment" in (episode.status_reason or "")
 
 
 @pytest.mark.parametrize(("method", "value"), [("success", float("nan")), ("success", 7), ("reward", float("inf"))])
@@ -566,7 +562,7 @@ async def test_a_plain_method_that_holds_up_the_others_is_named_once(
     monkeypatch.setattr("gavel.scenarios.tools.HELD_SECONDS", -1.0)
     tools = {tool.name: tool for tool in tools_of(Cabinet)}
     for _ in range(2):
-        await tools["half"].call('{"number": 3}', environment=Cabinet())
+        await tools["half"].call('{"number": 3}', environment=Cabinet(), on_loop=True)
     assert [record.getMessage().partition(" took")[0] for record in caplog.records] == ["the tool half"]
 
 

@@ -1,12 +1,12 @@
 """Gathering: order, bounds, isolation of failures, and what the terminal shows. Events order things, never clocks."""
 
 import asyncio
+import contextlib
 import gc
 import io
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 from openai.types.chat.chat_completion import Choice
@@ -54,7 +54,7 @@ class Gauge:
         return Trajectory()
 
 
-@contextmanager
+@contextlib.contextmanager
 def nothing_left_unawaited() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -387,6 +387,57 @@ async def test_cancelling_the_caller_cancels_every_member(yields: int) -> None:
             group.discard_pending()
     assert sorted(cancelled) == sorted(started)
     assert started in ([], [1, 2])
+
+
+async def never() -> Trajectory:
+    await asyncio.Event().wait()
+    return Trajectory()
+
+
+async def never_even_when_cancelled() -> Trajectory:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+
+async def test_a_rollout_that_never_returns_is_an_exception_and_the_finished_ones_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gavel.scenarios.deadline.GRACE_SECONDS", 0.01)
+    waiting = [TrajectoryGroup([act("a"), never(), act("c"), never_even_when_cancelled()]), TrajectoryGroup([act("d")])]
+    groups = await gather_trajectory_groups(waiting, rollout_seconds=0.05, max_exceptions=2)
+    assert names(*groups) == [["a", "c"], ["d"]]
+    assert [error.type for error in groups[0].exceptions] == ["TimeoutError", "StuckError"]
+    found = await gather_trajectories([never(), act("b")], rollout_seconds=0.05, max_exceptions=1)
+    assert names(TrajectoryGroup(found)) == [["b"]]
+
+
+async def test_the_time_limit_does_not_count_the_wait_for_a_slot() -> None:
+    async def slow(number: int) -> Trajectory:
+        await asyncio.sleep(0.2)
+        return await act(str(number))
+
+    groups = await gather_trajectory_groups([TrajectoryGroup(map(slow, range(8)))], concurrency=1, rollout_seconds=1.2)
+    assert len(groups[0]) == 8
+
+
+@pytest.mark.parametrize("limit", ["cancelled", "too many failures"])
+async def test_a_gather_that_is_stopped_leaves_the_finished_rollouts_in_its_groups(limit: str) -> None:
+    last = asyncio.Event()
+    members = [act("a"), never(), act("c"), act("d", then=last)]
+    groups = [
+        TrajectoryGroup(members),
+        TrajectoryGroup([act("e"), *([fail(after=last)] if limit != "cancelled" else ())]),
+    ]
+    gathering = asyncio.create_task(gather_trajectory_groups(groups))
+    await last.wait()
+    await asyncio.sleep(0.01)
+    gathering.cancel()
+    with nothing_left_unawaited(), pytest.raises((asyncio.CancelledError, GatherError)):
+        await gathering
+    assert names(*groups) == [["a", "c", "d"], ["e"]]
+    assert [error.type for error in groups[0].exceptions] == ["CancelledError"]
+    assert TrajectoryGroup.from_json(groups[0].to_json()) == groups[0]
 
 
 # --- concurrency --------------------------------------------------------------------------------------------------

@@ -188,6 +188,40 @@ async def test_a_server_that_fails_later_leaves_what_was_done_before(endpoint: E
     assert Trajectory.from_json(trajectory.to_json()) == trajectory
 
 
+async def test_a_conversation_that_outgrows_the_context_is_truncated_and_one_that_never_fitted_failed(
+    endpoint: Endpoint, model: Served
+) -> None:
+    full = fails(400, "This model's maximum context length is 4096 tokens, however you requested 9000 tokens")
+    endpoint.script = [lambda request: calls(("add", '{"a": 1, "b": 2}')), full]
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.status == "truncated"
+    assert [message["role"] for message in trajectory.messages()] == ["system", "user", "assistant", "tool"]
+    endpoint.script = [full]
+    assert (await rollout(model, SCENARIO, TASK)).status == "failed"
+
+
+async def test_a_long_result_is_cut_with_a_count_and_a_short_one_is_left_alone() -> None:
+    def read(characters: int) -> str:
+        """Read a file."""
+        return "x" * characters
+
+    async def turn(request: ChatRequest) -> Message:
+        if len(request.messages) > 1:
+            return {"content": "Read."}
+        sizes = (50_000, 1_000)
+        return {
+            "tool_calls": [
+                {"id": str(n), "type": "function", "function": {"name": "read", "arguments": f'{{"characters": {n}}}'}}
+                for n in sizes
+            ]
+        }
+
+    library = Scenario("library", tools=[read], tasks=[TASK], held_out=0, max_tool_characters=1_000)
+    _, _, long, short, _ = (await rollout(FunctionModel("reader", turn), library, TASK)).messages()
+    assert long["content"] == "x" * 1_000 + "\n… 49,000 of 50,000 characters left out"
+    assert short["content"] == "x" * 1_000
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -5,9 +5,14 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal, Optional
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -360,13 +365,116 @@ async def test_a_result_is_text_or_json_that_a_request_can_carry(value: Any, con
     result.content.encode()
 
 
-async def test_a_result_that_json_cannot_hold_is_a_tool_error() -> None:
-    def loop() -> Any:
-        endless: list[Any] = []
-        endless.append(endless)
-        return endless
+class Pair(NamedTuple):
+    left: int
+    right: Any
 
-    assert "loop failed" in error_of(await Tool(loop).call("{}"))
+
+SALES = pd.DataFrame({"order": [7, 8], "on": [pd.Timestamp("2026-05-01"), None], "note": ["x" * 200, None]})
+FIRST, SECOND = {"order": 7, "on": "2026-05-01T00:00:00", "note": "x" * 200}, {"order": 8, "on": None, "note": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (SALES, [FIRST, SECOND]),
+        ({"sales": [SALES]}, {"sales": [[FIRST, SECOND]]}),
+        (pd.DataFrame({"n": range(2000)}), [{"n": n} for n in range(2000)]),
+        (SALES.set_index("order")[["on"]], [{"order": 7, "on": FIRST["on"]}, {"order": 8, "on": None}]),
+        (
+            pd.DataFrame({"n": [1]}, index=pd.MultiIndex.from_tuples([("a", 2)])),
+            [{"level_0": "a", "level_1": 2, "n": 1}],
+        ),
+        (pd.Series([1.5, None]), [1.5, None]),
+        (
+            pd.Series(["b", "b", "a"], name="city").value_counts(),
+            [{"city": "b", "count": 2}, {"city": "a", "count": 1}],
+        ),
+        (np.arange(2000), list(range(2000))),
+        (np.array([[1.5, np.nan], [np.inf, -np.inf]]), [[1.5, "NaN"], ["Infinity", "-Infinity"]]),
+        (np.array(["2026-05-01"], dtype="datetime64[ns]"), ["2026-05-01T00:00:00.000000000"]),
+        (np.array([(1, 2.5)], dtype=[("id", "i4"), ("price", "f8")]), [{"id": 1, "price": 2.5}]),
+        (
+            {"n": np.int64(3), "found": np.bool_(True), "share": [np.float32(0.5)]},
+            {"n": 3, "found": True, "share": [0.5]},
+        ),
+        ({np.int64(1): date(2026, 5, 1), Colour.RED: Decimal("19.90")}, {"1": "2026-05-01", "red": "19.90"}),
+        (Pair(1, {"b", "a"}), {"left": 1, "right": ["a", "b"]}),
+        ([Point(np.int64(3))], [{"x": 3}]),  # type: ignore[arg-type]
+        (map(str, range(2)), ["0", "1"]),
+    ],
+)
+async def test_a_result_is_shown_in_full_as_records_lists_and_numbers(value: Any, read: Any) -> None:
+    def give() -> Any:
+        return value
+
+    result = await Tool(give).call("{}")
+    assert not result.error
+    assert json.loads(result.content) == read
+
+
+def _endless() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+UNREADABLE = [_endless(), b"png", {"a": [b"png"]}, bytearray(b"x"), object(), [object()], {1: 2, "1": 3}, len, Point]
+
+
+@pytest.mark.parametrize(
+    "value", [*UNREADABLE, pd.DataFrame({"a": [b"png"]}), pd.DataFrame([[1, 2]], columns=["a", "a"])]
+)
+async def test_a_result_without_a_faithful_text_is_a_tool_error_that_says_that_the_call_ran(value: Any) -> None:
+    def give() -> Any:
+        return value
+
+    def end() -> Any:
+        return done(value)
+
+    assert "give ran" in error_of(await Tool(give).call("{}"))
+    ended = await Tool(end).call("{}")
+    assert ended.error
+    assert ended.done
+
+
+@pytest.mark.parametrize("returned", [bytes, list[bytes], dict[str, bytes | None], "Desk", Iterator[bytes]])
+def test_a_tool_that_is_said_to_return_what_cannot_be_shown_is_refused_before_it_runs(returned: Any) -> None:
+    def give() -> Any:
+        raise AssertionError
+
+    give.__annotations__["return"] = returned
+    with pytest.raises(ToolDefinitionError) as error:
+        Tool(give)
+    assert "dataclasses" in error.value.remedy
+
+
+RETURNED = [
+    str,
+    None,
+    object,
+    pd.DataFrame,
+    pd.Series,
+    np.ndarray,
+    np.int64,
+    Decimal,
+    datetime,
+    Path,
+    Point,
+    Address,
+    Pair,
+]
+
+
+@pytest.mark.parametrize(
+    "returned", [*RETURNED, list[Point], dict[str, Any], Point | None, Iterator[Pair], Callable[[], int]]
+)
+def test_a_tool_may_be_said_to_return_what_can_be_shown(returned: Any) -> None:
+    def give() -> Any:
+        raise AssertionError
+
+    give.__annotations__["return"] = returned
+    Tool(give)
 
 
 async def test_a_generator_answers_with_what_it_yields_and_an_endless_one_is_a_tool_error():
@@ -394,6 +502,10 @@ async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_
     here, episode = str(threading.get_ident()), Episode(Task(user="Where?"))
     found = [(await Tool(each).call("{}", episode=episode)).content for each in (plain, waiting)]
     assert [each == here for each in found] == [False, True]
+    tools = Toolbox([plain, waiting])
+    found = [(await tools.call(name, "{}")).content for name in ("plain", "plain", "waiting")]
+    assert [each == here for each in found] == [False, False, True]
+    assert found[0] == found[1]  # so a connection that one call opens can be used by the next
 
 
 def test_an_asynchronous_generator_is_no_tool() -> None:

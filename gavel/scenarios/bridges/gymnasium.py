@@ -27,8 +27,9 @@ from gavel.scenarios.episode import Episode
 from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
+from gavel.scenarios.tool_results import text_of_result
 from gavel.scenarios.tool_world import ToolWorld
-from gavel.scenarios.tools import ToolResult, described, no_such_tool, text_of_result, tool_error
+from gavel.scenarios.tools import ToolResult, described, no_such_tool, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
 Describe = Callable[[Any, dict[str, Any]], str]
@@ -253,8 +254,6 @@ class GymnasiumWorld(ToolWorld):
         if isinstance(observation, str):
             return observation
         shown = self._environment.render() if self._environment.render_mode == "ansi" else None
-        if hasattr(observation, "tolist"):
-            observation = observation.tolist()
         value = text_of_result(observation)
         return (
             f"{_COLOURS.sub(_marked, shown).strip()}\nState: {value}" if isinstance(shown, str) else f"State: {value}"

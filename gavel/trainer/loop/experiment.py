@@ -2,15 +2,22 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.prompts import content_hash
+from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario, Split
+from gavel.scenarios.task import Task
 from gavel.trainer.config import TrainConfig
 
+MOST_TASKS = 10_000
+"""Of a split, that are named one by one."""
+FIRST_DRAWN = 32
+SPLITS: tuple[Split, ...] = ("train", "held_out")
 _CHANGEABLE = {"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "restart"}
 
 
@@ -25,7 +32,10 @@ def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
 
 def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
     """Of scenarios and judge."""
-    experiment: dict[str, Any] = {"scenario": mixture.name}
+    experiment: dict[str, Any] = {
+        "scenario": mixture.name,
+        "scenarios": {scenario.name: described_scenario(scenario) for scenario in mixture},
+    }
     if len(mixture) > 1:
         experiment["mixture"] = mixture.dump()
     if judge is None:
@@ -39,12 +49,44 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
     }
     if len(mixture) > 1:
         experiment["rubrics"] = {name: each.rubric.dump() for name, each in judges_of(mixture, judge).items()}
-    truths = [(task.id, task.truth.dump()) for task in mixture.tasks() if task.truth]
-    if truths:
-        experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
+    told = [task for scenario in mixture for split in SPLITS for task in _told(scenario.tasks(split))]
+    truths = [(task.id, task.truth.dump()) for task in told if task.truth]
+    experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
     if judge.noise_prior is not None:
         experiment["noise_prior"] = judge.noise_prior.model_dump()
     return experiment
+
+
+def described_scenario(scenario: Scenario) -> dict[str, Any]:
+    """What an agent is asked and what it can do, by hashes where it is long: another one makes another experiment.
+
+    An own rollout and the code of tools and worlds are not told apart. Names of tools and tasks end with @ and the hash
+    of what they hold; of more than MOST_TASKS there is one hash.
+    """
+    return {
+        "system": scenario.system,
+        "tools": [
+            f"{tool.name}@{content_hash(json.dumps(tool.schema, sort_keys=True))}" for tool in scenario.own_tools
+        ],
+        "tool_servers": [content_hash(str(server)) for server in scenario.servers],
+        "user": None if scenario.user is None else [*scenario.user.settings],
+        **scenario.limits,
+        "train_tasks": _identities(scenario.tasks("train")),
+        "held_out_tasks": _identities(scenario.tasks("held_out")),
+    }
+
+
+def _identities(tasks: Sequence[Task]) -> list[str] | dict[str, Any]:
+    told = _told(tasks)
+    named = [f"{each.id}@{content_hash(json.dumps([each.user, each.data], sort_keys=True))}" for each in told]
+    if isinstance(tasks, DrawnTasks):
+        return {"tasks": len(tasks), "numbers": content_hash(repr(tasks.numbers)), "first": named}
+    return named if len(named) <= MOST_TASKS else {"tasks": len(named), "hash": content_hash("\n".join(named))}
+
+
+def _told(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Those that are looked at: the first of tasks that one function draws by their numbers, which may take seconds."""
+    return tasks[:FIRST_DRAWN] if isinstance(tasks, DrawnTasks) else tasks
 
 
 def described_training(config: TrainConfig) -> Mapping[str, Any]:

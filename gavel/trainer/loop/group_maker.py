@@ -8,7 +8,8 @@ failed member, a judgement as a group without scores.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,12 +24,36 @@ from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import COMPACT
-from gavel.trainer.loop.busy_time import BusyTime
 from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.groups_by_agent import groups_by_agent
 from gavel.trainer.loop.watchdog import Watchdog
 from gavel.trainer.loop.weighted_reward import Weights, programmed_parts, set_rewards
 from gavel.trainer.model import TrainableModel
+
+
+class BusyTime:
+    """Seconds during which at least one task was inside this context manager."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._inside = 0
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        if not self._inside:
+            self._since = time.monotonic()
+        self._inside += 1
+
+    def __exit__(self, *exception: object) -> None:
+        self._inside -= 1
+        if not self._inside:
+            self._seconds += time.monotonic() - self._since
+
+    def lap(self) -> float:
+        """The seconds since the last lap, including tasks that are still inside."""
+        now = time.monotonic()
+        seconds = self._seconds + (now - self._since if self._inside else 0.0)
+        self._seconds, self._since = 0.0, now
+        return seconds
 
 
 def _no_prior() -> NoisePrior | None:
@@ -112,6 +137,27 @@ class GroupMaker:
         if self.several:
             with_scenario_metrics(scenario, group)
         return group
+
+
+def groups_by_agent(group: TrajectoryGroup, others: Sequence[Trajectory]) -> list[TrajectoryGroup]:
+    """The group with the episodes' further trajectories, divided by agent in the order of their appearance.
+
+    Members of different agents are not compared: four episodes of the players X and O give [X X X X] and [O O O O]. The
+    first group keeps what is not an agent's: exceptions, and episodes that failed before an agent was known.
+    """
+    members = [*group.trajectories, *others]
+    agents = list(dict.fromkeys(each.agent for each in members if each.agent is not None))
+    if len(agents) < 2:
+        return [group]
+    first, *further = agents
+    main = [each for each in members if each.agent in (first, None)]
+    return [
+        group.model_copy(update={"trajectories": main}),
+        *(
+            TrajectoryGroup([each for each in members if each.agent == agent], metadata=dict(group.metadata))
+            for agent in further
+        ),
+    ]
 
 
 def with_scenario_metrics(scenario: Scenario, trajectories: Iterable[Trajectory]) -> None:

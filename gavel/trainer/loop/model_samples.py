@@ -151,7 +151,7 @@ def _fingerprint(scenario: Scenario) -> dict[str, Any]:
         "system": scenario.system,
         "tools": scenario.toolbox.schemas,
         "servers": len(scenario.servers),
-        "limits": [scenario.max_turns, scenario.max_steps, scenario.max_tokens, scenario.max_seconds],
+        "limits": scenario.limits,
         "user": None if scenario.user is None else scenario.user.settings,
         "sources": [_source(tool.function) for tool in scenario.toolbox] + [_source(each) for each in own if each],
     }

@@ -9,15 +9,12 @@ FORMAT_VERSION; one that the reader cannot upgrade raises OLDEST_READABLE.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from gavel.llm.errors import GavelError
 
 FORMAT_VERSION = 1
 OLDEST_READABLE = 0
-
-_DEFAULT_SHAPING = {"kind": "raw", "min_spread": 0.0}
-_OLD_PPO_NAMES = {"discount": "gamma", "trace": "gae_lambda"}
 
 
 class FormatVersionError(GavelError):
@@ -50,35 +47,10 @@ def check_format_version(
     return version
 
 
-def upgrade_description(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A description of version 0 as version 1 has it; settings that it does not record are taken from `asked`."""
-    upgraded = {**begun}
-    match begun.get("loop"):
-        case {"shaping": shaping, **loop} if shaping == _DEFAULT_SHAPING:
-            upgraded["loop"] = {"reward": {"judge": 1.0}, **loop}
-        case _:
-            pass
-    match begun.get("training"):
-        case {"loss": {"kind": "ppo", **loss}, **training}:
-            renamed = {_OLD_PPO_NAMES.get(name, name): value for name, value in loss.items()}
-            upgraded["training"] = {**training, "loss": {"kind": "ppo", **renamed}}
-        case _:
-            pass
-    return _completed(upgraded, asked)
-
-
 def with_later_settings(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """A description of an earlier Gavel, whose tables lack the settings that came since: they are those of `asked`."""
     completed = dict(begun)
     for name, value in begun.items():
         if isinstance(value, Mapping) and isinstance(asked.get(name), Mapping):
             completed[name] = {**asked[name], **value}  # the tables of settings alone: a reward's weights are one value
-    return completed
-
-
-def _completed(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    completed = {**asked, **begun}
-    for name, value in begun.items():
-        if isinstance(value, Mapping) and isinstance(asked.get(name), Mapping):
-            completed[name] = _completed(cast("Mapping[str, Any]", value), asked[name])
     return completed

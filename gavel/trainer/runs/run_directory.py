@@ -10,20 +10,17 @@ import errno
 import fcntl
 import json
 import os
+import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.format_version import (
-    FORMAT_VERSION,
-    check_format_version,
-    upgrade_description,
-    with_later_settings,
-)
+from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, with_later_settings
 from gavel.trainer.runs.metrics import MetricsLog
-from gavel.trainer.runs.mount_check import MountError, check_mount
 from gavel.trainer.runs.trackers.tracker import TrackerName, chosen_tracker
 
 _LOCK = ".lock"
@@ -32,6 +29,7 @@ START = "start"
 PULLED = ".pulled"
 """Holds what has arrived of a checkpoint that is being pulled from a store."""
 _LONGEST_NAME = 255
+_HASH = re.compile("@[0-9a-f]{12}$")
 RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _DESCRIPTIONS = ("model", "experiment", "memory", "run", "summary", "metrics")
 _OWN = frozenset(
@@ -63,7 +61,6 @@ _OWN = frozenset(
             "trackio_id",
             "wandb",
             "wandb_id",
-            ".report.html.unfinished",
         ),
         *(f"{name}.unfinished" for name in _DESCRIPTIONS),
     }
@@ -76,6 +73,10 @@ starts over."""
 
 class RunDirectoryError(GavelError):
     """The run directory cannot be used."""
+
+
+class MountError(OSError):
+    """A directory lacks something that runs need."""
 
 
 def runs_root(path: str | Path | None = None) -> Path:
@@ -101,15 +102,40 @@ def run_path(root: Path, project: str, name: str) -> Path:
     return root / project / name
 
 
-def _difference(key: str, begun: Any, asked: Any) -> str:
-    """`seed 0, not 1`; of nested settings the first that differs; long values are not shown."""
-    if all(isinstance(value, dict) for value in (begun, asked)):
-        old, new = cast("dict[str, Any]", begun), cast("dict[str, Any]", asked)
-        name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
-        return f"{key}: {_difference(name, old.get(name), new.get(name))}"
-    if len(str(begun)) + len(str(asked)) > 120:
-        return f"another {key}"
-    return f"{key} {begun!r}, not {asked!r}"
+def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> list[str]:
+    """Every setting of `asked` that `begun` has otherwise: `seed 0, not 1`, `train_tasks: 2 new (a, b), 1 gone (c)`."""
+    found: list[str] = []
+    for key, new in asked.items():
+        old: Any = begun.get(key)
+        name = f"{within}{key}"
+        if old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            tables = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
+            found += differences(tables[0], {**dict.fromkeys(tables[0]), **tables[1]}, f"{name}: ")
+        elif isinstance(old, list) and isinstance(new, list):
+            found.append(f"{name}: {_list_difference(cast('list[Any]', old), cast('list[Any]', new))}")
+        elif any(len(repr(each)) > 60 for each in cast("list[Any]", [old, new])):
+            found.append(f"{name} changed")
+        else:
+            found.append(f"{name} {old!r}, not {new!r}")
+    return found
+
+
+def _list_difference(old: list[Any], new: list[Any]) -> str:
+    """Elements that end with @ and a hash are named without it."""
+    gone, come = ({str(each) for each in one if each not in other} for one, other in ((old, new), (new, old)))
+    if not gone and not come:
+        return "in another order"
+    names_gone, names_come = ({_HASH.sub("", each) for each in some} for some in (gone, come))
+    changed = names_gone & names_come
+    parts = {"new": names_come - changed, "gone": names_gone - changed, "changed": changed}
+    return ", ".join(f"{len(names)} {what} ({_some(names)})" for what, names in parts.items() if names)
+
+
+def _some(names: set[str]) -> str:
+    first = [f"{name[:40]}…" if len(name) > 40 else name for name in sorted(names)[:3]]
+    return ", ".join(first) + (", …" if len(names) > 3 else "")
 
 
 def read_description(file: Path) -> dict[str, Any]:
@@ -203,15 +229,12 @@ class RunDirectory:
                 self._check_not_begun()
             return
         begun = read_description(file)
-        if check_format_version(begun.get("format_version"), str(file)) == 0:
-            begun = upgrade_description(begun, description)
-        begun = with_later_settings(begun, description)
-        for key, value in description.items():
-            if begun.get(key) != value:
-                raise RunDirectoryError(
-                    f"the run in {self.path} was begun with {_difference(key, begun.get(key), value)}",
-                    "Give the new run another name, or go on with the old settings.",
-                )
+        check_format_version(begun.get("format_version"), str(file))
+        if changed := differences(with_later_settings(begun, description), description):
+            raise RunDirectoryError(
+                f"the run in {self.path} was begun with other settings: {'; '.join(changed)}",
+                "Go on with the old settings, start over with --fresh, or give the new run another --name.",
+            )
 
     def _check_not_begun(self) -> None:
         """A prompted model, which has no description, leaves metrics of step 0 alone."""
@@ -264,3 +287,35 @@ class RunDirectory:
     def close(self) -> None:
         self.metrics.close()
         self._lock.close()
+
+
+def check_mount(directory: Path) -> None:
+    """Raises `MountError`, which says what the directory cannot do: a mounted bucket often cannot append to a file, or
+    rename one, and would lose rows of metrics, or half a checkpoint's files."""
+    tried = directory / ".mount_check"
+    doing = "make a directory"
+    try:
+        shutil.rmtree(tried, ignore_errors=True)
+        (tried / "unfinished").mkdir(parents=True)
+        doing = "write a file"
+        file = tried / "unfinished" / "rows"
+        file.write_text("1\n")
+        doing = "append to a file"
+        with file.open("a") as stream:
+            stream.write("2\n")
+            stream.flush()
+        if file.read_text() != "1\n2\n":
+            raise OSError("what was appended is not there")
+        doing = "replace a file by renaming another"
+        (tried / "later").write_text("3\n")
+        (tried / "later").replace(file)
+        if file.read_text() != "3\n":
+            raise OSError("the old content is still there")
+        doing = "rename a directory"
+        (tried / "unfinished").rename(tried / "whole")
+        if (tried / "whole" / "rows").read_text() != "3\n":
+            raise OSError("its files did not come along")
+    except OSError as error:
+        raise MountError(f"cannot {doing}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(tried, ignore_errors=True)

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from gavel.cli.compare_cells import Cell, cell_of, run_cells, slug
-from gavel.cli.compare_session import settings_of
+from gavel.cli.compare_session import run_comparison, settings_of
 from gavel.cli.demo_jobs import RETURNS_DESK
 from gavel.cli.run_options import run_config
 from gavel.llm.errors import GavelError
+from gavel.scenarios.library import returns_desk
+from gavel.scenarios.mixture import Mixture
+from gavel.trainer.loop.experiment import described_experiment
 from gavel.trainer.run_config import RunConfig
 
 
@@ -36,6 +39,15 @@ async def test_a_finished_run_of_other_settings_is_refused(tmp_path: Path) -> No
     cell.file.write_text(cell.toml().replace("group_size = 8", "group_size = 4") + "# other\n")
     with pytest.raises(GavelError, match="had other settings"):
         await run_cells([cell], tmp_path, parallel=1)
+
+
+async def test_a_finished_run_of_another_scenario_is_refused(tmp_path: Path) -> None:
+    begun = returns_desk.scenario
+    cell = finished_cell(tmp_path)
+    (cell.directory / "experiment.json").write_text(json.dumps(described_experiment(Mixture([begun]), None)))
+    other, options = begun.with_max_turns(3), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+    with pytest.raises(GavelError, match="max_turns 6, not 3"):
+        await run_comparison([cell], other, tmp_path, **options)
 
 
 def test_a_run_without_its_last_evaluation_is_not_finished(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ async def test_a_run_goes_on_where_it_was_and_refuses_other_settings(kind: str, 
         again = a_model()
         await again.register(backend)
         assert await again.get_step() == 1
-        with pytest.raises(RunDirectoryError, match="was begun with lora"):
+        with pytest.raises(RunDirectoryError, match="lora: rank"):
             await a_model(lora=LoraSettings(rank=2)).register(backend)
         assert (await again.train([await a_group(again, 0.0, 1.0)])).step == 2
         await again.delete_checkpoints(keep_last=1, keep_best=0)

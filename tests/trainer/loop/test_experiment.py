@@ -1,22 +1,25 @@
 """Several scenarios in one run: their figures are told apart, each is judged by its own rubric, and it resumes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.library import flattered_desk, returns_desk
+from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.loop.experiment import judges_of
+from gavel.trainer.loop.experiment import described_experiment, judges_of
 from gavel.trainer.loop.observer import Observer, StepReport
 from gavel.trainer.loop.train_loop import train_scenario
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 MIXTURE = Mixture([returns_desk.scenario, flattered_desk.scenario], {"returns_desk": 3, "flattered_desk": {1: 1}})
 LOOP = LoopConfig(
@@ -56,6 +59,75 @@ def test_a_judge_without_a_rubric_of_its_own_takes_that_of_each_scenario() -> No
     own = judges_of(mixture, Judge("stand-in", rubric="- calls C before D"))
     assert {each.rubric.text for each in own.values()} == {"- calls C before D"}
     assert judges_of(mixture, None) == {}
+
+
+def look_up(order: str) -> str:
+    """Look up an order."""
+    return order
+
+
+def look_up_more(order: str, item: str) -> str:
+    """Look up an order."""
+    return order
+
+
+class Desk:
+    def refund(self, order: str) -> str:
+        """Refund an order."""
+        return order
+
+
+look_up_more.__name__ = "look_up"
+TASKS = [Task(id=name, user=f"Where is {name}?") for name in "abcdef"]
+GIVEN: dict[str, Any] = {"system": "Be brief.", "tools": [look_up], "tasks": TASKS[:4], "held_out": TASKS[4:]}
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"system": "Be long."}, ["system 'Be brief.', not 'Be long.'"]),
+        ({"tools": []}, ["tools: 1 gone (look_up)"]),
+        ({"tools": [look_up_more]}, ["tools: 1 changed (look_up)"]),
+        ({"max_turns": 3, "max_tokens": 900}, ["max_turns 8, not 3", "max_tokens None, not 900"]),
+        ({"tasks": TASKS[1:4]}, ["train_tasks: 1 gone (a)"]),
+        ({"tasks": [*TASKS[:3], Task(id="d", user="Where?")]}, ["train_tasks: 1 changed (d)"]),
+        ({"tasks": TASKS[3::-1]}, ["train_tasks: in another order"]),
+        ({"held_out": [TASKS[4], Task(id="x", user="?")]}, ["held_out_tasks: 1 new (x), 1 gone (f)"]),
+        ({"environment": Desk}, ["tools: 1 new (refund)"]),
+    ],
+)
+def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
+    tmp_path: Path, other: dict[str, Any], named: list[str]
+) -> None:
+    begun, asked = (described_experiment(Mixture([Scenario("shop", **GIVEN | each)]), None) for each in ({}, other))
+    run = RunDirectory(tmp_path, "shop", "clerk")
+    run.describe(begun, "experiment.json")
+    run.check(described_experiment(Mixture([Scenario("shop", **GIVEN)]), None), "experiment.json")
+    with pytest.raises(RunDirectoryError) as error:
+        run.check(asked, "experiment.json")
+    assert all(each in error.value.message for each in named)
+    assert "--fresh" in error.value.remedy
+    run.close()
+
+
+def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> None:
+    drawn: list[int] = []
+
+    def draw(number: int) -> Task:
+        drawn.append(number)
+        return Task(user=f"Add 1 to {number}.")
+
+    def described(end: int) -> dict[str, Any]:
+        scenario = Scenario("sums", tasks=DrawnTasks(range(end), draw), held_out=DrawnTasks(range(end, end + 9), draw))
+        return described_experiment(Mixture([scenario]), judge())
+
+    run = RunDirectory(tmp_path, "sums", "clerk")
+    run.describe(described(100_000), "experiment.json")
+    run.check(described(100_000), "experiment.json")
+    with pytest.raises(RunDirectoryError, match="tasks 100000, not 100001"):
+        run.check(described(100_001), "experiment.json")
+    assert len(drawn) < 1000
+    run.close()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from gavel.trainer.runs.format_version import (
     FORMAT_VERSION,
     FormatVersionError,
     check_format_version,
-    upgrade_description,
     with_later_settings,
 )
 
@@ -39,24 +38,6 @@ def test_a_version_that_can_no_longer_be_read_is_refused_with_the_remedy():
     assert "the version of Gavel that began it" in error.value.remedy
 
 
-ASKED = {
-    "scenario": "returns_desk",
-    "loop": {"seed": 0, "new": 1, "reward": {"judge": 1.0}},
-    "training": {"beta": 0.0, "loss": {"kind": "ppo", "gamma": 0.9, "gae_lambda": 0.8}},
-}
-
-
-def test_a_description_without_a_version_gets_the_new_names_and_the_settings_that_it_did_not_record():
-    begun = {
-        "scenario": "returns_desk",
-        "loop": {"seed": 0, "shaping": {"kind": "raw", "min_spread": 0.0}},
-        "training": {"beta": 0.0, "loss": {"kind": "ppo", "discount": 0.9, "trace": 0.8}},
-    }
-    assert upgrade_description(begun, ASKED) == ASKED
-    other = upgrade_description(begun | {"scenario": "other"}, ASKED)
-    assert other["scenario"] == "other"
-
-
 def test_settings_that_came_later_do_not_make_another_experiment_and_other_facts_do():
     begun = {"scenario": "returns_desk", "training": {"beta": 0.0}}
     asked = {"scenario": "returns_desk", "training": {"beta": 0.0, "adam_betas": [0.9, 0.95]}, "judge": ["a"]}
@@ -64,8 +45,3 @@ def test_settings_that_came_later_do_not_make_another_experiment_and_other_facts
     assert with_later_settings({"training": {"beta": 1.0}}, asked)["training"]["beta"] == 1.0
     rewards = {"loop": {"reward": {"judge": 1.0}}}, {"loop": {"reward": {"judge": 1.0, "hand": 0.5}}}
     assert with_later_settings(*rewards) == rewards[0]
-
-
-def test_a_run_that_shaped_its_rewards_stays_another_experiment():
-    begun = {"loop": {"seed": 0, "shaping": {"kind": "rank", "min_spread": 0.0}}}
-    assert upgrade_description(begun, ASKED)["loop"] != ASKED["loop"]

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.runs.mount_check import MountError, check_mount
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import MountError, RunDirectory, RunDirectoryError, check_mount
 
 
 def test_a_disk_holds_runs_and_nothing_is_left_on_it(tmp_path: Path) -> None:

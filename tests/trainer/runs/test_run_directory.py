@@ -146,7 +146,7 @@ def test_another_base_model_is_refused_naming_both(tmp_path):
     run.describe(DESCRIPTION)
     with pytest.raises(RunDirectoryError, match=r"embedded/returns-desk.*Qwen/Qwen3-8B") as error:
         run.check(DESCRIPTION | {"base_model": "Qwen/Qwen3-8B"})
-    assert "another name" in error.value.remedy
+    assert "another --name" in error.value.remedy
     with pytest.raises(RunDirectoryError, match="lora"):
         run.check(DESCRIPTION | {"lora": {"rank": 8}})
     run.check(DESCRIPTION)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
-from gavel.scenarios.tools import text_of_result
+from gavel.scenarios.tool_results import text_of_result
 
 MOST_CHARACTERS = 200_000
 """Of an observation that an agent is shown."""

@@ -1,0 +1,251 @@
+"""The text of what a tool returns, as the agent and the judge read it: all of it, or an error.
+
+    {"n": numpy.int64(3), "on": date(2026, 5, 1)}   ->  {"n": 3, "on": "2026-05-01"}
+    pandas.DataFrame({"order": [1, 2]})             ->  [{"order": 1}, {"order": 2}]
+    b"…", a connection, any other object            ->  ResultError
+
+A value is read by its structure: the methods by which tables and arrays tell what they hold, fields, and the protocols
+of collections. No library is imported for it.
+"""
+
+import dataclasses
+import inspect
+import json
+import math
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Set
+from datetime import date
+from enum import Enum
+from itertools import islice
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+MAX_YIELDED = 10_000
+"""Values of a tool that is a generator, and of an iterator in a result."""
+RETURNABLE = "text, numbers, lists, dicts, dataclasses, pydantic models, tables or arrays"
+_BYTES = (bytes, bytearray, memoryview)
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_LISTING = ("to_dicts", "to_pylist", "as_py", "tolist", "to_list")
+"""Methods that give the whole of a table, an array or a scalar in Python's own types."""
+
+
+class ResultError(Exception):
+    """A value has no faithful text."""
+
+
+def text_of_result(value: Any) -> str:
+    """A text as it is, anything else as JSON.
+
+    A table becomes records, with its index where that is more than the numbers of the rows; its missing cells are null.
+    Other numbers that are not finite become "NaN", "Infinity" and "-Infinity". Raises `ResultError`.
+    """
+    if not isinstance(value, str):
+        try:
+            value = json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False)
+        except RecursionError as error:
+            raise ResultError("it holds itself, or is nested too deeply") from error
+        except ResultError:
+            raise
+        except Exception as error:  # of the value's own methods
+            raise ResultError(f"a {type(value).__name__} cannot be read: {type(error).__name__}: {error}") from error
+    # Lone surrogates, which JSON lets an agent write but no request can carry, become escapes.
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def jsonable(value: Any) -> Any:
+    """The value as None, bool, int, float, str, list and dict. Raises `ResultError`, and what its methods raise."""
+    kind = cast("Any", type(value))
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _NOT_FINITE[f"{float(value)}"]
+    if isinstance(value, (*_BYTES, type)):
+        raise _unreadable(value)
+    if isinstance(value, BaseModel):
+        return jsonable(value.model_dump(mode="json", by_alias=True, fallback=jsonable))
+    if isinstance(value, Mapping):
+        return _object(cast("Mapping[Any, Any]", value).items())
+    if _has(kind, "_asdict"):  # named tuples, and rows of databases
+        return _object(value._asdict().items())
+    if (names := _fields(kind)) is not None:
+        return _object((name, getattr(value, name)) for name in names)
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in cast("list[Any]", value)]
+    if _is_table(kind):
+        return _records(value)
+    if (found := _of_array(value)) is not value:
+        return found
+    if _has(kind, "keys") and _has(kind, "__getitem__"):
+        return _object((key, value[key]) for key in value.keys())  # noqa: SIM118
+    if isinstance(value, Set):
+        return _sorted([jsonable(item) for item in cast("Set[Any]", value)])
+    if isinstance(value, Collection | Iterator):
+        return [jsonable(item) for item in all_of(cast("Iterable[Any]", value))]
+    if isinstance(value, date) and value != value:  # a missing date
+        return None
+    try:
+        return to_jsonable_python(value)  # dates, decimals, paths, addresses, …
+    except PydanticSerializationError as error:
+        raise _unreadable(value) from error
+
+
+def all_of(values: Iterable[Any]) -> list[Any]:
+    """The values as a list. Raises `ValueError` for an iterator that yields more than MAX_YIELDED."""
+    items = list(islice(values, MAX_YIELDED + 1) if isinstance(values, Iterator) else values)
+    if isinstance(values, Iterator) and len(items) > MAX_YIELDED:
+        raise ValueError(f"it yields more than {MAX_YIELDED:,} values")
+    return items
+
+
+def unreadable_type(hint: Any, _seen: tuple[Any, ...] = ()) -> str | None:
+    """The name of the type within an annotation whose values are certain to be refused; None where there is none."""
+    hint = getattr(hint, "__value__", getattr(hint, "__supertype__", hint))  # of an alias, of a NewType
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint in _seen or origin is Literal:
+        return None
+    kind: Any = origin or hint
+    inner: Iterable[Any] = ()
+    if origin in (Union, UnionType, Annotated) or not hasattr(kind, "__mro__"):  # or a name that is not known
+        inner = arguments
+    elif issubclass(kind, (*_BYTES, type)):
+        return kind.__name__
+    elif dataclasses.is_dataclass(kind) or is_typeddict(kind) or hasattr(kind, "_fields"):
+        inner = get_type_hints(kind).values()
+    elif _is_table(kind) or any(_has(kind, method) for method in (*_LISTING, "__array__")):
+        pass
+    elif issubclass(kind, Collection | Iterator | Awaitable):
+        inner = arguments
+    elif not _is_open(kind) and not _is_known(kind):
+        return None if any(unreadable_type(each) is None for each in kind.__subclasses__()) else kind.__name__
+    found = (unreadable_type(each, (*_seen, hint)) for each in inner)
+    return next((name for name in found if name is not None), None)
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether what a value of the type holds is left to its class."""
+    return kind is object or inspect.isabstract(kind) or getattr(kind, "_is_protocol", False)
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether `jsonable` reads values of the type, or pydantic does."""
+    if _fields(kind) is not None or _has(kind, "keys") or _has(kind, "_asdict"):
+        return True
+    for each in kind.__mro__[:-1]:
+        try:
+            TypeAdapter(each).json_schema(mode="serialization")
+        except PydanticUserError:
+            continue
+        return True
+    return False
+
+
+def _has(kind: Any, method: str) -> bool:
+    return callable(getattr(kind, method, None))
+
+
+def _fields(kind: Any) -> list[str] | None:
+    """The names of the fields of a dataclass, or of a class of attrs or msgspec."""
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    attributes: Any = getattr(kind, "__attrs_attrs__", None)
+    if attributes is not None:
+        return [attribute.name for attribute in attributes]
+    names: Any = getattr(kind, "__struct_fields__", None)
+    return None if names is None else list(names)
+
+
+def _object(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in items:
+        name = _key(jsonable(key))
+        if name in found:
+            raise ResultError(f"it has two entries called {name}")
+        found[name] = jsonable(value)
+    return found
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, list):
+        return ",".join(_key(part) for part in cast("list[Any]", key))
+    return key if isinstance(key, str) else json.dumps(key)
+
+
+def _sorted(items: list[Any]) -> list[Any]:
+    """In an order that is the same in every process."""
+    try:
+        return sorted(items)
+    except TypeError:
+        return sorted(items, key=json.dumps)
+
+
+def _is_table(kind: Any) -> bool:
+    """Whether it has the methods of a pandas DataFrame or Series."""
+    return _has(kind, "to_dict") and _has(kind, "isna") and hasattr(kind, "index")
+
+
+def _records(table: Any) -> list[Any]:
+    """The rows of a table, or the values of a series without labels."""
+    is_series = hasattr(table, "to_frame")
+    frame = table.to_frame() if is_series else table
+    if not frame.columns.is_unique:
+        raise ResultError("it has two columns of one name")
+    whole, missing = frame.to_dict(orient="split"), frame.isna().to_dict(orient="split")["data"]
+    labels: list[Any] = whole["index"]
+    rows = [
+        [None if lacks else cell for cell, lacks in zip(*cells, strict=True)]
+        for cells in zip(whole["data"], missing, strict=True)
+    ]
+    if all(type(label) is int for label in labels) and labels == list(range(len(labels))):
+        if is_series:
+            return [jsonable(cell) for (cell,) in rows]
+        return [_object(zip(whole["columns"], row, strict=True)) for row in rows]
+    columns: list[Any] = ["value"] if is_series and table.name is None else whole["columns"]
+    names = [_label_name(name, at, len(frame.index.names), columns) for at, name in enumerate(frame.index.names)]
+    given = [label if len(names) > 1 else (label,) for label in labels]
+    return [
+        _object(zip([*names, *columns], [*label, *row], strict=True)) for label, row in zip(given, rows, strict=True)
+    ]
+
+
+def _label_name(name: Any, at: int, levels: int, columns: list[Any]) -> Any:
+    if name is None:
+        name = "index" if levels == 1 else f"level_{at}"
+    return f"{name} (index)" if name in columns else name
+
+
+def _of_array(value: Any) -> Any:
+    """An array, a tensor, a number or a column of a library in Python's own types; the value itself if it is none."""
+    kind = cast("Any", type(value))
+    dtype = getattr(value, "dtype", None)
+    number: object = getattr(dtype, "kind", None)
+    if number in ("M", "m"):  # its own numbers count days, or nanoseconds
+        value = value.astype(str)
+    elif not any(_has(kind, method) for method in _LISTING) and _has(kind, "__array__"):
+        return jsonable(value.__array__())
+    for method in _LISTING:
+        if _has(kind, method):
+            given = getattr(value, method)()
+            if type(given) is kind:  # a number that Python has no type for
+                raise _unreadable(value)
+            names: Any = getattr(dtype, "names", None)
+            return given if number in ("b", "i", "u") else jsonable(given if names is None else _named(given, names))
+    return value
+
+
+def _named(rows: Any, names: tuple[str, ...]) -> Any:
+    """The rows of an array with named fields."""
+    if isinstance(rows, tuple):
+        return dict(zip(names, cast("tuple[Any, ...]", rows), strict=True))
+    return [_named(row, names) for row in rows]
+
+
+def _unreadable(value: Any) -> ResultError:
+    what = f"the class {value.__name__}" if isinstance(value, type) else f"a value of type {type(value).__name__}"
+    return ResultError(f"it holds {what}, which no JSON can hold")
