@@ -1,8 +1,8 @@
-"""Makes untrusted text safe for a prompt, and keeps it readable.
+"""The normal form of untrusted text: what a judge is shown, and what attempts are compared by.
 
-Replaced are: the reserved character of the fence, characters that HTTP cannot carry, invisible characters, and the
-special tokens of chat templates, which a tokenizer would read as turns of the conversation. `sanitize` is idempotent,
-leaves clean text unchanged and takes linear time.
+Composed characters (NFC), `\\n` for line ends, no invisible characters. Replaced are the reserved character of the
+fence, characters that HTTP cannot carry, and the special tokens of chat templates, which a tokenizer would read as
+turns of the conversation. `sanitize` is idempotent, leaves clean text unchanged and takes linear time.
 """
 
 import re
@@ -29,13 +29,15 @@ _NEEDED = re.compile("([\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]?)
 _FLAGS = {"".join(chr(0xE0000 + ord(c)) for c in land) + "\U000e007f" for land in ("gbeng", "gbsct", "gbwls")}
 """Tag sequences that follow the black flag in the flags of England, Scotland and Wales."""
 _LONGEST_NEEDED = max(map(len, _FLAGS))
-_WRITTEN_OUT = 4
-"""Characters of an invisible run that are written out; the rest is only counted, which limits growth of the text."""
+_LINE_END = re.compile("\r+\n")
+_LONG_RUN = re.compile(r"([^\w\x00-\x7f]{32,})")
+"""Where normalizing could take quadratic time: it sorts the marks of a run."""
 
 _BRACKETED = re.compile(r"[<＜﹤\[［﹇][^\s<>＜＞﹤﹥‹›\[\]［］﹇﹈⁅⁆]{1,64}[>＞﹥\]］﹈]")
 """Matches neither nest nor share a bracket, so a replacement cannot create a new match."""
 _HARMLESS = str.maketrans("<＜﹤>＞﹥[［﹇]］﹈", "‹‹‹›››⁅⁅⁅⁆⁆⁆")
 """Look-alikes that no normalization turns into brackets."""
+_TOKENS = str.maketrans("‹›⁅⁆", "<>[]")
 _MINIMAX = re.compile(r"\]~!?b[\[\]]|\[e~\[")
 _SPECIAL = re.compile(
     r"""</?(?:s|unk|pad|bos|eos|eot|eod|eoh|eoa|sep|cls|sop|eop|SYS|think|thinking|image|escape|endoftext|role|tools
@@ -55,18 +57,26 @@ _SPECIAL = re.compile(
 
 
 def sanitize(text: str) -> str:
-    """The text without reserved, unsendable or invisible characters and without special tokens.
+    """The text in its normal form.
 
     Joiners and variation selectors stay where scripts and emoji need them. Brackets of special tokens become
-    look-alikes, invisible characters their code points: `‹|im_start|›`, `[U+202E]`.
+    look-alikes: `‹|im_start|›`.
     """
     return _sanitize_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else _sanitize(text)
 
 
 def _sanitize(text: str) -> str:
-    text = text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_safe, text)
+    if "\r" in text:
+        text = _LINE_END.sub("\n", text)
+    text = text.replace("\0", _REPLACEMENT) if text.isascii() else _composed(_UNSAFE.sub(_safe, _composed(text)))
     text = _BRACKETED.sub(_replace_special, text)
     return _MINIMAX.sub(_replace_brackets, text) if "~" in text else text
+
+
+def _composed(text: str) -> str:
+    """The text in Unicode's form NFC, but for runs of 32 marks and more."""
+    pieces = enumerate(_LONG_RUN.split(text))
+    return "".join(piece if number % 2 else unicodedata.normalize("NFC", piece) for number, piece in pieces)
 
 
 _MAX_CACHED_CHARACTERS = 50_000
@@ -80,11 +90,7 @@ def _safe(run: re.Match[str]) -> str:
     if not _IS_INVISIBLE.match(run[0]):
         return _REPLACEMENT
     before, after = run.string[run.start() - 1 : run.start()], run.string[run.end() : run.end() + 1]
-    if len(run[0]) <= _LONGEST_NEEDED and _is_needed(before, run[0], after):
-        return run[0]
-    shown = " ".join(f"U+{ord(character):04X}" for character in run[0][:_WRITTEN_OUT])
-    more = len(run[0]) - _WRITTEN_OUT
-    return f"[{shown} and {more} more]" if more > 0 else f"[{shown}]"
+    return run[0] if len(run[0]) <= _LONGEST_NEEDED and _is_needed(before, run[0], after) else ""
 
 
 @lru_cache(4096)
@@ -104,8 +110,8 @@ def _is_visible(character: str) -> bool:
 
 
 def _joins(before: str, after: str) -> bool:
-    """Whether a joiner or non-joiner has a meaning here: between letters or emoji that are not all ASCII, and after an
-    Indic virama."""
+    """Whether a joiner or non-joiner has a meaning here: beside emoji or letters without case, and after an Indic
+    virama."""
     virama = 9
     if before and unicodedata.combining(before) == virama:
         return True
@@ -113,8 +119,11 @@ def _joins(before: str, after: str) -> bool:
     return (before_shapes or after_shapes) and (before_shapes or before.isalnum()) and (after_shapes or after.isalnum())
 
 
+_UNSHAPED = frozenset({"Lu", "Ll", "Lt", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"})
+
+
 def _is_shaped(character: str) -> bool:
-    return _is_visible(character) and unicodedata.category(character)[0] != "P"
+    return _is_visible(character) and unicodedata.category(character) not in _UNSHAPED
 
 
 def _replace_special(found: re.Match[str]) -> str:
@@ -133,7 +142,7 @@ class _NormalForms(dict[int, str]):
     """The normal form of each character, computed on first use."""
 
     def __missing__(self, code: int) -> str:
-        whole = unicodedata.normalize("NFKD", _IS_INVISIBLE.sub("", chr(code)))
+        whole = unicodedata.normalize("NFKD", _IS_INVISIBLE.sub("", chr(code).translate(_TOKENS)))
         plain = "".join(part for part in whole if not "\u0300" <= part <= "\u036f")
         self[code] = unicodedata.normalize("NFKC", plain).casefold()
         return self[code]
