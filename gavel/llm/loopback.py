@@ -33,7 +33,7 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
     """`NO_PROXY` and `no_proxy` of an environment, extended by this machine's names."""
     given = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
-    hosts = list(dict.fromkeys(filter(None, map(str.strip, given))))
+    hosts = list(dict.fromkeys(host.strip() for host in given if host.strip()))
     shown = "*" if "*" in hosts else ",".join([*hosts, *(name for name in _NAMES if name not in hosts)])
     return {"NO_PROXY": shown, "no_proxy": shown}
 

@@ -1,8 +1,9 @@
-"""The normal form of untrusted text: what a judge is shown, and what attempts are compared by.
+"""The normal form of untrusted text, by which attempts are compared, and the safe form that a prompt shows of it.
 
-Composed characters (NFC), `\\n` for line ends, no invisible characters. Replaced are the reserved character of the
-fence, characters that HTTP cannot carry, and the special tokens of chat templates, which a tokenizer would read as
-turns of the conversation. `sanitize` is idempotent, leaves clean text unchanged and takes linear time.
+The normal form has composed characters (NFC), line feeds for line ends, and no invisible characters. In the safe form
+the reserved character of the fence is replaced, characters that HTTP cannot carry, and the special tokens of chat
+templates, which a tokenizer would read as turns of the conversation. Both are idempotent, leave clean text unchanged
+and take linear time.
 """
 
 import re
@@ -21,9 +22,8 @@ _INVISIBLE = (
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 """Unicode's Default_Ignorable_Code_Point, and interlinear annotation characters."""
-_UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}{_INVISIBLE}](?:(?<=[{_INVISIBLE}])[{_INVISIBLE}]+)?")
-"""One character, or a run of invisible ones. The pattern begins with a single class, which makes the search fast."""
-_IS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
+_UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}]")
+_INVISIBLE_RUN = re.compile(f"[{_INVISIBLE}]+")
 _NEEDED = re.compile("([\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]?)([\u200c\u200d]?)")
 """Invisible characters that ordinary text needs: a variation selector, then a joiner or non-joiner."""
 _FLAGS = {"".join(chr(0xE0000 + ord(c)) for c in land) + "\U000e007f" for land in ("gbeng", "gbsct", "gbwls")}
@@ -37,7 +37,6 @@ _BRACKETED = re.compile(r"[<＜﹤\[［﹇][^\s<>＜＞﹤﹥‹›\[\]［］﹇
 """Matches neither nest nor share a bracket, so a replacement cannot create a new match."""
 _HARMLESS = str.maketrans("<＜﹤>＞﹥[［﹇]］﹈", "‹‹‹›››⁅⁅⁅⁆⁆⁆")
 """Look-alikes that no normalization turns into brackets."""
-_TOKENS = str.maketrans("‹›⁅⁆", "<>[]")
 _MINIMAX = re.compile(r"\]~!?b[\[\]]|\[e~\[")
 _SPECIAL = re.compile(
     r"""</?(?:s|unk|pad|bos|eos|eot|eod|eoh|eoa|sep|cls|sop|eop|SYS|think|thinking|image|escape|endoftext|role|tools
@@ -56,20 +55,21 @@ _SPECIAL = re.compile(
 """Special tokens of Llama, Mistral, Qwen, DeepSeek, Gemma, GLM, Kimi, Phi, Cohere, InternLM, EXAONE, MiniMax etc."""
 
 
-def sanitize(text: str) -> str:
-    """The text in its normal form.
+def normal_form(text: str) -> str:
+    """The text composed, with line feeds for line ends, without invisible characters that no script or emoji needs."""
+    if "\r" in text:
+        text = _LINE_END.sub("\n", text)
+    return text if text.isascii() else _composed(_INVISIBLE_RUN.sub(_needed, _composed(text)))
 
-    Joiners and variation selectors stay where scripts and emoji need them. Brackets of special tokens become
-    look-alikes: `‹|im_start|›`.
-    """
+
+def sanitize(text: str) -> str:
+    """The text in its normal form, safe for a prompt. Brackets of special tokens become look-alikes: `‹|im_start|›`."""
     return _sanitize_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else _sanitize(text)
 
 
 def _sanitize(text: str) -> str:
-    if "\r" in text:
-        text = _LINE_END.sub("\n", text)
-    text = text.replace("\0", _REPLACEMENT) if text.isascii() else _composed(_UNSAFE.sub(_safe, _composed(text)))
-    text = _BRACKETED.sub(_replace_special, text)
+    text = text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_replaced, text)
+    text = _BRACKETED.sub(_replace_special, normal_form(text))
     return _MINIMAX.sub(_replace_brackets, text) if "~" in text else text
 
 
@@ -84,11 +84,11 @@ _sanitize_cached = lru_cache(256)(_sanitize)
 """A group's texts are shown once for each order, so the same texts come again."""
 
 
-def _safe(run: re.Match[str]) -> str:
-    if run[0] in _BARS:
-        return "|"
-    if not _IS_INVISIBLE.match(run[0]):
-        return _REPLACEMENT
+def _replaced(found: re.Match[str]) -> str:
+    return "|" if found[0] in _BARS else _REPLACEMENT
+
+
+def _needed(run: re.Match[str]) -> str:
     before, after = run.string[run.start() - 1 : run.start()], run.string[run.end() : run.end() + 1]
     return run[0] if len(run[0]) <= _LONGEST_NEEDED and _is_needed(before, run[0], after) else ""
 
@@ -142,7 +142,7 @@ class _NormalForms(dict[int, str]):
     """The normal form of each character, computed on first use."""
 
     def __missing__(self, code: int) -> str:
-        whole = unicodedata.normalize("NFKD", _IS_INVISIBLE.sub("", chr(code).translate(_TOKENS)))
+        whole = unicodedata.normalize("NFKD", _INVISIBLE_RUN.sub("", chr(code)))
         plain = "".join(part for part in whole if not "\u0300" <= part <= "\u036f")
         self[code] = unicodedata.normalize("NFKC", plain).casefold()
         return self[code]

@@ -51,7 +51,7 @@ def said(content: object, **fields: object) -> Trajectory:
     "content",
     [
         "<think>\nhmm\n</think>\n\nDone.",
-        "<think>hmm</think><think>hmm, `</think>`</think> Done.",
+        "<think>hmm</think> <think>hmm</think> Done.",
         "hmm, so\n</think>\n\nDone.",
         "<thinking>hmm</thinking>\nDone.",
         "<seed:think>hmm</seed:think>Done.",
