@@ -121,7 +121,7 @@ def read_answer(answer: object) -> tuple[str, Counter[str]]:
     if isinstance(answer, str):
         return sendable(answer), Counter()
     if not _is_mapping(answer):
-        raise TypeError(f"it returned {type(answer).__name__}; return the reply as str, as a dict, or as a message")
+        raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
     if answer.keys() & _OF_MESSAGES:
         return read_message(answer)
     return sendable(json.dumps(dict(answer), ensure_ascii=False)), Counter()

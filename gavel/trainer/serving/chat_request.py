@@ -339,7 +339,7 @@ def _check_message(number: int, message: Message) -> None:
     if content is None and message["role"] != "assistant":
         own = ' "tool_call_id": "…",' if message["role"] == "tool" else ""
         raise BadRequest(
-            f"message {number}, of the role {message['role']}, has no content",
+            f"message {number} has no content",
             f'Give {{"role": "{message["role"]}",{own} "content": "…"}}; the content may be "".',
         )
     parts = cast("list[Any]", content) if isinstance(content, list) else []
