@@ -1,7 +1,9 @@
 """One completion through LiteLLM, and the text of an assistant's message, wherever a server puts it."""
 
+import ast
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeGuard
@@ -9,7 +11,6 @@ from typing import Any, TypeGuard
 import openai
 
 from gavel.llm.providers import load_litellm, timed_out
-from gavel.llm.quiet_logging import quiet_logging
 from gavel.llm.retry import is_in_parts
 from gavel.llm.types import Message
 
@@ -29,7 +30,9 @@ async def complete_in_time(
 async def completion(**request: Any) -> tuple[Any, Counter[str]]:
     """LiteLLM's response, and the repairs of the server's response that it took, by kind.
 
-    LiteLLM rejects a message in content parts; such a reply is complete and paid for, so its text is passed on.
+    LiteLLM rejects a message in content parts, and server-sent events that were not asked for; such a reply is complete
+    and paid for, so its text is passed on. An error inside the choice, as OpenRouter reports one of the provider behind
+    it, is raised as what it is.
     """
     litellm, bodies = load_litellm(), list[str]()
 
@@ -38,15 +41,57 @@ async def completion(**request: Any) -> tuple[Any, Counter[str]]:
             bodies.append(body)
 
     try:
-        heard = {**request, "logger_fn": listen}
-        return await litellm.acompletion(**heard, **quiet_logging(heard)), Counter()
+        response = await litellm.acompletion(**request, logger_fn=listen)
+        _check_choice(response, str(request.get("model")))
+        return response, Counter()
     except openai.OpenAIError as error:
+        if chunks := _streamed(error, bodies):
+            return litellm.stream_chunk_builder(chunks), Counter({"streamed": 1})
         if not is_in_parts(error) or not bodies:
             if bodies and isinstance(error, openai.BadRequestError):
                 raise _server_failed(error, str(request.get("model"))) from error
             raise
     body, repairs = with_text_content(json.loads(bodies[-1]))
     return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), repairs
+
+
+def _check_choice(response: Any, model: str) -> None:
+    """Raises the error that a server put into its first choice, with status 200 for the whole."""
+    specific: dict[str, Any] = {}
+    if response.choices:
+        specific = getattr(response.choices[0], "provider_specific_fields", None) or {}
+    error = specific.get("error")
+    if not error and specific.get("native_finish_reason") != "error":
+        return
+    code = error.get("code") if _is_mapping(error) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    raise load_litellm().APIError(status, f"the provider failed: {json.dumps(error, default=str)}", "", model)
+
+
+def _streamed(error: BaseException, bodies: list[str]) -> list[Any]:
+    """The chunks of a completion that came as server-sent events, unasked, which LiteLLM calls an invalid response."""
+    texts: list[str] = list(bodies)
+    one: BaseException | None = error
+    while one is not None and len(texts) < _MOST_TEXTS:
+        texts.append(str(getattr(one, "doc", "")))  # of a JSONDecodeError
+        if found := _RECEIVED.search(str(one)):
+            texts.append(str(ast.literal_eval(found[1])))
+        one = one.__cause__ or one.__context__
+    stream = next((text for text in texts if _EVENT.match(text)), "")
+    events = [line[5:].strip() for line in stream.splitlines() if line.startswith("data:")]
+    try:
+        chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
+    except ValueError:
+        return []
+    if not all("choices" in chunk and "error" not in chunk for chunk in chunks):
+        return []
+    return [load_litellm().ModelResponseStream(**chunk) for chunk in chunks]
+
+
+_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
+_RECEIVED = re.compile(r"""Received: ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
+"""How LiteLLM quotes a body of the wrong kind."""
+_MOST_TEXTS = 20
 
 
 def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
@@ -69,16 +114,24 @@ def _server_failed(error: openai.OpenAIError, model: str) -> openai.OpenAIError:
 
 
 def read_answer(answer: object) -> tuple[str, Counter[str]]:
-    """The text of a callable's answer, and its repairs. Raises `TypeError` when it is neither text nor a message."""
+    """The text of a callable's answer, and its repairs.
+
+    An answer is a text, an assistant's message, or the JSON object of the reply itself. Raises `TypeError` for others.
+    """
     if isinstance(answer, str):
         return sendable(answer), Counter()
-    if not _is_message(answer):
-        raise TypeError(f"it returned {type(answer).__name__}, not str or a message")
-    return read_message(answer)
+    if not _is_mapping(answer):
+        raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
+    if answer.keys() & _OF_MESSAGES:
+        return read_message(answer)
+    return sendable(json.dumps(dict(answer), ensure_ascii=False)), Counter()
 
 
-def _is_message(answer: object) -> TypeGuard[Mapping[str, Any]]:
+def _is_mapping(answer: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(answer, Mapping)
+
+
+_OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 
 def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.local_models import PROVIDER, model_id, names, provider
+from gavel.llm.loopback import pass_proxies
 
 OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
 """Providers that are servers of the user's own."""
@@ -23,9 +24,15 @@ ImageSupport = Literal["none", "embedded", "any"]
 """The images that a model is sent: none, those whose bytes are at hand, or also those at an address."""
 
 
-@cache
 def load_litellm() -> ModuleType:
-    """LiteLLM with Gavel's local models. The first call takes seconds."""
+    """LiteLLM with Gavel's local models. The first call takes seconds. It asks this machine past the environment's
+    proxy."""
+    pass_proxies()
+    return _litellm()
+
+
+@cache
+def _litellm() -> ModuleType:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.foreign_choices import as_item
 from gavel.scenarios.judgement import Judgement
@@ -48,6 +49,17 @@ class Record(BaseModel):
     """A value that a JSON round trip leaves unchanged, including NaN, infinities and lone surrogates."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants", defer_build=True)
+
+    def model_dump_json(self, **options: Any) -> str:
+        """As pydantic writes it; a text with a lone surrogate, which pydantic refuses to write, as JSON escapes it."""
+        try:
+            return super().model_dump_json(**options)
+        except PydanticSerializationError:
+            indent = options.pop("indent", None)
+            options["warnings"] = False
+            dumped = self.model_dump(**options)
+            separators = (",", ":") if indent is None else None
+            return json.dumps(dumped, default=_jsonable, indent=indent, separators=separators)
 
     def to_json(self) -> str:
         """One line of JSON, ASCII only."""
@@ -108,6 +120,17 @@ class Trajectory(_Conversation):
     """Training step of the policy that acted."""
     agent: str | None = None
     """Whose trajectory it is, where an episode has several agents."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises `GavelError` for a reward that is no number; a text that is one becomes it, as in the constructor."""
+        if name == "reward" and value is not None:
+            try:
+                value = float(value)
+            except (TypeError, ValueError) as error:
+                raise GavelError(
+                    f"the reward of a trajectory is a number, not {value!r}", "None stands for: not scored."
+                ) from error
+        super().__setattr__(name, value)
 
     def messages(self) -> list[Message]:
         """The conversation as plain OpenAI message dicts, ready for the next request."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from gavel.llm.errors import GavelError
 from gavel.llm.loopback import is_on_this_machine
 from gavel.llm.openai_http import openai_httpx
 from gavel.scenarios.group import TrajectoryGroup
@@ -104,10 +105,14 @@ class Model(ModelSpec):
         return self.backend.step(self)
 
     async def log(
-        self, groups: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup, split: str = "val"
+        self,
+        groups: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup,
+        split: str = "val",
+        *,
+        step: int | None = None,
     ) -> dict[str, float]:
-        """Stores trajectories and their mean metrics under the current step; returns the means."""
-        return await self.backend.log(self, _as_groups(groups), split)
+        """Stores trajectories and their mean metrics under a step, by default the current one; returns the means."""
+        return await self.backend.log(self, _as_groups(groups), split, step)
 
     def _address(self) -> tuple[str | None, str | None]:
         return self.inference_base_url, self.inference_api_key
@@ -135,8 +140,15 @@ class TrainableModel(Model, TrainableSpec):
     ) -> TrainResult:
         """One training step on judged groups; the new adapter is saved and live when this returns.
 
-        `metrics` join those that the step is logged with.
+        `metrics` join those that the step is logged with. Raises `GavelError` for trajectories outside of groups:
+        rewards are compared within a group.
         """
+        groups = [groups] if isinstance(groups, TrajectoryGroup) else list(groups)
+        if any(isinstance(each, Trajectory) for each in groups):
+            raise GavelError(
+                "train got trajectories, and learns from groups of them",
+                "Put the attempts at one task together: train([gavel.TrajectoryGroup([…]), …]).",
+            )
         return await self.backend.train(self, _as_groups(groups), config or TrainConfig(), metrics)
 
     async def train_sft(

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import threading
 import time
 from dataclasses import replace
@@ -10,7 +11,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_file import SqliteStorage
 from gavel.llm.client import Client
-from gavel.llm.errors import CassetteError, ContextError, LlmError
+from gavel.llm.errors import CassetteError, ContextError, LlmError, PermanentError
 from gavel.llm.rate_limits import Limits
 from tests.endpoint import Answer, Endpoint, fails, says
 from tests.limits import HANG_SECONDS
@@ -262,6 +263,54 @@ async def test_a_reply_that_is_not_written_gives_its_slot_back(endpoint, tmp_pat
     async with asyncio.timeout(HANG_SECONDS):
         for name in ("first", "second"):
             assert (await judge.ask([{"role": "user", "content": name}], SCHEMA, accept)).text == "hi"
+
+
+CHUNKS = [
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": '{"a": "it\'s'}, "finish_reason": None}]},
+    {"choices": [{"index": 0, "delta": {"content": ' \\"so\\""}'}, "finish_reason": None}]},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": USAGE},
+]
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_a_reply_that_is_streamed_unasked_is_read(endpoint, model, kind):
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    events = "".join(f"data: {json.dumps(head | chunk)}\n\n" for chunk in CHUNKS)
+    endpoint.script = [
+        lambda _: Answer(f": hello\n\n{events}data: [DONE]\n\n".encode(), headers={"Content-Type": kind})
+    ]
+    reply = await client(endpoint, model).ask(PROMPT, SCHEMA)
+    assert json.loads(reply.text) == {"a": 'it\'s "so"'}
+    assert (reply.prompt_tokens, reply.completion_tokens, len(endpoint.requests)) == (100, 20, 1)
+
+
+def with_error(error):
+    answer = says("half a re")
+    answer.body["choices"][0] |= {"finish_reason": "error"} | ({"error": error} if error else {})
+    return lambda _: answer
+
+
+@pytest.mark.parametrize("error", [{"code": 502, "message": "upstream"}, {"message": "upstream"}, None])
+async def test_an_error_inside_a_choice_is_asked_again(endpoint, error):
+    endpoint.script = [with_error(error), lambda _: says("hi")]
+    assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "hi"
+    assert endpoint.requests[0] == endpoint.requests[1]
+
+
+async def test_an_empty_account_inside_a_choice_is_told_at_once(endpoint):
+    endpoint.script = [with_error({"code": 402, "message": "Insufficient credits"})]
+    with pytest.raises(PermanentError, match="Insufficient credits"):
+        await client(endpoint).ask(PROMPT, SCHEMA)
+    assert len(endpoint.requests) == 1
+
+
+async def test_a_callable_may_return_the_object_itself():
+    async def judge(messages, schema):
+        return {"scores": [{"é": 1}]}
+
+    assert json.loads((await Client(judge).ask(PROMPT, SCHEMA)).text) == {"scores": [{"é": 1}]}  # type: ignore[arg-type]
 
 
 async def test_a_callable_that_raises_or_returns_no_text_is_a_judge_that_failed():

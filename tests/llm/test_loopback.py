@@ -1,8 +1,47 @@
 """Which addresses are this machine's own."""
 
+import os
+
 import pytest
 
-from gavel.llm.loopback import is_loopback, is_on_this_machine
+from gavel.llm.client import Client
+from gavel.llm.loopback import is_loopback, is_on_this_machine, past_proxies
+from tests.endpoint import says
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    """A proxy of the environment that nobody answers at."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, NOBODY)
+        monkeypatch.setenv(name.lower(), NOBODY)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "internal.example")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+async def test_a_judge_on_this_machine_is_asked_past_a_proxy(endpoint, proxy, host, model) -> None:
+    endpoint.script = [lambda _: says("{}")]
+    params = endpoint.params | {"api_base": endpoint.params["api_base"].replace("127.0.0.1", host)}
+    reply = await Client(model, params).ask([{"role": "user", "content": "Hello"}], {"type": "object"})
+    assert (reply.text, len(endpoint.requests)) == ("{}", 1)
+    assert os.environ["NO_PROXY"].startswith("internal.example,")
+
+
+@pytest.mark.parametrize(
+    ("given", "extended"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "a, 127.0.0.1", "no_proxy": "b"}, "b,a,127.0.0.1,localhost,::1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_what_is_set_stays(given, extended) -> None:
+    assert past_proxies(given) == {"NO_PROXY": extended, "no_proxy": extended}
+    assert past_proxies(past_proxies(given)) == past_proxies(given)
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.8.9.1", "::1"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import math
 import warnings
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
+from gavel.llm.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from gavel.scenarios.trajectory import History, RolloutError, Trajectory
@@ -149,7 +151,20 @@ def test_nan_and_infinities_come_back() -> None:
 
 def test_lone_surrogates_come_back_even_in_keys() -> None:
     trajectory = Trajectory(metadata={"\ud800": {"\udfff": "\udc00"}})
+    for text in (trajectory.to_json(), trajectory.model_dump_json(), TrajectoryGroup([trajectory]).model_dump_json()):
+        read = json.loads(text)
+        assert read.get("trajectories", [read])[0]["metadata"] == {"\ud800": {"\udfff": "\udc00"}}
     assert Trajectory.from_json(trajectory.to_json()).metadata == {"\ud800": {"\udfff": "\udc00"}}
+
+
+def test_a_reward_that_is_set_is_a_number() -> None:
+    trajectory = Trajectory()
+    for value, kept in (("0.9", 0.9), (np.float32(0.5), 0.5), (True, 1.0), (None, None)):
+        trajectory.reward = value  # type: ignore[assignment]
+        assert trajectory.reward == kept
+    for value in ("good", [1.0]):
+        with pytest.raises(GavelError):
+            trajectory.reward = value  # type: ignore[assignment]
 
 
 def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:

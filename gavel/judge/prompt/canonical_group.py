@@ -1,8 +1,8 @@
 """The canonical form of a group: each different attempt once, and the common beginning of all attempts once.
 
 Two attempts are equal when their agents received, said and did the same. Token ids, log-probs, call ids and reasoning
-are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown. What of a
-message becomes which event: `provider_formats.py`.
+are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown, in its normal
+form (`sanitize.py`). What of a message becomes which event: `provider_formats.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,9 @@
     {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}       the same event
     {"type": "function_call", "name": "f", "arguments": "{}"}
 
-Whatever is in a message is in the text of an event, or its tag is, beside an attachment. Left out are only reasoning,
-ids and bookkeeping (message_fields.py). Malformed content is no error: it is shown as JSON, and is unseen content.
+Whatever is in a message is in the text of an event, or its tag is, beside an attachment. Left out are only ids and
+bookkeeping (message_fields.py) and reasoning, also where it stands in tags before an assistant's text. Malformed
+content is no error: it is shown as JSON, and is unseen content.
 """
 
 import re
@@ -28,6 +29,18 @@ _AS_JSON = frozenset({"search_result", "tool_reference", "resource_link"})
 _ARGUMENTS = ("arguments", "input", "args")
 """Names of a call's arguments; the last is LangChain's."""
 _IMAGES = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
+
+_NAME = r"(?:\w{1,20}[:_])?(?:think(?:ing)?|thoughts?)"
+_THOUGHTS = (
+    (rf"<[|]?(?!END_){_NAME}[|]?>|\[THINK\]|◁think▷", rf"<[|]?(?:/|END_){_NAME}[|]?>|\[/THINK\]|◁/think▷"),
+    (
+        r"(?:<[|]start[|]>assistant)?<[|]channel[|]>analysis<[|]message[|]>",
+        r"<[|]end[|]>\s*(?:<[|]start[|]>assistant)?(?:<[|]channel[|]>final<[|]message[|]>)?",
+    ),
+)
+"""What opens and closes a turn's thoughts: tags whose name says so, and the analysis channel of gpt-oss."""
+_OPENS = [re.compile(opens, re.IGNORECASE) for opens, _ in _THOUGHTS]
+_CLOSES = [re.compile(closes, re.IGNORECASE) for _, closes in _THOUGHTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,8 @@ class _Reader:
             self._answer(_Result(message.get("tool_call_id"), tuple(pieces), name))
             return
         pieces = list(self._contents(content))
+        if role == "assistant":
+            pieces = list(_without_thoughts(pieces))
         if not isinstance(role, str) or role not in ROLES:
             pieces = [*([] if role is None else [field_text("role", role)]), *pieces]
             role = "other"
@@ -182,7 +197,7 @@ class _Reader:
             else:
                 texts.append(f"[{piece.tag}]")
                 attachments.append(piece)
-        return "\n".join(texts), tuple(attachments)
+        return "\n".join(filter(None, texts)), tuple(attachments)
 
     def _contents(self, content: Any, *, as_json: bool = False) -> Iterator[_Piece]:
         match content:
@@ -343,6 +358,43 @@ class _Reader:
     def _unseen(self, kind: str, content: Any) -> Iterator[Attachment]:
         name = re.sub(r"[^\w.-]", "_", kind)[:40]
         yield Unseen(f"{name} {content_hash(plain_json(content, sort=True))}")
+
+
+def _without_thoughts(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+    """A turn's content without the thoughts that it begins with, as if the server had taken them out.
+
+    A template may open them in the prompt: a closing tag that nothing opened ends them, too, unless it stands in
+    backticks. Thoughts that never close leave no text.
+    """
+    closes: re.Pattern[str] | None = None
+    is_first, has_answer = True, False
+    for piece in pieces:
+        if not isinstance(piece, str) or has_answer:
+            yield piece
+            continue
+        text = _after_unopened(piece) if is_first else piece
+        is_first = False
+        while text:
+            if closes is None:
+                number, opened = next(
+                    ((n, m) for n, each in enumerate(_OPENS) if (m := each.match(text.lstrip()))), (0, None)
+                )
+                if opened is None:
+                    break
+                closes, text = _CLOSES[number], text.lstrip()[opened.end() :]
+            closed = closes.search(text)
+            closes, text = (closes, "") if closed is None else (None, text[closed.end() :])
+        if has_answer := bool(text.strip()):
+            yield text if text == piece else text.lstrip()
+
+
+def _after_unopened(text: str) -> str:
+    """The text after the first closing tag of thoughts, if nothing before it opened them."""
+    found = _CLOSES[0].search(text)
+    if found is None or any(opens.search(text, 0, found.start()) for opens in _OPENS):
+        return text
+    is_quoted = text.endswith("`", 0, found.start()) and text.startswith("`", found.end())
+    return text if is_quoted else text[found.end() :]
 
 
 def _or_empty(value: Any) -> Any:

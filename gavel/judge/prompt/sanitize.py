@@ -1,8 +1,9 @@
-"""Makes untrusted text safe for a prompt, and keeps it readable.
+"""The normal form of untrusted text, by which attempts are compared, and the safe form that a prompt shows of it.
 
-Replaced are: the reserved character of the fence, characters that HTTP cannot carry, invisible characters, and the
-special tokens of chat templates, which a tokenizer would read as turns of the conversation. `sanitize` is idempotent,
-leaves clean text unchanged and takes linear time.
+The normal form has composed characters (NFC), line feeds for line ends, and no invisible characters. In the safe form
+the reserved character of the fence is replaced, characters that HTTP cannot carry, and the special tokens of chat
+templates, which a tokenizer would read as turns of the conversation. Both are idempotent, leave clean text unchanged
+and take linear time.
 """
 
 import re
@@ -21,16 +22,16 @@ _INVISIBLE = (
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 """Unicode's Default_Ignorable_Code_Point, and interlinear annotation characters."""
-_UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}{_INVISIBLE}](?:(?<=[{_INVISIBLE}])[{_INVISIBLE}]+)?")
-"""One character, or a run of invisible ones. The pattern begins with a single class, which makes the search fast."""
-_IS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
+_UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}]")
+_INVISIBLE_RUN = re.compile(f"[{_INVISIBLE}]+")
 _NEEDED = re.compile("([\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]?)([\u200c\u200d]?)")
 """Invisible characters that ordinary text needs: a variation selector, then a joiner or non-joiner."""
 _FLAGS = {"".join(chr(0xE0000 + ord(c)) for c in land) + "\U000e007f" for land in ("gbeng", "gbsct", "gbwls")}
 """Tag sequences that follow the black flag in the flags of England, Scotland and Wales."""
 _LONGEST_NEEDED = max(map(len, _FLAGS))
-_WRITTEN_OUT = 4
-"""Characters of an invisible run that are written out; the rest is only counted, which limits growth of the text."""
+_LINE_END = re.compile("\r+\n")
+_LONG_RUN = re.compile(r"([^\w\x00-\x7f]{32,})")
+"""Where normalizing could take quadratic time: it sorts the marks of a run."""
 
 _BRACKETED = re.compile(r"[<＜﹤\[［﹇][^\s<>＜＞﹤﹥‹›\[\]［］﹇﹈⁅⁆]{1,64}[>＞﹥\]］﹈]")
 """Matches neither nest nor share a bracket, so a replacement cannot create a new match."""
@@ -54,19 +55,28 @@ _SPECIAL = re.compile(
 """Special tokens of Llama, Mistral, Qwen, DeepSeek, Gemma, GLM, Kimi, Phi, Cohere, InternLM, EXAONE, MiniMax etc."""
 
 
-def sanitize(text: str) -> str:
-    """The text without reserved, unsendable or invisible characters and without special tokens.
+def normal_form(text: str) -> str:
+    """The text composed, with line feeds for line ends, without invisible characters that no script or emoji needs."""
+    if "\r" in text:
+        text = _LINE_END.sub("\n", text)
+    return text if text.isascii() else _composed(_INVISIBLE_RUN.sub(_needed, _composed(text)))
 
-    Joiners and variation selectors stay where scripts and emoji need them. Brackets of special tokens become
-    look-alikes, invisible characters their code points: `‹|im_start|›`, `[U+202E]`.
-    """
+
+def sanitize(text: str) -> str:
+    """The text in its normal form, safe for a prompt. Brackets of special tokens become look-alikes: `‹|im_start|›`."""
     return _sanitize_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else _sanitize(text)
 
 
 def _sanitize(text: str) -> str:
-    text = text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_safe, text)
-    text = _BRACKETED.sub(_replace_special, text)
+    text = text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_replaced, text)
+    text = _BRACKETED.sub(_replace_special, normal_form(text))
     return _MINIMAX.sub(_replace_brackets, text) if "~" in text else text
+
+
+def _composed(text: str) -> str:
+    """The text in Unicode's form NFC, but for runs of 32 marks and more."""
+    pieces = enumerate(_LONG_RUN.split(text))
+    return "".join(piece if number % 2 else unicodedata.normalize("NFC", piece) for number, piece in pieces)
 
 
 _MAX_CACHED_CHARACTERS = 50_000
@@ -74,17 +84,13 @@ _sanitize_cached = lru_cache(256)(_sanitize)
 """A group's texts are shown once for each order, so the same texts come again."""
 
 
-def _safe(run: re.Match[str]) -> str:
-    if run[0] in _BARS:
-        return "|"
-    if not _IS_INVISIBLE.match(run[0]):
-        return _REPLACEMENT
+def _replaced(found: re.Match[str]) -> str:
+    return "|" if found[0] in _BARS else _REPLACEMENT
+
+
+def _needed(run: re.Match[str]) -> str:
     before, after = run.string[run.start() - 1 : run.start()], run.string[run.end() : run.end() + 1]
-    if len(run[0]) <= _LONGEST_NEEDED and _is_needed(before, run[0], after):
-        return run[0]
-    shown = " ".join(f"U+{ord(character):04X}" for character in run[0][:_WRITTEN_OUT])
-    more = len(run[0]) - _WRITTEN_OUT
-    return f"[{shown} and {more} more]" if more > 0 else f"[{shown}]"
+    return run[0] if len(run[0]) <= _LONGEST_NEEDED and _is_needed(before, run[0], after) else ""
 
 
 @lru_cache(4096)
@@ -104,8 +110,8 @@ def _is_visible(character: str) -> bool:
 
 
 def _joins(before: str, after: str) -> bool:
-    """Whether a joiner or non-joiner has a meaning here: between letters or emoji that are not all ASCII, and after an
-    Indic virama."""
+    """Whether a joiner or non-joiner has a meaning here: beside emoji or letters without case, and after an Indic
+    virama."""
     virama = 9
     if before and unicodedata.combining(before) == virama:
         return True
@@ -113,8 +119,11 @@ def _joins(before: str, after: str) -> bool:
     return (before_shapes or after_shapes) and (before_shapes or before.isalnum()) and (after_shapes or after.isalnum())
 
 
+_UNSHAPED = frozenset({"Lu", "Ll", "Lt", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"})
+
+
 def _is_shaped(character: str) -> bool:
-    return _is_visible(character) and unicodedata.category(character)[0] != "P"
+    return _is_visible(character) and unicodedata.category(character) not in _UNSHAPED
 
 
 def _replace_special(found: re.Match[str]) -> str:
@@ -133,7 +142,7 @@ class _NormalForms(dict[int, str]):
     """The normal form of each character, computed on first use."""
 
     def __missing__(self, code: int) -> str:
-        whole = unicodedata.normalize("NFKD", _IS_INVISIBLE.sub("", chr(code)))
+        whole = unicodedata.normalize("NFKD", _INVISIBLE_RUN.sub("", chr(code)))
         plain = "".join(part for part in whole if not "\u0300" <= part <= "\u036f")
         self[code] = unicodedata.normalize("NFKC", plain).casefold()
         return self[code]

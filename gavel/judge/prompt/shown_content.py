@@ -8,6 +8,7 @@ from typing import Any, cast
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.base64_text import decode, describe_base64
 from gavel.judge.prompt.events import Attachment, Image, Unseen
+from gavel.judge.prompt.sanitize import normal_form
 from gavel.llm.providers import ImageSupport
 from gavel.prompts import content_hash
 
@@ -32,7 +33,10 @@ class View:
         return {}
 
     def text(self, text: str) -> str:
-        """The text with base64 described, and redacted. Raises `JudgeError` when the redaction fails."""
+        """The text with base64 described, redacted, and in its normal form: what is shown alike is equal.
+
+        Raises `JudgeError` when the redaction fails.
+        """
         return self.text_and_media(text)[0]
 
     def text_and_media(self, text: str) -> tuple[str, tuple[Unseen, ...]]:
@@ -40,7 +44,7 @@ class View:
         if text not in self._texts:
             described, media = describe_base64(text)
             shown = described if self.redact is None else _redacted(described, self.redact)
-            self._texts[text] = shown, tuple(map(Unseen, media))
+            self._texts[text] = normal_form(shown).rstrip().lstrip("\n"), tuple(map(Unseen, media))
         return self._texts[text]
 
     def image(self, url: Any) -> Attachment | None:

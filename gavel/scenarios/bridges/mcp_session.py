@@ -21,6 +21,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, Tool
 from pydantic import ValidationError
 
+from gavel.llm.loopback import is_on_this_machine, pass_proxies
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.mcp import McpError, McpServer
 from gavel.scenarios.bridges.mcp_results import blocks_text, bounded, resource_text, result_text
@@ -147,6 +148,8 @@ class McpSession:
     async def _connected(self) -> AsyncGenerator[Client]:
         server = self._server
         if server.url is not None:
+            if is_on_this_machine(server.url):
+                pass_proxies()  # of the client of the package mcp
             async with (
                 create_mcp_http_client(headers=dict(server.headers)) as http,
                 Client(streamable_http_client(server.url, http_client=http)) as client,

@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from gavel.llm.errors import GavelError
+from gavel.llm.loopback import is_on_this_machine
 from gavel.llm.types import Message
 from gavel.scenarios.formats.exported import (
     Losses,
@@ -289,7 +290,7 @@ class OtlpEndpoint:
         self._shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
         self._url = address if parts.path.strip("/") else f"{address.rstrip('/')}/v1/traces"
         headers = {"content-type": "application/json", **_headers()}
-        self._client = httpx.Client(timeout=_SECONDS, headers=headers)
+        self._client = httpx.Client(timeout=_SECONDS, headers=headers, trust_env=not is_on_this_machine(address))
 
     def __enter__(self) -> Self:
         return self

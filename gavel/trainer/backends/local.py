@@ -126,9 +126,10 @@ class LocalBackend:
         model: ModelSpec,
         groups: list[TrajectoryGroup],
         split: str,
+        step: int | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        directory, step = self._directory(model), self.step(model)
+        directory, step = self._directory(model), self.step(model) if step is None else step
         # Trajectories without a metrics row were left by a process that was killed before it wrote the row.
         has_row = any(row["step"] == step for row in directory.metrics.rows(split))
         store = (directory.trajectories if has_row else directory.fresh_trajectories)(split, step)

@@ -68,8 +68,10 @@ class Backend(Protocol):
         """One supervised training step; its adapter is saved and live when this returns."""
         ...
 
-    async def log(self, model: ModelSpec, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
-        """Stores trajectories and their mean metrics under the current step; returns the means."""
+    async def log(
+        self, model: ModelSpec, groups: list[TrajectoryGroup], split: str, step: int | None = None
+    ) -> dict[str, float]:
+        """Stores trajectories and their mean metrics under a step (None = the current one); returns the means."""
         ...
 
     async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:

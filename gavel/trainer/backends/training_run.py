@@ -7,11 +7,12 @@ whole checkpoint.
 
 import contextlib
 import logging
+import pickle
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -302,7 +303,7 @@ class TrainingRun:
 
     def _resume(self) -> None:
         checkpoints, metrics = self.directory.checkpoints, self.directory.metrics
-        latest = checkpoints.latest()
+        latest, state = self._newest_state()
         if latest is None:
             if checkpoints.steps() or any(row["step"] for row in metrics.rows()):
                 raise RunDirectoryError(
@@ -312,7 +313,6 @@ class TrainingRun:
             self._start.load(self.policy)
             return
         path = checkpoints.path(latest)
-        state = torch.load(path / _STATE, weights_only=True)
         check_format_version(state.get("format_version"), str(path / _STATE))
         metrics.drop_after(latest)
         self.policy.load_adapter(path)
@@ -321,6 +321,23 @@ class TrainingRun:
         split = state.get("split", "train")
         if not any(row["step"] == latest for row in metrics.rows(split)):
             metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
+
+    def _newest_state(self) -> tuple[int | None, dict[str, Any]]:
+        """The newest step whose state can be read, and its state. Only tensors and plain values are ever unpickled."""
+        checkpoints = self.directory.checkpoints
+        latest = checkpoints.latest()
+        while latest is not None:
+            path = checkpoints.path(latest) / _STATE
+            try:
+                state = torch.load(path, weights_only=True)
+                if isinstance(state, dict) and {"learner", "metrics"} <= state.keys():
+                    return latest, cast("dict[str, Any]", state)
+                problem = "it holds something else"
+            except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+                problem = type(error).__name__
+            logger.warning("%s is no state of a run (%s); going back to the checkpoint before", path, problem)
+            latest = checkpoints.latest(before=latest)
+        return None, {}
 
     def _write_start(self, directory: Path) -> None:
         self.policy.save_adapter(directory)

@@ -138,6 +138,8 @@ def _group_advantages(
 ) -> list[float] | LeftOut:
     if group.judgement is not None and group.judgement.status == "degenerate" and len(group) > 1:
         return LeftOut.IDENTICAL_MEMBERS
+    if group.trajectories and not members:
+        return LeftOut.NO_TRAINABLE_MEMBER
     has_given = any(map(has_given_signal, members))
     if members and all(map(gives_advantages, members)):
         return [0.0] * len(members) if has_given else LeftOut.NO_SIGNAL
@@ -181,6 +183,8 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
         outcome = [0.0] * len(members) if has_value_head else _group_advantages(group, members, config)
         if isinstance(outcome, LeftOut):
             batch.left_out_groups[outcome] += 1
+            if outcome in (LeftOut.ONE_MEMBER, LeftOut.NO_TRAINABLE_MEMBER):
+                batch.left_out_members += left_out  # they are why
             continue
         batch.left_out_members += left_out
         origin = str(group.trajectories[0].metadata.get("scenario", "")) if group.trajectories else ""

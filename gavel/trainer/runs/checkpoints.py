@@ -41,9 +41,11 @@ class Checkpoints:
             return []
         return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdigit())
 
-    def latest(self) -> int | None:
-        """The newest step with an undamaged checkpoint; None when there is none."""
+    def latest(self, before: int | None = None) -> int | None:
+        """The newest step (before another) with an undamaged checkpoint; None when there is none."""
         for step in reversed(self.steps()):
+            if before is not None and step >= before:
+                continue
             problem = self._problem(step)
             if problem is None:
                 return step

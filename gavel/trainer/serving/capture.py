@@ -10,6 +10,7 @@ The endpoint tells requests by their key, so captures run beside each other.
 
 import contextlib
 import math
+import os
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -17,6 +18,7 @@ from openai import AsyncOpenAI, OpenAIError
 from openai._types import RequestOptions
 
 from gavel.llm.errors import GavelError
+from gavel.llm.loopback import is_on_this_machine, pass_proxies, past_proxies
 from gavel.scenarios.trajectory import Trajectory
 
 _REQUEST_SECONDS = 60.0
@@ -52,8 +54,12 @@ class Capture:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables by which OpenAI's and Anthropic's clients in another process come here."""
+        """Environment variables by which OpenAI's and Anthropic's clients in another process come here.
+
+        To this machine they come past a proxy: `NO_PROXY` and `no_proxy` extend those of this process.
+        """
         return {
+            **(past_proxies(os.environ) if is_on_this_machine(self.base_url) else {}),
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.api_key,
             "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
@@ -70,6 +76,8 @@ class Capture:
     async def __aenter__(self) -> Self:
         if self._key is not None:
             raise CaptureError("the capture was used before", "Call model.capture() for each rollout.")
+        if is_on_this_machine(self.base_url):
+            pass_proxies()  # of a framework's clients in this process
         self._key = (await self._ask("/captures"))["api_key"]
         return self
 

@@ -337,7 +337,11 @@ def _check_message(number: int, message: Message) -> None:
         raise BadRequest(f"message {number} has a function_call, which is not supported here", "Give tool_calls.")
     content = message.get("content")
     if content is None and message["role"] != "assistant":
-        raise BadRequest(f"message {number} has no content", 'Give {"role": "user", "content": "…"}.')
+        own = ' "tool_call_id": "…",' if message["role"] == "tool" else ""
+        raise BadRequest(
+            f"message {number} has no content",
+            f'Give {{"role": "{message["role"]}",{own} "content": "…"}}; the content may be "".',
+        )
     parts = cast("list[Any]", content) if isinstance(content, list) else []
     if not (content is None or isinstance(content, str | list)) or not all(map(_is_text, parts)):
         raise BadRequest(f"message {number} has content that is no text", "This endpoint serves text only.")

@@ -43,15 +43,76 @@ def test_arguments_are_compared_by_value():
     assert len(canonical(with_arguments('{"a": 1'), with_arguments('{"a": 1}')).members) == 2
 
 
-def test_reasoning_is_neither_shown_nor_compared():
-    thinking = choice("Done.")
-    thinking.message.reasoning_content = "hmm"  # type: ignore[attr-defined]
-    group = canonical(
-        Trajectory(messages_and_choices=[*OPENING, thinking]),
-        Trajectory(messages_and_choices=[*OPENING, choice("Done.")]),
-    )
+def said(content: object, **fields: object) -> Trajectory:
+    return Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": content, **fields}])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<think>\nhmm\n</think>\n\nDone.",
+        "<think>hmm</think> <think>hmm</think> Done.",
+        "hmm, so\n</think>\n\nDone.",
+        "<thinking>hmm</thinking>\nDone.",
+        "<seed:think>hmm</seed:think>Done.",
+        "<|START_THINKING|>hmm<|END_THINKING|>Done.",
+        "[THINK]hmm[/THINK]Done.",
+        "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>Done.",
+        [{"type": "text", "text": "<think>hmm"}, {"type": "text", "text": "hmm</think>Done."}],
+        [{"type": "text", "text": "<think>hmm</think>"}, {"type": "text", "text": "Done."}],
+    ],
+)
+def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
+    group = canonical(said(content), said("Done.", reasoning_content="hmm"), said("Done."))
     assert len(group.members) == 1
     assert "hmm" not in repr(group)
+    assert "Done." in repr(group)
+
+
+@pytest.mark.parametrize(
+    "content", ["<think>hmm", "<think>hmm</think>", "hmm</think>\n", "<|channel|>analysis<|message|>hmm"]
+)
+def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
+    assert len(canonical(said(content), said("", reasoning_content="hmm"), said(None)).members) == 1
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    assert canonical(said(content, tool_calls=calls)).shared[-1] == ToolCallEvent("f", "{}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "It ends with `</think>`.",
+        "See: <think>hmm</think> is how it thinks.",
+        "```\n<think>\nhmm\n</think>\n```",
+        "I think so.",
+        "<answer>4</answer>",
+    ],
+)
+def test_an_answer_about_thoughts_is_shown_whole(content):
+    [event] = canonical(said(content)).shared[-1:]
+    assert event == TextEvent("assistant", content)
+
+
+def test_only_the_agent_thinks():
+    asked = Trajectory(messages_and_choices=[{"role": "user", "content": "<think>hmm</think>Hi"}])
+    assert "hmm" in repr(canonical(asked))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("Café.\nYes.\n\n", "Café.\r\nYes.", "\n\nCafé.\nYes. ", "Cafe\u0301.\nYes.", "Caf\u00ade\u0301.\nYes\u200b."),
+        *(
+            "\ufeffCafé.\nYes.",
+            "C\u200da\u2060fé.\nYes.",
+            [{"type": "text", "text": "Café.\nYes."}, {"type": "text", "text": ""}],
+        ),
+    ],
+)
+def test_what_is_shown_alike_is_one(content):
+    group = canonical(said("Café.\nYes."), said(content))
+    assert len(group.members) == 1
+    assert group.shared[-1] == TextEvent("assistant", "Café.\nYes.")
 
 
 def test_a_different_tool_result_makes_a_different_member():

@@ -66,7 +66,7 @@ def test_an_agent_that_spoke_in_what_all_share_is_not_empty():
             "Let’s think step by step",
             "LET US SOLVE THIS PROBLEM STEP BY STEP",
         ),
-        *("<think>\n</think>", "Solution: Answer:", "Thought process:\n\nLet's think step by step:"),
+        *("Solution: Answer:", "Thought process:\n\nLet's think step by step:"),
         *(
             "解",
             "解：",

@@ -67,8 +67,20 @@ def test_a_text_grows_by_a_bounded_factor(text):
         st.characters(exclude_categories=["Cs", "Cf", "Cn", "Mn", "Lo"], exclude_characters="¦\uffe4\0<>[]＜＞［］﹤﹥")
     )
 )
-def test_text_without_tricks_comes_back_as_it_is(text):
-    assert sanitize(text) == text
+def test_text_without_tricks_comes_back_composed(text):
+    assert sanitize(text) == unicodedata.normalize("NFC", text)
+
+
+@given(hostile | st.text(st.sampled_from("ae1\u0301\u0323\u0315\u200b\u200d\u00ad\u1100\u1161\u11a8\r\nक्न")))
+def test_one_text_in_two_forms_is_shown_as_one(text):
+    shown = sanitize(text)
+    assert sanitize(unicodedata.normalize("NFD", text)) == shown
+    assert sanitize(text.replace("\n", "\r\n")) == shown
+
+
+@pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0315\u0301", "\u0301"])
+def test_a_long_run_of_marks_takes_no_long_time(marks):
+    assert len(sanitize("a" + marks * 200_000)) > 200_000
 
 
 @pytest.mark.parametrize(
@@ -76,7 +88,7 @@ def test_text_without_tricks_comes_back_as_it_is(text):
     [
         "He said: “it's 5 < 6, isn't it?” – and left (at 7 p.m.).",
         "xs |> List.map f <| y; a <|> b; p <$> q; Array<A|B>; Vec<S>; List<T>; cat <<EOF | sort -u > out; a[i] || b[s]",
-        '{"a": [1, 2, {"b": "<div class=\\"x\\"><b>bold</b></div>"}], "c": null}\r\n\tindented',
+        '{"a": [1, 2, {"b": "<div class=\\"x\\"><b>bold</b></div>"}], "c": null}\n\tindented',
         "def f(x: list[str]) -> dict[str, int]:\n    return {k: v for k, v in x if k != '~'}",
         "می‌خواهم کتاب‌هایم را به شرکت‌های دیگر بفرستم. فایل PDF‌ها",
         "क्‍षि और श्री‌मान, അവന്‍ വന്നു",
@@ -106,12 +118,11 @@ def test_real_text_comes_back_as_it_is(text):
         ("<¦im_start¦>", "‹|im_start|›"),
         ("<|<s>|>", "<|‹s›|>"),
         ("[foo]~b]", "[foo⁆~b⁆"),
-        ("a\u200bb\u00adc", "a[U+200B]b[U+00AD]c"),
-        ("\u202etxt.exe\u202c", "[U+202E]txt.exe[U+202C]"),
-        ("hi\U000e0069\U000e0067", "hi[U+E0069 U+E0067]"),
-        ("x" + "\u200b" * 9, "x[U+200B U+200B U+200B U+200B and 5 more]"),
-        ("sc\u200dore a\ufe0f ❤\ufe0f\ufe0f", "sc[U+200D]ore a[U+FE0F] ❤[U+FE0F U+FE0F]"),
-        ("¦\ufe0f \uffe4k3v\0\ud800", "|[U+FE0F] |k3v��"),
+        ("a\u200bb\u00adc", "abc"),
+        ("\u202etxt.exe\u202c", "txt.exe"),
+        ("hi\U000e0069\U000e0067" + "\u200b" * 9, "hi"),
+        ("sc\u200dore a\ufe0f caf\u00e9\u200cs ❤\ufe0f\ufe0f", "score a cafés ❤"),
+        ("¦\ufe0f \uffe4k3v\0\ud800", "| |k3v��"),
     ],
 )
 def test_what_is_replaced_stays_readable(text, shown):

@@ -124,9 +124,11 @@ async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: 
         (stored,) = await backend.logged(model, "val", 1)
         assert [member.messages() for member in stored] == [member.messages() for member in group]
         assert await backend.logged(model, "val", 0) == await backend.logged(model, "other", 1) == []
+        await model.log([group], "earlier", step=0)
+        assert (len(await backend.logged(model, "earlier", 0)), await backend.logged(model, "earlier", 1)) == (1, [])
         backend.record(model, {"note": "by hand", "loss": 0.25}, "extra")
         assert [(row["step"], row["mine"]) for row in backend.history(model, "train")] == [(1, 2.0)]
-        assert {row["split"] for row in backend.history(model)} == {"train", "val", "extra"}
+        assert {row["split"] for row in backend.history(model)} == {"train", "val", "earlier", "extra"}
     assert (tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "adapter_model.safetensors").is_file()
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
+from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.errors import EndpointError
 
@@ -185,7 +187,7 @@ async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tm
     assert result.step == 1
     assert result.reason is not None
     assert "1 groups whose members all have the same score" in result.reason
-    assert "1 groups with fewer than two scored members" in result.reason
+    assert "1 groups without a member that can be trained" in result.reason
     assert "1 groups whose members are all identical" in result.reason
 
 
@@ -287,6 +289,36 @@ async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_pa
         await again.delete_checkpoints(keep_last=1, keep_best=0)
         assert backend.checkpoints(again) == [3, 4]
         assert backend._directory(again).checkpoints.latest() == 3
+
+
+async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "evil",))
+
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        with pytest.raises(GavelError):
+            await model.train(list(group))  # type: ignore[arg-type]
+        for _ in range(3):
+            await model.train([group])
+        assert (await model.log([group], "val", step=1))["reward"] == 0.5
+        assert [row["step"] for row in backend.history(model, "val")] == [1]
+    for step, forged in ((2, {"other": 1}), (3, Evil())):
+        checkpoint = tmp_path / "tests" / "clerk" / "checkpoints" / f"{step:06d}"
+        state = checkpoint / "trainer_state" / "state.pt"
+        torch.save(forged, state)
+        manifest = json.loads((checkpoint / "manifest.json").read_text())
+        manifest["trainer_state/state.pt"] = file_sha256(state)
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        assert await again.get_step() == 1
+        await again.train([group])
+    assert not (tmp_path / "evil").exists()
 
 
 async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_over_its_own_metrics(

@@ -76,6 +76,12 @@ def test_a_reward_that_is_not_finite_is_left_out(reward):
     assert batch.left_out_members == {LeftOut.REWARD_NOT_FINITE: 1}
 
 
+def test_a_group_without_a_finite_reward_is_counted_with_what_its_members_lack():
+    batch = make_batch([group(math.nan, math.inf, None)], CONFIG)
+    assert batch.left_out_groups == {LeftOut.NO_TRAINABLE_MEMBER: 1}
+    assert batch.left_out_members == {LeftOut.REWARD_NOT_FINITE: 2, LeftOut.UNSCORED: 1}
+
+
 @pytest.mark.parametrize(
     ("left_out", "reason"),
     [
@@ -124,7 +130,7 @@ async def test_rewards_of_rollouts_are_not_trained_when_the_judge_raises():
     pending = TrajectoryGroup(rollout(number / 4) for number in range(4))
     judged = await gather_trajectory_groups([pending], after_each=judge, max_exceptions=1)
     batch = make_batch(judged, CONFIG)
-    assert (batch.trajectories, batch.left_out_groups) == (0, {LeftOut.ONE_MEMBER: 1})
+    assert (batch.trajectories, batch.left_out_groups) == (0, {LeftOut.NO_TRAINABLE_MEMBER: 1})
     assert batch.why_empty() == "nothing was trained: 1 groups with fewer than two scored members"
 
 

@@ -240,7 +240,11 @@ async def test_an_endpoint_that_is_gone_is_an_error_with_its_address():
     assert isinstance(error.value.__cause__, APIConnectionError)
 
 
-async def test_a_program_is_captured_by_its_environment(server, owner):
+async def test_a_program_is_captured_by_its_environment(server, owner, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "internal.example")
     program = """
 import openai
 client = openai.OpenAI()
@@ -248,7 +252,7 @@ print(client.responses.create(model="desk", input="Hello", max_output_tokens=4).
 """
     async with Capture(owner) as capture:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, env=os.environ | capture.environment | {"NO_PROXY": "*"},
+            sys.executable, "-c", program, env=os.environ | capture.environment,
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         said, _ = await process.communicate()

@@ -40,7 +40,7 @@ class TrainLog:
         """Stores groups and metrics; those of the training split as the module says."""
         if split != "train" or not isinstance(self._model, TrainableSpec):
             if groups is not None:
-                await self._backend.log(self._model, groups, split, metrics)
+                await self._backend.log(self._model, groups, split, metrics=metrics)
             elif metrics:
                 self._backend.record(self._model, metrics, split)
             return

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gavel.llm.loopback import is_on_this_machine
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.bridges.openenv.actions import form_of, text_field
@@ -53,7 +54,8 @@ class _Told(BaseModel):
 def scenario_at(address: str) -> Scenario:
     """The scenario of `openenv:address`. Raises `ScenarioError` for an address without a server of OpenEnv."""
     url, options = parsed(address)
-    with httpx.Client(base_url=url, headers=options.headers(), timeout=_ASK_SECONDS) as client:
+    direct = is_on_this_machine(url)
+    with httpx.Client(base_url=url, headers=options.headers(), timeout=_ASK_SECONDS, trust_env=not direct) as client:
         about = _About(client, url)
         schema = about.action()
         server = OpenEnvServer(url, options)

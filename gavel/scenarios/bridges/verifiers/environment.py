@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from openai import AsyncOpenAI
 
+from gavel.llm.loopback import is_on_this_machine, pass_proxies
 from gavel.scenarios.bridges.package_address import installed
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
@@ -28,6 +29,8 @@ class _Endpoint:
     """The policy behind verifiers' endpoint."""
 
     def __init__(self, url: str, secret: str, model: str) -> None:
+        if is_on_this_machine(url):
+            pass_proxies()
         self._client = AsyncOpenAI(base_url=url, api_key=secret, max_retries=0)
         self._model = model
 

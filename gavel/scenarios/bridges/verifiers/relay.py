@@ -14,6 +14,7 @@ from typing import Any, cast
 from aiohttp import web
 from openai import APIStatusError, OpenAIError
 
+from gavel.llm.loopback import pass_proxies
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.verifiers.conversations import Conversations
 from gavel.scenarios.chat_model import first_choice
@@ -47,6 +48,7 @@ class Relay:
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
+            pass_proxies()  # of the client of verifiers
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/{self._secret}/v1"
             yield
         finally:

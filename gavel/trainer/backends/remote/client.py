@@ -120,8 +120,9 @@ class RemoteBackend:
         model: ModelSpec,
         groups: list[TrajectoryGroup],
         split: str,
+        step: int | None = None,
     ) -> dict[str, float]:
-        return (await self._run(model, "log", {"split": split}, groups)).result["means"]  # type: ignore[index]
+        return (await self._run(model, "log", {"split": split, "step": step}, groups)).result["means"]  # type: ignore[index]
 
     async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:
         if all(row["step"] != step for row in await asyncio.to_thread(self.history, model, split)):

@@ -31,7 +31,7 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, line: Line, 
         say(text)
 
     try:
-        async with httpx.AsyncClient(base_url=line.url, timeout=_ANSWER_SECONDS) as client:
+        async with httpx.AsyncClient(base_url=line.url, timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while time.monotonic() < deadline:
                 if await _answers(client, record):
                     return
