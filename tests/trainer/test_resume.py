@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.determinism import adapter_hash
 from gavel.judge.judge import Judge
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
@@ -31,7 +32,6 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.checkpoints import Checkpoints
-from benchmarks.determinism import adapter_hash
 from tests.trainer.resume_run import live
 
 pytestmark = pytest.mark.slow
