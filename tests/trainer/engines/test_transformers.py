@@ -125,6 +125,7 @@ def converse(engine: TransformersEngine, number: int) -> list[Sampled]:
     ],
 )
 def test_a_reply_has_the_same_bits_whatever_else_is_sampled(make_engine, threads, shape):
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         engine = make_engine(tiny_model(**shape), max_context=900)
@@ -134,7 +135,7 @@ def test_a_reply_has_the_same_bits_whatever_else_is_sampled(make_engine, threads
             with ThreadPoolExecutor(16) as pool:
                 assert list(pool.map(partial(converse, crowded), range(16))) == alone
     finally:
-        torch.set_num_threads(1)
+        torch.set_num_threads(before)
 
 
 def test_a_conversation_that_goes_on_computes_only_what_is_new(make_engine):
