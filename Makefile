@@ -113,7 +113,7 @@ test-numerics: $(DEV)
 	@set -e; for cpu in default avx2 own; do for threads in 1 2; do \
 		echo "CPU capability $$cpu, threads $$threads"; \
 		if [ $$cpu = own ]; then unset ATEN_CPU_CAPABILITY; else export ATEN_CPU_CAPABILITY=$$cpu; fi; \
-		$(TESTING) GAVEL_TEST_THREADS=$$threads $(BIN)/python -m pytest --quiet --hypothesis-profile=quick $(NUMERIC_TESTS); \
+		$(TESTING) OMP_WAIT_POLICY=passive GAVEL_TEST_THREADS=$$threads $(BIN)/python -m pytest --quiet --hypothesis-profile=quick $(NUMERIC_TESTS); \
 	done; done
 
 test-kills: $(DEV)

@@ -114,7 +114,7 @@ SUITES = (
             "tests/trainer/kernels/",
             "tests/trainer/learner/",
         ),
-        minutes=10,
+        minutes=15,
     ),
     Suite(
         name="kills",
