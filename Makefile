@@ -5,6 +5,7 @@
 #   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make test-thorough  what tests try, on many more examples
+#   make test-numerics  the tests of numbers as on CPUs without AVX-512 and without AVX2, by one thread and by two
 #   make test-kills     servers, clusters and commands, killed at many moments
 #   make docs    build the documentation into site/, strictly; make docs-serve shows it at http://127.0.0.1:8000
 #   make test-docs  build it, and walk every tutorial as it is written, over the small real model
@@ -54,9 +55,11 @@ TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes $(PYTEST_PROCESSES)
 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
+NUMERIC_TESTS := tests/trainer/data tests/trainer/embedded/test_behavior_cloning.py tests/trainer/engines/test_transformers.py \
+	tests/trainer/kernels tests/trainer/learner tests/trainer/sft tests/trainer/test_exactness.py
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: docs docs-serve test-docs dist demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-bridges bridges test-exports exports test-frameworks frameworks test-liger liger test-sky sky test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: docs docs-serve test-docs dist demo check fast-judge fast-rest test all-tests test-thorough test-numerics test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-bridges bridges test-exports exports test-frameworks frameworks test-liger liger test-sky sky test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -105,6 +108,13 @@ test-thorough: $(DEV)
 		tests/gavel/rewards/test_trl_training.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
 		tests/trainer/backends/remote/test_hostile_users.py \
 		tests/trainer/test_gpu_day.py tests/trainer/test_misfits.py tests/trainer/test_resume.py
+
+test-numerics: $(DEV)
+	@set -e; for cpu in default avx2 own; do for threads in 1 2; do \
+		echo "CPU capability $$cpu, threads $$threads"; \
+		if [ $$cpu = own ]; then unset ATEN_CPU_CAPABILITY; else export ATEN_CPU_CAPABILITY=$$cpu; fi; \
+		$(TESTING) OMP_WAIT_POLICY=passive GAVEL_TEST_THREADS=$$threads $(BIN)/python -m pytest --quiet --hypothesis-profile=quick $(NUMERIC_TESTS); \
+	done; done
 
 test-kills: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends tests/trainer/atropos \

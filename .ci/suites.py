@@ -101,6 +101,22 @@ SUITES = (
         minutes=10,
     ),
     Suite(
+        name="numerics",
+        target="test-numerics",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/trainer/data/",
+            "gavel/trainer/engines/",
+            "gavel/trainer/kernels/",
+            "gavel/trainer/learner/",
+            "tests/trainer/conftest.py",
+            "tests/trainer/kernels/",
+            "tests/trainer/learner/",
+        ),
+        minutes=15,
+    ),
+    Suite(
         name="kills",
         target="test-kills",
         paths=(

@@ -197,11 +197,10 @@ def _received(pipe: Connection, worker: _Worker) -> tuple[str, Any] | None:
 
 
 class _Terminal:
-    """What pytest-timeout writes the stacks of threads to, and where pytest-rerunfailures looks for subtests."""
+    """What pytest-timeout writes the stacks of threads to."""
 
     def __init__(self, reporter: Any) -> None:
         self._tw: TerminalWriter = reporter._tw
-        self.stats = dict[str, list[pytest.TestReport]]()
 
 
 class _Sender:

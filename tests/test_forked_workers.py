@@ -60,20 +60,8 @@ def test_whose_fixture_breaks(broken):
 }
 
 
-AT_THE_SECOND_ATTEMPT = """
-from pathlib import Path
-
-def test_that_needs_two_attempts():
-    tried = Path(__file__).with_name("tried")
-    try:
-        assert tried.exists(), "not tried before"
-    finally:
-        tried.touch()
-"""
-
-
-def run(directory: Path, *arguments: str, more: str = "") -> "subprocess.CompletedProcess[str]":
-    for name, text in (FILES | {"test_four.py": more}).items():
+def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    for name, text in FILES.items():
         (directory / name).write_text(text)
     command = [sys.executable, "-m", "pytest", *OPTIONS, *arguments, "."]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
@@ -109,13 +97,3 @@ def test_what_passes_ends_well(tmp_path: Path) -> None:
     done = run(tmp_path, "-k", "passes or three or (dies and not 1)", "--deselect", "test_three.py")
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("3 passed, 5 deselected")
-
-
-def test_what_passes_at_a_second_attempt_is_told_with_its_first_failure(tmp_path: Path) -> None:
-    reruns = ["--reruns", "1", "--max-suite-reruns", "5", "--rerun-show-tracebacks"]
-    done = run(tmp_path, *reruns, "-k", "fails or attempts", more=AT_THE_SECOND_ATTEMPT)
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-    assert "RERUN test_four.py::test_that_needs_two_attempts" in done.stdout
-    assert "AssertionError: not tried before" in done.stdout
-    assert "FAILED test_one.py::test_fails - assert 1 == 2" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("1 failed, 1 passed, 7 deselected, 2 rerun")

@@ -152,9 +152,9 @@ MakeEngine = Callable[..., TransformersEngine]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
+def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("GAVEL_TEST_THREADS", "1")))
     yield
     torch.set_num_threads(before)
 

@@ -1,4 +1,7 @@
-"""A run that is killed, at whatever moment, ends as if it had never been: to the last bit of adapter and optimiser."""
+"""A run that is killed, at whatever moment, ends as if it had never been: to the last bit of adapter and optimiser.
+
+One command gives one adapter, too, in whichever order its rollouts arrive.
+"""
 
 import asyncio
 import json
@@ -14,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.determinism import adapter_hash
 from gavel.judge.judge import Judge
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
@@ -182,3 +186,12 @@ async def test_a_step_draws_nothing_that_a_restart_could_not_repeat(recorded: Pa
         assert (await model.train(groups[:3], TrainConfig(epochs=2, mini_batches=3))).trained
         assert torch.equal(torch.get_rng_state(), before[0])
         assert random.getstate() == before[1]
+
+
+def test_one_command_gives_one_adapter_killed_or_not(tmp_path: Path) -> None:
+    hashes: list[str] = []
+    for number, kill_after in enumerate([None, None, 0.1]):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        hashes.append(adapter_hash(directory, steps=3, kill_after=kill_after))
+    assert len(set(hashes)) == 1

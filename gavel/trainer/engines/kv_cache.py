@@ -15,7 +15,8 @@ from gavel.trainer.cached_pass import cached
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.policy.loading import text_decoder
 
-_FIRST_CAPACITY = 256
+_BLOCK = 512
+"""Tokens of the capacity are a multiple of this, so that a pass can read whole blocks of keys."""
 COMMON_CONTEXT = 4096
 _AT_ONCE = {"cpu": 16, "cuda": 32}
 """Conversations for which a context that nobody asked for leaves room."""
@@ -31,7 +32,7 @@ class Slots:
         self.count = slots
         self.max_context = max_context
         # int32 halves the memory traffic of a prefix search.
-        self.ids = np.zeros((slots, min(_FIRST_CAPACITY, max_context)), dtype=np.int32)
+        self.ids = np.zeros((slots, _BLOCK), dtype=np.int32)
         self.lengths = np.zeros(slots, dtype=np.int64)
         """Tokens of each slot whose keys and values are stored."""
         self.adapters = np.zeros(slots, dtype=np.int64)
@@ -49,13 +50,14 @@ class Slots:
     def growth(self) -> int:
         """Bytes that keys and values may take beside those that they hold, once there are any."""
         held = sum(tensor.nbytes for pair in self.layers for tensor in pair)
-        return held * (self.max_context - self.capacity) // self.capacity
+        return held * max(self.max_context - self.capacity, 0) // self.capacity
 
     def reserve(self, tokens: int) -> None:
         """Grows every slot to at least `tokens`, at least doubling the capacity."""
         if tokens <= self.capacity:
             return
         capacity = min(max(tokens, 2 * self.capacity), self.max_context)
+        capacity += -capacity % _BLOCK
         self.ids = np.pad(self.ids, ((0, 0), (0, capacity - self.capacity)))
         for layer, pair in enumerate(self.layers):
             self.layers[layer] = tuple(_widened(tensor, capacity) for tensor in pair)  # type: ignore[assignment]
@@ -138,7 +140,7 @@ class SlotView:
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, **_: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stores `[rows, kv_heads, new, head_dim]`, returns `[rows, kv_heads, width, head_dim]`.
+        """Stores `[rows, kv_heads, new, head_dim]`, returns `[rows, kv_heads, width, head_dim]`; drops further rows.
 
         What else a version of transformers hands its own caches is not needed.
         """
@@ -147,7 +149,7 @@ class SlotView:
             shape = (self.slots.count, keys.shape[1], self.slots.capacity)
             stored.append((keys.new_zeros(*shape, keys.shape[3]), values.new_zeros(*shape, values.shape[3])))
         for cache, new in zip(stored[layer], (keys, values), strict=True):
-            cache[self.rows[:, None], :, self.positions] = new.transpose(1, 2)
+            cache[self.rows[:, None], :, self.positions] = new[: len(self.rows)].transpose(1, 2)
         seen = [cache[:, :, : self.width] for cache in stored[layer]]
         if self._contiguous is not None:
             return seen[0][self._contiguous], seen[1][self._contiguous]
@@ -168,7 +170,7 @@ def shared_context(share: int, most: int, slots: int, longest: int, device: str)
     `longest` is the bytes of one conversation of `most` tokens.
     """
     fitting = most * share // (min(slots, _AT_ONCE[device]) * longest)
-    return min(most, max(fitting // _FIRST_CAPACITY * _FIRST_CAPACITY, COMMON_CONTEXT))
+    return min(most, max(fitting // _BLOCK * _BLOCK, COMMON_CONTEXT))
 
 
 def slots_that_fit(model: Any, max_context: int) -> int:

@@ -3,13 +3,23 @@
 `BatchedPasses` computes all slots in one pass, over keys and values in one tensor a layer. `SinglePasses` computes one
 slot after the other, each with a cache of transformers' own: for models with layers that keep another state (linear
 attention, state space, convolution), which no batch of unequal lengths can share.
+
+On a CPU a row of `BatchedPasses` gets the same bits whatever else is in the pass, and whether its earlier tokens were
+decoded, prefilled or copied. A BLAS computes products of few rows in another order than those of many, and cuts long
+sums where their length says, so passes are padded to shapes that this machine computes alike (`EvenShapes`); the
+products of experts, whose rows are those of other conversations too, are not. PyTorch's SiLU rounds the last numbers of
+a tensor, or of a thread's share, otherwise than the rest; `_EvenSilu` does not.
 """
 
+import math
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention as attend
 from transformers import DynamicCache
+from transformers.activations import SiLUActivation
 
 from gavel.trainer.cached_pass import cached
 from gavel.trainer.engines.kv_cache import Slots, SlotView
@@ -19,6 +29,11 @@ from gavel.trainer.kernels.lm_head import logit_form
 from gavel.trainer.policy.loading import text_decoder
 
 _WIDTHS = 256
+"""Keys on a GPU, whose kernels are built anew for each width."""
+_TOKENS = 16
+"""Tokens of a pass on a CPU are a multiple of this."""
+_KEYS = 512
+"""Keys that PyTorch's attention for the CPU takes at once."""
 
 
 class Passes(Protocol):
@@ -33,6 +48,42 @@ class Passes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class EvenShapes:
+    """Shapes of attention whose results have the same bits as those of larger ones."""
+
+    queries: int
+    """At least so many."""
+    keys: list[int]
+    """Zeros behind so many keys change nothing. Ascending; the last is `_KEYS`."""
+
+    @classmethod
+    def measured(cls, dtype: torch.dtype) -> "EvenShapes":
+        """Those of this machine, by attention over random numbers."""
+        generator = torch.Generator().manual_seed(0)
+        query, keys, values = (torch.randn(1, 1, n, 64, generator=generator).to(dtype) for n in (16, _KEYS, _KEYS))
+
+        def even(queries: int, width: int) -> bool:
+            mask = torch.zeros(queries, width, dtype=dtype)
+            part = attend(query[:, :, :queries], keys[:, :, :width], values[:, :, :width], mask)
+            mask = torch.where(torch.arange(_KEYS) < width, 0.0, -torch.inf).to(dtype).expand(16, -1)
+            return torch.equal(part, attend(query, keys, values, mask)[:, :, :queries])
+
+        queries = next((few for few in (4, 8) if even(few, _KEYS)), 16)
+        return cls(queries, [width for width in range(64, _KEYS, 64) if even(16, width)] + [_KEYS])
+
+    def tokens(self, rows: int, new: int) -> tuple[int, int]:
+        """The smallest even pass that holds `rows` of `new` tokens each."""
+        shares = [1] if new == 1 else [share for share in (4, 8, 16) if share >= self.queries]
+        fitting = ((-(-rows * share // _TOKENS) * (_TOKENS // share), -(-new // share) * share) for share in shares)
+        return min(fitting, key=math.prod)
+
+    def width(self, keys: int) -> int:
+        """The next number of keys that is even."""
+        whole = (keys - 1) // _KEYS * _KEYS
+        return whole + next(width for width in self.keys if width >= keys - whole)
+
+
 class BatchedPasses:
     """One pass for all rows."""
 
@@ -44,28 +95,39 @@ class BatchedPasses:
         self._slots = slots
         self._dtype, self._device = model.dtype, model.device
         attend_grouped(self._decoder)
+        self._even = None if self._device.type == "cuda" else EvenShapes.measured(self._dtype)
+        if self._even is not None:
+            for module in self._decoder.modules():
+                if isinstance(getattr(module, "act_fn", None), torch.nn.SiLU | SiLUActivation):
+                    module.act_fn = _EvenSilu()
 
     def logits(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
         """Stores keys and values of padding behind a slot's real tokens, where the next real ones overwrite them."""
+        longest = int((starts + counts)[counts > 0].max())
+        width = longest + -longest % _WIDTHS if self._even is None else self._even.width(longest)
+        padding = 0
+        if self._even is not None:
+            more, columns = self._even.tokens(*tokens.shape)
+            padding, tokens = more - len(rows), np.pad(tokens, ((0, 0), (0, columns - tokens.shape[1])))
+        self._slots.reserve(min(int(starts.max()) + tokens.shape[1], self._slots.max_context))
+        width = min(width, self._slots.capacity)
         new = torch.from_numpy(tokens).to(self._device)
         first = torch.from_numpy(starts).to(self._device)
         positions = first[:, None] + torch.arange(new.shape[1], device=self._device)
         positions = positions.clamp_(max=self._slots.capacity - 1)
-        width = int((starts + tokens.shape[1]).max())
-        if self._device.type == "cuda":  # whose kernels are built anew for each width
-            width += -width % _WIDTHS
-        width = min(width, self._slots.capacity)
-        masks = self._masks(positions, width)
+        masks = self._masks(positions.clamp(max=width - 1), width)  # padding and idle rows see a key, too
         hidden = self._decoder(
-            input_ids=new,
-            position_ids=positions,
+            input_ids=_padded(new, padding),
+            position_ids=_padded(positions, padding),
             attention_mask=next(iter(masks.values())),
-            slot_masks=SlotMasks(self._spans, masks),
+            slot_masks=SlotMasks(self._spans, masks, 1 if self._even is None else self._even.queries),
             use_cache=False,
             **cached(self._decoder, SlotView(self._slots, rows, positions, width)),
         ).last_hidden_state
-        last = torch.from_numpy(counts - 1).to(self._device)
-        return self._form.logits(self._head(hidden[torch.arange(len(rows), device=self._device), last]).float())
+        last = hidden[torch.arange(len(rows), device=self._device), torch.from_numpy(counts - 1).to(self._device)]
+        if self._even is not None:
+            last = _padded(last, -len(rows) % _TOKENS)
+        return self._form.logits(self._head(last)[: len(rows)].float())
 
     def _masks(self, positions: torch.Tensor, width: int) -> dict[Span, torch.Tensor]:
         """Made once, not in every layer."""
@@ -106,3 +168,12 @@ class SinglePasses:
             **cached(self._decoder, cache),
         ).last_hidden_state
         return self._form.logits(self._head(hidden[0, -1]).float())
+
+
+def _padded(rows: torch.Tensor, more: int) -> torch.Tensor:
+    return torch.nn.functional.pad(rows, (0, 0, 0, more)) if more else rows
+
+
+class _EvenSilu(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.neg().exp_().add_(1)

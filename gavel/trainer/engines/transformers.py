@@ -309,7 +309,6 @@ class TransformersEngine:
             rows = np.array([running.slot for running in batch])
             starts = self._slots.lengths[rows]
             counts = np.array([min(self._new_tokens(running), width) for running in batch])
-            self._slots.reserve(min(int(starts.max()) + width, self.max_context))
             tokens = np.zeros((len(batch), width), dtype=np.int64)
             for row, running in enumerate(batch):
                 tokens[row, : counts[row]] = running.ids[starts[row] :][: counts[row]]

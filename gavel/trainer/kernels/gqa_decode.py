@@ -26,6 +26,8 @@ class SlotMasks:
     spans: Sequence[Span]
     """One for each layer."""
     masks: Mapping[Span, torch.Tensor]
+    queries: int = 1
+    """Queries that share keys are padded to a multiple of this."""
 
 
 def attend_grouped(decoder: Any) -> None:
@@ -49,15 +51,24 @@ def _forward(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
+    least = 1 if slot_masks is None else slot_masks.queries
     if slot_masks is not None:
         attention_mask = slot_masks.masks[slot_masks.spans[module.layer_idx]]  # type: ignore[index]
     rows, heads, new, size = query.shape
+    query = query[: len(key)]  # rows of padding have no keys
     odd = any(each is not None for each in (softcap, s_aux, others.get("position_bias")))
-    if odd or new > 1 or heads == key.shape[1] or attention_mask is None:
-        return dense_attention(
+    if odd or new > 1 or attention_mask is None or (heads == key.shape[1] and least == 1):
+        if new == 1 and least > 1:  # the same query several times
+            query = query.expand(-1, -1, least, -1)
+        read, _ = dense_attention(
             module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, s_aux=s_aux, **others
         )
-    # The heads take the query axis: all of them see the same keys.
-    grouped = query.reshape(rows, key.shape[1], -1, size)
-    read = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attention_mask, scale=scaling)
-    return read.reshape(rows, 1, heads, value.shape[-1]), None
+        read = read[:, :new]
+    else:
+        # The heads take the query axis: all of them see the same keys.
+        grouped = query.reshape(len(key), key.shape[1], -1, size)
+        group = grouped.shape[2]
+        grouped = torch.nn.functional.pad(grouped, (0, 0, 0, -group % least))
+        read = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attention_mask, scale=scaling)
+        read = read[:, :, :group].reshape(len(key), 1, heads, value.shape[-1])
+    return torch.nn.functional.pad(read, (0, 0, 0, 0, 0, 0, 0, rows - len(key))), None

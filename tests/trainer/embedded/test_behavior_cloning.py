@@ -47,7 +47,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_cloned_tokens() -> None:
     batch = sorted([*found, *hasty], key=lambda each: len(each.token_ids))
     tokenizer = AutoTokenizer.from_pretrained(str(embedded_path(policy)))
     torch.manual_seed(0)
-    model = make_model(tokenizer)
+    model = make_model(tokenizer).double()
     loss = backward(model, preamble_of(batch), batch, token_id(tokenizer, PADDING), rows=3)
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()

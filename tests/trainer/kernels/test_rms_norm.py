@@ -27,7 +27,7 @@ def test_fused_norms_compute_and_learn_the_same():
     for loss in losses:
         loss.backward()
     for (name, one), other in zip(plain.named_parameters(), fused.parameters(), strict=True):
-        assert torch.allclose(one.grad, other.grad, atol=1e-5), name
+        assert torch.allclose(one.grad, other.grad, atol=1e-5 * max(1, one.grad.abs().max().item())), name
 
 
 @pytest.mark.parametrize("exact", [True, False])

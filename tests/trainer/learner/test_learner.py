@@ -40,6 +40,18 @@ pytestmark = pytest.mark.slow
 CONFIG = TrainConfig(learning_rate=1e-3)
 
 
+def exact_policy(seed: int = 0) -> Policy:
+    """The embedded policy in float64: equality of mathematics, whatever the order of this CPU's sums."""
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=seed))
+    policy.model.double()
+    return policy
+
+
+@pytest.fixture
+def fresh_policy() -> Policy:
+    return exact_policy()
+
+
 def make_sequences(policy: Policy, lengths: Sequence[int]) -> list[TokenSequence]:
     """Random tokens with the policy's own log-probs, as if it had sampled them at temperature 0.9."""
     generator = torch.Generator().manual_seed(0)
@@ -211,7 +223,7 @@ def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
     config = TrainConfig(learning_rate=1e-3, max_gradient_norm=1e9)
     metrics = Learner(fresh_policy).step(batch, config)
     found = [p.grad.clone() for p in fresh_policy.parameters() if p.grad is not None]
-    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    policy = exact_policy()
     loss = torch.zeros(())
     count = sum(s.tokens.trained_tokens for s in batch.sequences)
     for trained in batch.sequences:
@@ -230,7 +242,7 @@ def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
 def test_over_a_bfloat16_base_the_adapter_learns_the_same_in_float32(fresh_policy, batch):
     config = TrainConfig(max_gradient_norm=1e9)
     Learner(fresh_policy).step(batch, config)
-    expected = gradient_of(fresh_policy)
+    expected = gradient_of(fresh_policy).float()
     policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
     for parameter in policy.model.parameters():
         if not parameter.requires_grad:
@@ -314,7 +326,7 @@ def test_a_restored_learner_makes_bitwise_the_same_next_update(fresh_policy, bat
     weights = copy.deepcopy(fresh_policy.model.state_dict())
     metrics = learner.step(batch, config)
 
-    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=99))
+    other = exact_policy(seed=99)
     other.model.load_state_dict(weights)
     resumed = Learner(other)
     resumed.restore(state)
@@ -357,7 +369,7 @@ def test_without_an_advantage_or_a_divergence_nothing_is_learnt(fresh_policy):
 def test_entropy_bonus_and_top_entropy_are_those_written_out(fresh_policy, batch, settings, micro_batch_tokens):
     config = TrainConfig(max_gradient_norm=1e9, micro_batch_tokens=micro_batch_tokens, **settings)
     metrics = Learner(fresh_policy).step(batch, config)
-    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    policy = exact_policy()
     terms = []
     for trained in batch.sequences:
         ids = torch.tensor([trained.tokens.token_ids])
@@ -384,7 +396,7 @@ def test_entropy_bonus_and_top_entropy_are_those_written_out(fresh_policy, batch
 @pytest.mark.parametrize("per", ["token", "sequence"])
 @pytest.mark.parametrize("more", [{}, {"beta": 0.2}, {"normalize_over_batch": True}])
 def test_the_divergence_in_the_reward_is_that_written_out_from_the_given_reference(fresh_policy, batch, per, more):
-    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    other = exact_policy()
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -405,7 +417,7 @@ def test_the_divergence_in_the_reward_is_that_written_out_from_the_given_referen
     torch.testing.assert_close(adapter(fresh_policy), before, atol=1e-7, rtol=0)
     k1 = [torch.tensor(s.tokens.logprobs[4:]) - own for s, own in zip(batch.sequences, reference, strict=True)]
     assert metrics["kl_in_reward"] == pytest.approx(torch.cat(k1).mean().item(), abs=1e-5)
-    expected, policy = torch.zeros(()), Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    expected, policy = torch.zeros(()), exact_policy()
     count = sum(len(own) for own in k1)
     advantages = penalized_advantages(batch.sequences, k1, config)
     for trained, ref, advantage in zip(batch.sequences, reference, advantages, strict=True):
@@ -501,7 +513,7 @@ def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fre
     metrics = Learner(fresh_policy).step(batch, config)
     found = adapter(fresh_policy)
 
-    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    policy = exact_policy()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
     groups = [s.group for s in batch.sequences]
     sampler = [torch.tensor(s.tokens.logprobs[4:]) for s in batch.sequences]
@@ -521,7 +533,7 @@ def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fre
             torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
             optimizer.step()
     assert metrics["updates"] == 6
-    beginning = flat(adapter(Policy(EMBEDDED_POLICY, LoraSettings(rank=4))))
+    beginning = flat(adapter(exact_policy()))
     made, expected = flat(found) - beginning, flat(adapter(policy)) - beginning
     assert (made - expected).norm() < 0.01 * expected.norm()
 
