@@ -58,7 +58,7 @@ async def serve_learner(
 ) -> None:
     """Serves and trains until the last step or until it is told to stop."""
     from gavel.cli.live_report import LiveReport
-    from gavel.cli.train_session import close_replies, say_cost, starting_over
+    from gavel.cli.run_model import close_replies, say_cost, starting_over
     from gavel.trainer.atropos.learner import AtroposLearner, LearnerSettings
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.model import TrainableModel
