@@ -135,7 +135,8 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     assert trained.returncode == 0, trained.stderr
     assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
     judged = mistake("train", str(EXAMPLES / "returns.py"), *small, "--judge", "constant", cwd=tmp_path)
-    assert "judge ['gavel/stand-in'], not ['gavel/constant']" in judged
+    assert "gavel/stand-in" in judged
+    assert "gavel/constant" in judged
     (run_file,) = tmp_path.glob("runs/returns/*/run.toml")
     assert 'models = "stand-in"' in run_file.read_text()
     assert "finished   1/1" in gavel("runs", cwd=tmp_path, COLUMNS="120").stdout

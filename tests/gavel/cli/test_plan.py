@@ -54,7 +54,7 @@ def test_what_does_not_fit_says_so_by_its_status_and_names_options():
         (["--gpu", "0.03", "--max-context", "4096"], ["--max-context", "--lora-rank"], False),
         (["--gpu", "0.02", "--lora-rank", "128"], ["--max-context", "--lora-rank"], True),
         (["--gpu", "0.03", "--lora-rank", "256", "--max-context", "512"], ["--lora-rank"], False),
-        (["--gpu", "0.05", "--lora-rank", "256", "--max-staleness", "2"], ["--max-staleness", "--lora-rank"], True),
+        (["--gpu", "0.05", "--lora-rank", "256", "--max-staleness", "2"], ["--max-staleness", "--lora-rank"], False),
         (
             ["--gpu", "0.02", "--no-gradient-checkpointing", "--micro-batch-tokens", "16384"],
             ["--gradient-checkpointing", "--micro-batch-tokens"],
