@@ -105,6 +105,10 @@ def main() -> None:
     _main(sys.argv[1:])
 
 
+_is_running = False
+"""Whether this process runs a command."""
+
+
 def run(scenario: "Scenario") -> None:
     """The command line of one scenario's own file: `python file.py train …`, `python file.py evaluate …`.
 
@@ -112,6 +116,13 @@ def run(scenario: "Scenario") -> None:
     """
     from gavel.cli.named_scenario import own_scenarios
 
+    if _is_running:
+        from gavel.llm.errors import GavelError
+
+        raise GavelError(
+            f"the file of {scenario.name} calls gavel.run where it is read by another command.",
+            'Put it below `if __name__ == "__main__":`, as in README.',
+        )
     arguments = sys.argv[1:]
     names_a_file = len(arguments) > 1 and arguments[1].endswith(".toml")
     if arguments and arguments[0] in ("train", "evaluate", "config") and not names_a_file:
@@ -122,6 +133,8 @@ def run(scenario: "Scenario") -> None:
 
 def _main(arguments: list[str]) -> None:
     """Runs a command. A user's mistake is printed as one sentence with its remedy; the exit status is then 1."""
+    global _is_running
+    _is_running = True
     gc.set_threshold(*_GC_THRESHOLDS)
     atexit.register(gc.freeze)  # otherwise the interpreter searches a run's million objects for cycles when it ends
     replace_unprintable()

@@ -77,6 +77,11 @@ def train(
     if judge is not None:
         announce_stand_in(judge.names)
         check_stand_in(judge, scenario)
+    if not (fresh or config.backend.url):
+        from gavel.trainer.loop.experiment import described_run
+        from gavel.trainer.runs.run_directory import check_description
+
+        check_description(directory, described_run(Mixture.of(scenario), judge, config.loop, config.train))
     if dry_run:
         print_run_estimate(judge, config.loop, seen_lengths(scenario, config.backend.max_context))
         if judge is not None:

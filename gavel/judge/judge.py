@@ -284,6 +284,10 @@ class Judge:
         members. All other failures are recorded in the judgements.
         """
         started = time.monotonic()
+        if not isinstance(group, TrajectoryGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise JudgeError(
+                f"a {type(group).__name__} is no group.", "Give gavel.TrajectoryGroup(trajectories): all for one task."
+            )
         if group.pending:
             await group
         if not group.trajectories:

@@ -22,6 +22,8 @@ from gavel.prompts import content_hash, render
 from gavel.scenarios.criterion import Criterion as Criterion
 from gavel.scenarios.truth import Truth
 
+_FILE = re.compile(r"@\S+|[^@\s]\S*\.(?:md|txt|j2|rst)")
+"""A text that names a file."""
 _JSON = re.compile(r'\{\s*["}]')
 """The beginning of a rubric in JSON."""
 
@@ -100,10 +102,20 @@ class Rubric:
         match rubric:
             case Rubric():
                 return rubric
+            case str() if _FILE.fullmatch(rubric.strip()):
+                raise JudgeError(
+                    f"the rubric is {rubric.strip()!r}, which names a file.",
+                    "Give its text: rubric=Path('rubric.md').read_text(); the command line reads --rubric @rubric.md.",
+                )
             case str():
                 return _read(rubric) if _JSON.match(rubric.lstrip()) else cls(rubric)
             case None:
                 return cls(render("judge/default_rubric.j2"))
+            case _:
+                raise JudgeError(
+                    f"the rubric is of type {type(rubric).__name__}, not text or a Rubric.",
+                    "Give its text: rubric=Path('rubric.md').read_text().",
+                )
 
 
 @lru_cache

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import isawaitable
 from typing import Any
 
 import openai
@@ -252,7 +253,8 @@ class Client:
                 return self._answering_all_of(messages, account.reply)
             return await self._complete_as_accepted(call, messages, schema)
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
-            answer = await contain_cancellation(self.model(messages, schema))
+            asked = self.model(messages, schema)
+            answer = await contain_cancellation(asked) if isawaitable(asked) else asked
             text, repairs = read_answer(answer)
             account.reply = Reply(text, repairs=repairs)
         return account.reply

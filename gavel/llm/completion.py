@@ -124,7 +124,7 @@ def read_answer(answer: object) -> tuple[str, Counter[str]]:
         raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
     if answer.keys() & _OF_MESSAGES:
         return read_message(answer)
-    return sendable(json.dumps(dict(answer), ensure_ascii=False)), Counter()
+    return sendable(json.dumps(dict(answer), ensure_ascii=False, default=float)), Counter()  # NumPy's numbers, Decimal
 
 
 def _is_mapping(answer: object) -> TypeGuard[Mapping[str, Any]]:

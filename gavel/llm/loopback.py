@@ -10,12 +10,15 @@ from urllib.parse import urlsplit
 @lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is this machine's own."""
-    if host.rstrip(".").lower() == "localhost":
+    name = host.rstrip(".").lower()
+    if name in ("localhost", "ip6-localhost", "localhost.localdomain"):
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def is_on_this_machine(url: str) -> bool:
@@ -30,18 +33,21 @@ _NAMES = ("localhost", "127.0.0.1", "::1")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """`NO_PROXY` and `no_proxy` of an environment, extended by this machine's names."""
+def past_proxies(environment: Mapping[str, str], *more: str) -> dict[str, str]:
+    """`NO_PROXY` and `no_proxy` of an environment, extended by this machine's names, of which `more` are further."""
     given = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
     hosts = list(dict.fromkeys(host.strip() for host in given if host.strip()))
-    shown = "*" if "*" in hosts else ",".join([*hosts, *(name for name in _NAMES if name not in hosts)])
+    shown = "*" if "*" in hosts else ",".join([*hosts, *(name for name in (*_NAMES, *more) if name not in hosts)])
     return {"NO_PROXY": shown, "no_proxy": shown}
 
 
-def pass_proxies() -> None:
+def pass_proxies(url: object = None) -> None:
     """Lets foreign HTTP clients of this process, and its children, reach this machine past a proxy of the environment.
 
-    For clients that are not made here, such as LiteLLM's. Does nothing where the environment names no proxy.
+    For clients that are not made here, such as LiteLLM's. `url`: an address that is asked; its host may be another name
+    of this machine. Does nothing where the environment names no proxy.
     """
-    if any(os.environ.get(name) or os.environ.get(name.lower()) for name in _PROXIES):
-        os.environ.update(past_proxies(os.environ))
+    if not any(os.environ.get(name) or os.environ.get(name.lower()) for name in _PROXIES):
+        return
+    host = urlsplit(url).hostname if isinstance(url, str) and is_on_this_machine(url) else None
+    os.environ.update(past_proxies(os.environ, *([host] if host else [])))

@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 Wire = Literal["chat", "logprobs", "decisions"]
 """How a model is asked: for text; for text with the log-probabilities of its tokens (logprobs.py); or questions that it
 answers with probabilities (decisions.py), which stand in place of the schema."""
-ModelCallable = Callable[[list[Message], Schema], Awaitable[str | Message]]
+ModelCallable = Callable[[list[Message], Schema], Awaitable[str | Message] | str | Message]
 """An async function that answers a prompt with text or an assistant's message: for custom models and tests."""
 
 

@@ -9,6 +9,7 @@ Text of the policy is never parsed: a completion that looks like JSON is text.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gavel.judge.prompt.provider_formats import opened_thoughts
 from gavel.llm.types import Message
 from gavel.rewards.images import with_image_urls
 from gavel.scenarios.formats import chat
@@ -27,6 +28,8 @@ def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None
 
     Raises `RowError` for what is neither text nor messages.
     """
+    if isinstance(prompt, str) and isinstance(completion, str):
+        completion = opened_thoughts(prompt) + completion  # a completion that is cut within them has no answer
     items = [*messages_of(prompt, "user"), *messages_of(completion, "assistant")]
     messages, _ = chat.messages(items, "a member of the group")
     return Trajectory(messages_and_choices=list(messages), tools=tool_schemas(tools), **fields)

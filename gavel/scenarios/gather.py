@@ -144,8 +144,10 @@ class _Gathering:
             raise ValueError(f"max_exceptions must be a count, or a share between 0 and 1; it is {max_exceptions}")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, or None for no bound; it is {concurrency}")
-        if rollout_seconds is not None and not 0 < rollout_seconds < math.inf:
-            raise ValueError(f"rollout_seconds must be above 0, or None for no limit; it is {rollout_seconds}")
+        if rollout_seconds is not None and not (
+            isinstance(rollout_seconds, int | float) and 0 < rollout_seconds < math.inf  # pyright: ignore[reportUnnecessaryIsInstance]
+        ):
+            raise ValueError(f"rollout_seconds must be above 0, or None for no limit; it is {rollout_seconds!r}")
         self.sources = sources
         self.after_each = after_each
         self.max_exceptions = max_exceptions

@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.bridges.mcp import McpServer
@@ -253,7 +253,7 @@ def _from_file(path: Path, variable: str) -> Scenario:
         spec.loader.exec_module(module)
     except GavelError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
         where = f"{path}, line {lines[-1]}" if lines else str(path)
         raise ScenarioError(
@@ -267,7 +267,9 @@ def _from_file(path: Path, variable: str) -> Scenario:
         names = ", ".join(found) or "none"
         raise ScenarioError(
             f"{path} should hold one gavel.Scenario{f' called {variable}' if variable else ''}; found: {names}",
-            f"Name the one you mean: {path}:NAME",
+            f"Name the one you mean: {path}:NAME"
+            if found
+            else "Write one into it; `gavel new scenario` does.",
         )
     return next(iter(chosen.values()))
 
@@ -287,9 +289,21 @@ def _ids_in_both(tasks: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
     return {task.id for task in tasks} & {task.id for task in held_out}
 
 
+def _check_are_tasks(name: str, split: object) -> None:
+    """Of a list; tasks that are drawn when they are asked for are not looked at."""
+    listed = cast("list[object]", split) if isinstance(split, list) else []
+    if other := [each for each in listed if not isinstance(each, Task)]:
+        raise ScenarioError(
+            f"a task of {name} is of type {type(other[0]).__name__}: {str(other[0])[:60]!r}",
+            "Pass tasks=[gavel.Task(user=…), …].",
+        )
+
+
 def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
     if not tasks:
         raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
+    for split in (tasks, held_out):
+        _check_are_tasks(name, split)
     if not isinstance(held_out, int | float):
         both = _ids_in_both(tasks, held_out)
         if both:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, g
 from weakref import WeakKeyDictionary
 
 import docstring_parser
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from gavel.llm.cancellation import contain_cancellation
@@ -200,7 +201,9 @@ class Toolbox:
         return no_such_tool(name, self._tools) if tool is None else await tool.call(arguments, task)
 
     async def answer(self, call: Any, task: Task | None = None) -> Message:
-        """The tool message that answers an OpenAI tool call (an object with `id` and `function`)."""
+        """The tool message that answers an OpenAI tool call: the client's object, or a dict of the same form."""
+        if isinstance(call, Mapping):
+            call = ChatCompletionMessageFunctionToolCall.model_validate(call)
         result = await self.call(call.function.name, call.function.arguments, task)
         return {"role": "tool", "tool_call_id": call.id, "content": result.content}
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Self, cast
 
 from openai.types.chat.chat_completion import Choice
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from gavel.llm.errors import GavelError
@@ -60,6 +60,20 @@ class Record(BaseModel):
             dumped = self.model_dump(**options)
             separators = (",", ":") if indent is None else None
             return json.dumps(dumped, default=_jsonable, indent=indent, separators=separators)
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        """As pydantic reads it; also the lone surrogates that it refuses to read."""
+        try:
+            return super().model_validate_json(json_data, **options)
+        except ValidationError as error:
+            if error.errors(include_url=False)[0]["type"] != "json_invalid":
+                raise
+            try:
+                read = json.loads(json_data)
+            except ValueError:
+                raise error from None
+            return cls.model_validate(read, **options)
 
     def to_json(self) -> str:
         """One line of JSON, ASCII only."""

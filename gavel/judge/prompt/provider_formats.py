@@ -30,17 +30,24 @@ _ARGUMENTS = ("arguments", "input", "args")
 """Names of a call's arguments; the last is LangChain's."""
 _IMAGES = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
 
-_NAME = r"(?:\w{1,20}[:_])?(?:think(?:ing)?|thoughts?)"
+_NAME = r"(?:\w{1,20}[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
 _THOUGHTS = (
     (rf"<[|]?(?!END_){_NAME}[|]?>|\[THINK\]|◁think▷", rf"<[|]?(?:/|END_){_NAME}[|]?>|\[/THINK\]|◁/think▷"),
     (
         r"(?:<[|]start[|]>assistant)?<[|]channel[|]>analysis<[|]message[|]>",
         r"<[|]end[|]>\s*(?:<[|]start[|]>assistant)?(?:<[|]channel[|]>final<[|]message[|]>)?",
     ),
+    (r"<[|]channel>thought\b", r"<channel[|]>"),
 )
-"""What opens and closes a turn's thoughts: tags whose name says so, and the analysis channel of gpt-oss."""
+"""What opens and closes a turn's thoughts: tags whose name says so, gpt-oss's analysis channel and Gemma's thoughts."""
 _OPENS = [re.compile(opens, re.IGNORECASE) for opens, _ in _THOUGHTS]
 _CLOSES = [re.compile(closes, re.IGNORECASE) for _, closes in _THOUGHTS]
+_OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
+_BLANK = r"[\s\u00ad\u200b-\u200f\u2060-\u206f\ufeff]*"
+_TURN_BEGINS = re.compile(
+    rf"{_BLANK}(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)?{_BLANK}"
+)
+"""What a template puts before a turn, where it was logged with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +379,7 @@ def _without_thoughts(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
         if not isinstance(piece, str) or has_answer:
             yield piece
             continue
-        text = _after_unopened(piece) if is_first else piece
+        text = _after_unopened(piece[_turn_begins(piece) :]) if is_first else piece
         is_first = False
         while text:
             if closes is None:
@@ -383,9 +390,21 @@ def _without_thoughts(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
                     break
                 closes, text = _CLOSES[number], text.lstrip()[opened.end() :]
             closed = closes.search(text)
-            closes, text = (closes, "") if closed is None else (None, text[closed.end() :])
+            closes, text = (closes, "") if closed is None else (None, _after_unopened(text[closed.end() :]))
         if has_answer := bool(text.strip()):
-            yield text if text == piece else text.lstrip()
+            yield piece if text == piece[_turn_begins(piece) :] else text.lstrip()
+
+
+def opened_thoughts(prompt: str) -> str:
+    """The tag that a prompt ends with, where its template opens the reply's thoughts; or an empty text."""
+    found = _OPENED_AT_END.search(prompt)
+    return found[0] if found else ""
+
+
+def _turn_begins(text: str) -> int:
+    """Where a turn's text begins, behind a template's tokens."""
+    found = _TURN_BEGINS.match(text)
+    return found.end() if found else 0
 
 
 def _after_unopened(text: str) -> str:

@@ -1,8 +1,11 @@
 """What a run is pinned to: a run goes on only as the experiment that it was begun as."""
 
+import ast
+import inspect
 import json
 import os
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gavel.judge.judge import Judge
@@ -12,12 +15,17 @@ from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, Split
 from gavel.scenarios.task import Task
-from gavel.trainer.config import TrainConfig
+from gavel.trainer.config import LoopConfig, TrainConfig
 
 MOST_TASKS = 10_000
 """Of a split, that are named one by one."""
 FIRST_DRAWN = 32
 SPLITS: tuple[Split, ...] = ("train", "held_out")
+_CHANGEABLE_LOOP = {
+    *("steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds", "on_alarm"),
+    *("judged_tasks", "checks"),
+}
+"""Settings of the loop that may differ when a run goes on."""
 _CHANGEABLE = {"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "restart"}
 
 
@@ -28,6 +36,14 @@ def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
     if len(mixture) == 1 or judge.rubric != Rubric.of(None):
         return {scenario.name: judge for scenario in mixture}
     return {each.name: judge if each.rubric is None else judge.with_rubric(each.rubric) for each in mixture}
+
+
+def described_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, training: TrainConfig) -> dict[str, Any]:
+    """All that a run of the training loop is pinned to."""
+    return described_experiment(mixture, judge) | {
+        "loop": loop.model_dump(mode="json", exclude=_CHANGEABLE_LOOP),
+        "training": described_training(training),
+    }
 
 
 def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
@@ -60,13 +76,17 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
 def described_scenario(scenario: Scenario) -> dict[str, Any]:
     """What an agent is asked and what it can do, by hashes where it is long: another one makes another experiment.
 
-    An own rollout and the code of tools and worlds are not told apart. Names of tools and tasks end with @ and the hash
-    of what they hold; of more than MOST_TASKS there is one hash.
+    What counts as success, and the functions of tools, are told apart by their source; an own rollout, worlds, and what
+    such a function calls are not. Names of tools and tasks end with @ and the hash of what they hold; of more than
+    MOST_TASKS there is one hash.
     """
     return {
         "system": scenario.system,
+        "success": _source(scenario.success),
+        "hand_reward": _source(scenario.hand_reward),
         "tools": [
-            f"{tool.name}@{content_hash(json.dumps(tool.schema, sort_keys=True))}" for tool in scenario.own_tools
+            f"{tool.name}@{content_hash(json.dumps([tool.schema, _source(tool.function)], sort_keys=True))}"
+            for tool in scenario.own_tools
         ],
         "tool_servers": [content_hash(str(server)) for server in scenario.servers],
         "user": None if scenario.user is None else [*scenario.user.settings],
@@ -74,6 +94,20 @@ def described_scenario(scenario: Scenario) -> dict[str, Any]:
         "train_tasks": _identities(scenario.tasks("train")),
         "held_out_tasks": _identities(scenario.tasks("held_out")),
     }
+
+
+def _source(function: Callable[..., Any] | None) -> str | None:
+    """Hash of a function's source, without comments and layout; of one without source its name."""
+    if function is None:
+        return None
+    try:
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        return content_hash(ast.dump(ast.parse(source)))
+    except SyntaxError:  # a lambda's lines are part of a call
+        return content_hash(source.strip())
 
 
 def _identities(tasks: Sequence[Task]) -> list[str] | dict[str, Any]:

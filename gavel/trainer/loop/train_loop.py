@@ -31,7 +31,7 @@ from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, evaluated_together
-from gavel.trainer.loop.experiment import described_experiment, described_training, judges_of
+from gavel.trainer.loop.experiment import described_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import judge_alarms
 from gavel.trainer.loop.judge_checks import Checks, checks_of
@@ -56,11 +56,6 @@ CUT = "cut"
 """Metric of a step: the share of its trajectories with a reply that was cut at its token limit."""
 STALE = LeftOut.STALE.metric
 REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
-_MAY_CHANGE = {
-    *("steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds", "on_alarm"),
-    *("judged_tasks", "checks"),
-}
-"""Settings that may differ when a run goes on."""
 _JUDGED_TASKS = 64
 _NO_REFILL = "Leave refill (--refill) at 0, or choose another loss."
 
@@ -103,11 +98,7 @@ async def train_scenario(
         raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)
     _check_versions(model, config)
     await model.backend.prepare(model, train_config)
-    settings = {
-        "loop": config.model_dump(mode="json", exclude=_MAY_CHANGE),
-        "training": described_training(train_config),
-    }
-    model.backend.pin(model, described_experiment(mixture, judge) | settings)
+    model.backend.pin(model, described_run(mixture, judge, config, train_config))
     checks = None if judge is None else checks_of(judge, second, config.checks, model)
     watchdog = Watchdog(stall_seconds(config))
     maker = GroupMaker(

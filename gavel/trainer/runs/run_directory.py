@@ -102,6 +102,23 @@ def run_path(root: Path, project: str, name: str) -> Path:
     return root / project / name
 
 
+def check_description(run: Path, description: dict[str, Any], file_name: str = "experiment.json") -> None:
+    """Raises `RunDirectoryError` when the run was begun with another description; none yet is accepted.
+
+    Raises `FormatVersionError` for a file in a format that cannot be read.
+    """
+    file = run / file_name
+    if not file.exists():
+        return
+    begun = read_description(file)
+    check_format_version(begun.get("format_version"), str(file))
+    if changed := differences(with_later_settings(begun, description), description):
+        raise RunDirectoryError(
+            f"the run in {run} was begun with other settings: {'; '.join(changed)}",
+            "Go on with the old settings, start over with --fresh, or give the new run another --name.",
+        )
+
+
 def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> list[str]:
     """Every setting of `asked` that `begun` has otherwise: `seed 0, not 1`, `train_tasks: 2 new (a, b), 1 gone (c)`."""
     found: list[str] = []
@@ -223,18 +240,9 @@ class RunDirectory:
 
         No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
         """
-        file = self.path / file_name
-        if not file.exists():
-            if file_name == "model.json":
-                self._check_not_begun()
-            return
-        begun = read_description(file)
-        check_format_version(begun.get("format_version"), str(file))
-        if changed := differences(with_later_settings(begun, description), description):
-            raise RunDirectoryError(
-                f"the run in {self.path} was begun with other settings: {'; '.join(changed)}",
-                "Go on with the old settings, start over with --fresh, or give the new run another --name.",
-            )
+        if file_name == "model.json" and not (self.path / file_name).exists():
+            self._check_not_begun()
+        check_description(self.path, description, file_name)
 
     def _check_not_begun(self) -> None:
         """A prompted model, which has no description, leaves metrics of step 0 alone."""
