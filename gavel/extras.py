@@ -4,11 +4,16 @@ What needs an extra that is not installed raises `MissingExtraError`; `gavel doc
 """
 
 import re
+import tomllib
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
 
 from gavel.llm.errors import GavelError
 from gavel.llm.installation import DISTRIBUTION, install_line
 
+_CHECKOUT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 EXTRAS = ("train", "mcp", "parquet", "service", "s3", "cloud", "deploy", "otel", "trackio", "rl4lms", "real", "gpu")
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(\[(?P<nested>[\w-]+)])?.*;.*extra == ["'](?P<extra>[\w-]+)["']""")
@@ -29,10 +34,20 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
+def _requirements() -> Sequence[str]:
+    """As the metadata has them; of a checkout that is on the path and not installed, as its project file has them."""
+    try:
+        return requires(DISTRIBUTION) or ()
+    except PackageNotFoundError:
+        text = _CHECKOUT.read_text() if _CHECKOUT.is_file() else ""
+        extras: dict[str, Any] = tomllib.loads(text).get("project", {}).get("optional-dependencies", {})
+        return [f'{wanted}; extra == "{extra}"' for extra, each in extras.items() for wanted in each]
+
+
 def missing_parts(extra: str) -> list[str]:
     """Distributions that the extra asks for, and those that extras within it do, that are not installed."""
     missing: list[str] = []
-    for requirement in requires(DISTRIBUTION) or ():
+    for requirement in _requirements():
         found = _REQUIREMENT.match(requirement)
         if found is None or found["extra"] != extra:
             continue

@@ -87,7 +87,8 @@ def _level(queries: Sequence[Run], keys: Sequence[Run], device: torch.device, *,
 
 def _long_runs(query_lengths: Sequence[int], key_lengths: Sequence[int]) -> Sequence[tuple[slice, slice]]:
     longest = max(queries * keys for queries, keys in zip(query_lengths, key_lengths, strict=True))
-    if len(query_lengths) > _MOST_RUNS or longest < _LONG**2:
+    shortest = min(*query_lengths, *key_lengths)  # cuDNN refuses one token over one key
+    if len(query_lengths) > _MOST_RUNS or longest < _LONG**2 or shortest == 1:
         return ()
     ends = ([*accumulate(lengths, initial=0)] for lengths in (query_lengths, key_lengths))
     queries, keys = ([slice(*run) for run in pairwise(each)] for each in ends)

@@ -1,5 +1,6 @@
 import io
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,19 @@ def test_an_extra_is_missing_what_its_metadata_names(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gavel.extras.requires", lambda _: metadata)
     assert missing_parts("train") == ["absent-part"]
     assert missing_parts("gpu") == ["absent-part", "absent-too"]
+
+
+def test_a_checkout_that_is_not_installed_asks_for_the_same_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def not_installed(_: str) -> None:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr("gavel.extras.requires", not_installed)
+    monkeypatch.setattr("gavel.extras.installed_version", lambda _: None)
+    found = [missing_parts(extra) for extra in ("train", "parquet")]
+    assert "torch" in found[0]
+    assert found[1] == ["pyarrow"]
+    monkeypatch.setattr("gavel.extras._CHECKOUT", tmp_path / "absent")
+    assert missing_parts("train") == []
 
 
 def ask_judge(*arguments: str):

@@ -94,6 +94,8 @@ def test_few_long_runs_are_told_with_their_places(monkeypatch):
     first, second = levels(pack(sequences).segments, cpu)
     assert [*first.long_runs] == [*runs(first)]
     assert [*second.long_runs] == [*runs(second)]
+    shorter = [TokenSequence([1, 2, 3, 4, n], [False] * 5, [0.0] * 5, [1.0] * 5) for n in (7, 8)]
+    assert not any(level.long_runs for level in levels(pack(shorter).segments, cpu))  # a reply has one token
     monkeypatch.setattr(varlen_attention, "_LONG", 5)
     assert not levels(pack(sequences).segments, cpu)[0].long_runs
 
@@ -116,14 +118,16 @@ def test_what_attention_gave_is_taken_when_a_layer_is_computed_again():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_long_runs_by_cudnn_are_those_by_flash(monkeypatch):
     monkeypatch.undo()
-    packed = row(3, 6000, 2)
+    shared = [list(range(2000)), [*range(1000), *range(5000, 5700)]]
+    ids = [[*start, *range(10_000 * n, 10_000 * n + 500 + n)] for n, start in enumerate(shared * 2, 1)]
+    packed = pack([TokenSequence(each, *([x] * len(each) for x in (False, 0.0, 1.0))) for each in ids])
     made = [torch.randn(len(packed.token_ids), heads, 128, device="cuda").bfloat16() for heads in (16, 8, 8, 16)]
     query, key, value, gradient = made
     monkeypatch.setattr(varlen_attention, "_LONG", 256)
     plain = levels(packed.segments, query.device)
     monkeypatch.setattr(varlen_attention, "_LONG", 2**20)
     short = levels(packed.segments, query.device)
-    assert any(level.long_runs for level in plain)
+    assert all(level.long_runs for level in plain)
     assert not any(level.long_runs for level in short)
     results = []
     for levels_of_row in (plain, short):
