@@ -267,9 +267,7 @@ def _from_file(path: Path, variable: str) -> Scenario:
         names = ", ".join(found) or "none"
         raise ScenarioError(
             f"{path} should hold one gavel.Scenario{f' called {variable}' if variable else ''}; found: {names}",
-            f"Name the one you mean: {path}:NAME"
-            if found
-            else "Write one into it; `gavel new scenario` does.",
+            f"Name the one you mean: {path}:NAME" if found else "Write one into it; `gavel new scenario` does.",
         )
     return next(iter(chosen.values()))
 

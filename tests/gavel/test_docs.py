@@ -199,7 +199,7 @@ def test_the_first_commands_of_the_service_s_page_run_as_they_are_pasted(tmp_pat
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = ["bash", "-c", f"set -m\n{shell}"]
     asked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
-    assert '"scores":[0.33,0.0]' in asked.stdout, asked.stdout + asked.stderr
+    assert '"scores":[0.5,0.0]' in asked.stdout, asked.stdout + asked.stderr
 
 
 def _check_curls(shell: str, folder: Path) -> None:

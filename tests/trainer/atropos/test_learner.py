@@ -125,7 +125,7 @@ async def test_a_judge_scores_anew_and_the_environments_score_stays_a_metric(tra
         for label in dict.fromkeys(labels):
             member = re.search(rf"{label}.*?second (\d)", asked, re.DOTALL)
             if member is not None:
-                scores.append({"id": label, "explanation": "", "score": int(member[1]) / 3})
+                scores.append({"trajectory_id": label, "explanation": "", "score": int(member[1]) / 3})
         return json.dumps({"scores": scores})
 
     trained.queue.accept([a_group(0), a_group(1)])
