@@ -176,11 +176,6 @@ def _with_ids(said: list[Message]) -> list[Message]:
     return said
 
 
-_RAGAS = (
-    *("user_input", "response", "retrieved_contexts", "reference", "reference_contexts", "rubrics", "multi_responses"),
-    *("reference_tool_calls", "reference_topics", "retrieved_context_ids", "reference_context_ids", "persona_name"),
-    *("query_style", "query_length", "synthesizer_name"),
-)
 _EARLIER = {
     "question": "user_input",
     "answer": "response",
@@ -209,7 +204,7 @@ def _samples(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         facts = [kept.get("reference"), *_listed(kept.get("reference_contexts"))]
         if reference := "\n\n".join(_text(each) for each in facts if each):
             kept["reference"] = reference
-        metrics = _metrics({name: each for name, each in kept.items() if name not in _RAGAS})
+        metrics = _metrics({name: each for name, each in kept.items() if name not in ("response", "reference")})
         made = trajectory(said, row.where, fields=kept, metrics=metrics)
         yield Attempt(made, row, RAGAS.name, prompt=None if answers else len(asked))
 

@@ -139,8 +139,9 @@ def _items(document: Any, where: str) -> list[Row]:
         case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
             return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
         case {"testCases": list()} | {"conversationalTestCases": list()} if not is_object(document, "prompt|messages"):
-            run = {name: document.get(name) or [] for name in ("testCases", "conversationalTestCases")}
-            absent = {"metricsData": [], "actualOutput": None}  # what a run leaves out of a case
+            names = ("testCases", "conversationalTestCases")
+            run: dict[str, list[Any]] = {name: document.get(name) or [] for name in names}
+            absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # what a run leaves out of a case
             return [
                 Row(f"{where} {name}[{n}]", {**absent, **item} if is_object(item) else item)
                 for name, items in run.items()
@@ -189,16 +190,8 @@ def _is_page_of_items(page: list[Any]) -> bool:
 
 
 _PAGE = {
+    *("meta", "cursors", "cursor", "object", "has_more", "first_id", "last_id", "search_cursors", "parsed_query"),
     "schema",
-    "meta",
-    "cursors",
-    "cursor",
-    "object",
-    "has_more",
-    "first_id",
-    "last_id",
-    "search_cursors",
-    "parsed_query",
 }
 """What APIs, and pandas, write beside the rows of a page."""
 
@@ -234,7 +227,7 @@ def is_printed(text: str) -> bool:
     return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
 
 
-_SAID = ("prompt", "completion", "response", "chosen", "rejected", "output", "user_input")
+_SAID = ("prompt", "completion", "response", "chosen", "rejected", "output", "user_input", "question", "answer")
 """Columns of what was said: text, even where it looks like JSON, unless it is messages."""
 
 
