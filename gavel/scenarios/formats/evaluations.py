@@ -19,6 +19,7 @@ from gavel.scenarios.formats.row import Attempt, Format, Row, Source, is_list, i
 from gavel.scenarios.formats.text import cell
 from gavel.scenarios.formats.tool_calls import as_json, tool_call
 from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.formats.trl import side
 
 _ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
 _NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
@@ -114,13 +115,13 @@ def _test_cases(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         fields = {_snake(name): each for name, each in value.items() if each not in (None, "", [])}
         turns = fields.pop("turns", None)
         role = fields.pop("chatbot_role", None)
-        given = [{"role": "user", "content": _text(fields.pop("input"))}] if "input" in fields else []
+        given = _side(row, fields, "input", "user") if "input" in fields else []
         before: list[Message] = [*([{"role": "system", "content": role}] if role else []), *given]
         if is_list(turns):
-            said = [*before, *(message for turn in turns if is_object(turn, "role") for message in _turn(turn))]
+            said = [*before, *(message for turn in turns if is_object(turn, "role") for message in _turn(row, turn))]
             prompt = None
         elif "actual_output" in fields:
-            said = [*before, *_turn({**fields, "role": "assistant", "content": fields.pop("actual_output")})]
+            said = [*before, *_used(fields), *_side(row, fields, "actual_output", "assistant")]
             prompt = len(before)
         else:
             source.left_out["test case without an output"] += 1
@@ -136,15 +137,26 @@ def _test_cases(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         yield Attempt(made, row, DEEPEVAL.name, prompt=prompt)
 
 
-def _turn(turn: Message) -> Iterator[Message]:
-    """What an assistant retrieved and called, and what is said."""
-    fields = {_snake(name): each for name, each in turn.items()}
+def _turn(row: Row, turn: Message) -> Iterator[Message]:
+    fields = {_snake(name): each for name, each in turn.items() if each is not None}
+    yield from _used(fields)
+    yield from _side(row, fields, "content", fields["role"])
+
+
+def _side(row: Row, fields: Message, name: str, role: str) -> list[Message]:
+    """The messages of a field, which it takes out. Raises `RowError` for what is neither text nor messages."""
+    value = fields.pop(name, "")
+    given = side(row, value if isinstance(value, str | list | dict) else as_json(value), role, name)
+    return chat.messages(given, row.where)[0]
+
+
+def _used(fields: Message) -> Iterator[Message]:
+    """What an assistant retrieved and called before it answered."""
     if passages := _listed(fields.get("retrieval_context")):
         yield from _called("retrieve", {}, "\n\n".join(map(_text, passages)))
     for call in fields.get("tools_called") or ():
         own = {_snake(name): each for name, each in call.items()} if is_object(call) else {"name": call}
         yield from _called(str(own.get("name")), own.get("input_parameters") or {}, own.get("output"))
-    yield {"role": fields["role"], "content": _text(fields.get("content", ""))}
 
 
 def _called(name: str, arguments: Any, output: Any) -> Iterator[Message]:
@@ -164,11 +176,6 @@ def _with_ids(said: list[Message]) -> list[Message]:
     return said
 
 
-_RAGAS = (
-    *("user_input", "response", "retrieved_contexts", "reference", "reference_contexts", "rubrics", "multi_responses"),
-    *("reference_tool_calls", "reference_topics", "retrieved_context_ids", "reference_context_ids", "persona_name"),
-    *("query_style", "query_length", "synthesizer_name"),
-)
 _EARLIER = {
     "question": "user_input",
     "answer": "response",
@@ -184,21 +191,20 @@ def _samples(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         is_earlier = "user_input" not in value
         renamed = {_EARLIER.get(name, name) if is_earlier else name: each for name, each in value.items()}
         fields = {name: each for name, each in renamed.items() if each not in (None, "")}
-        asked = chat.messages(_conversation(fields.pop("user_input", ""), "user"), row.where)[0]
+        asked = _side(row, fields, "user_input", "user")
         said = list(asked)
         answers = any(message.get("role") == "assistant" for message in asked)
-        if not answers and "response" not in renamed:
+        if not answers and renamed.get("response") is None:
             source.left_out["sample without a response"] += 1
             continue
         if not answers:
-            passages = fields.get("retrieved_contexts")
-            last = {"role": "assistant", "content": fields.pop("response", ""), "retrieval_context": passages}
-            said = _with_ids([*asked, *_turn(last)])
+            used = _used({"retrieval_context": fields.get("retrieved_contexts")})
+            said = _with_ids([*asked, *used, *_side(row, fields, "response", "assistant")])
         kept = {name: each for name, each in fields.items() if name != "retrieved_contexts"}
         facts = [kept.get("reference"), *_listed(kept.get("reference_contexts"))]
         if reference := "\n\n".join(_text(each) for each in facts if each):
             kept["reference"] = reference
-        metrics = _metrics({name: each for name, each in kept.items() if name not in _RAGAS})
+        metrics = _metrics({name: each for name, each in kept.items() if name not in ("response", "reference")})
         made = trajectory(said, row.where, fields=kept, metrics=metrics)
         yield Attempt(made, row, RAGAS.name, prompt=None if answers else len(asked))
 
@@ -223,7 +229,7 @@ def _snake(name: str) -> str:
 
 
 def _is_test_case(value: Any) -> bool:
-    if is_object(value, "input", "actualOutput|actual_output"):
+    if is_object(value, "input", "actualOutput|actual_output|metricsData|metrics_data"):
         return True
     return is_object(value, "turns", "metricsData|metrics_data|scenario|expectedOutcome") and is_list(value["turns"])
 

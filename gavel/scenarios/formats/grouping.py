@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from gavel.llm.counted import counted
 from gavel.llm.types import Message
-from gavel.scenarios.formats.row import Attempt, Found, Row, RowError, WholeGroup, is_list, is_object
+from gavel.scenarios.formats.row import ABSENT, Attempt, Found, Row, RowError, WholeGroup, at, is_list, is_object
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -211,14 +211,9 @@ def _name_tasks(
 
 
 def _field(row: Row, by: str) -> JsonValue:
-    value: Any = row.value
-    if is_object(value, by):
-        return value[by]
-    for name in by.split("."):
-        if not is_object(value, name):
-            known = ", ".join(row.value) if is_object(row.value) else "none: it is a bare list"
-            raise RowError(f"{row.where} has no field {by}, to group by.", f"The fields of this row: {known}.")
-        value = value[name]
+    if (value := at(row.value, by)) is ABSENT:
+        known = ", ".join(row.value) if is_object(row.value) else "none: it is a bare list"
+        raise RowError(f"{row.where} has no field {by}, to group by.", f"The fields of this row: {known}.")
     return value
 
 

@@ -86,12 +86,14 @@ class Reading:
     notes: list[str]
 
 
-def read_groups(path: Path | Sequence[Path], by: str | None = None) -> list[TrajectoryGroup]:
+def read_groups(path: str | Path | Sequence[str | Path], by: str | None = None) -> list[TrajectoryGroup]:
     """The groups of `read_file`."""
     return read_file(path, by).groups
 
 
-def read_file(path: Path | Sequence[Path], by: str | None = None, columns: Columns | None = None) -> Reading:
+def read_file(
+    path: str | Path | Sequence[str | Path], by: str | None = None, columns: Columns | None = None
+) -> Reading:
     """The attempts in a file, in a directory or in several of them, grouped, in order of first appearance.
 
     `path`: `-` is standard input; of the directory of a run, its training attempts are read. `by`: a field of the rows
@@ -100,7 +102,7 @@ def read_file(path: Path | Sequence[Path], by: str | None = None, columns: Colum
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
-    with on_disk([path] if isinstance(path, Path) else path) as inputs:
+    with on_disk([Path(path)] if isinstance(path, str | Path) else list(map(Path, path))) as inputs:
         try:
             reading = _read(inputs.paths, by, columns)
         except RowError as error:
@@ -201,7 +203,8 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     texts = [name for name, value in fields.items() if isinstance(value, str | list | dict)]
     if len(texts) < 2:
         return RowError(problem, _FORM)
-    asked, answered = (next((n for n in texts if re.search(words, n, re.I)), "COLUMN") for words in _LIKELY)
+    given = [name for name in texts if not _EXPECTED.search(name)]
+    asked, answered = (next((n for n in given if re.search(words, n, re.I)), "COLUMN") for words in _LIKELY)
     columns = f"--prompt-column {asked} --answer-column {answered if answered != asked else 'COLUMN'}"
     return RowError(
         problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"
@@ -214,6 +217,8 @@ _LIKELY = (
     "answer|reply|output|response|completion|predict|gener",
 )
 """Names of columns to propose; the user decides."""
+_EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
+"""Names of columns that hold what was expected: never proposed, for nobody wants it judged."""
 _NEAR = 0.5
 """Share of a format's fields from which on a row is called near to it."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."

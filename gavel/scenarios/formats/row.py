@@ -80,5 +80,18 @@ def is_object(value: Any, *fields: str) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and all(any(name in value for name in each.split("|")) for each in fields)
 
 
+def at(value: Any, path: str) -> Any:
+    """The value of a field, or at a dotted path (`out.0.text`); `ABSENT` where there is none."""
+    for part in [path] if is_object(value, path) else path.split("."):
+        if is_list(value) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            value = value[part] if is_object(value, part) else ABSENT
+    return value
+
+
+ABSENT = object()
+
+
 def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)

@@ -138,10 +138,15 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
         case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
             return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
-        case {"testCases": list(), "conversationalTestCases": list()}:
-            run = cast(dict[str, list[Any]], document)
+        case {"testCases": list()} | {"conversationalTestCases": list()} if not is_object(document, "prompt|messages"):
             names = ("testCases", "conversationalTestCases")
-            return [Row(f"{where} {name}[{n}]", item) for name in names for n, item in enumerate(run[name])]
+            run: dict[str, list[Any]] = {name: document.get(name) or [] for name in names}
+            absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # what a run leaves out of a case
+            return [
+                Row(f"{where} {name}[{n}]", {**absent, **item} if is_object(item) else item)
+                for name, items in run.items()
+                for n, item in enumerate(items)
+            ]
         case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             items = cast(list[Any], page)
             if _is_page_of_items(items):
@@ -149,8 +154,34 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} data[{n}]", item) for n, item in enumerate(items)]
         case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             return [Row(f"{where} runs[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case dict() if (table := _by_columns(cast(dict[str, Any], document))) is not None:
+            return [Row(f"{where} row {number}", row) for number, row in table.items()]
         case _:
             return [Row(f"{where}:1", document)]
+
+
+def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
+    """The rows of a table that is written as pandas does (`to_json` but for lines, `to_dict`), by their numbers.
+
+    Columns that are lists are a table only where one of them is text alone, and none the messages of a conversation.
+    """
+    columns = list(document.values())
+    first = columns[0] if columns else None
+    if is_object(first) and first and all(is_object(each) and each.keys() == first.keys() for each in columns):
+        if all(map(str.isdecimal, first)):
+            return {number: {name: each[number] for name, each in document.items()} for number in first}
+        return document if all(map(str.isdecimal, document)) else None
+    if not all(map(is_list, columns)):
+        return None
+    if document.keys() == {"columns", "index", "data"}:
+        names = document["columns"]
+        whole = all(is_list(each) and len(each) == len(names) for each in document["data"])
+        return {n: dict(zip(names, each, strict=True)) for n, each in enumerate(document["data"])} if whole else None
+    if len(columns) < 2 or len(set(map(len, columns))) > 1:
+        return None
+    if any(map(is_conversation, columns)) or not any(all(isinstance(item, str) for item in each) for each in columns):
+        return None
+    return {n: dict(zip(document, each, strict=True)) for n, each in enumerate(zip(*columns, strict=True))}
 
 
 def _is_page_of_items(page: list[Any]) -> bool:
@@ -158,8 +189,11 @@ def _is_page_of_items(page: list[Any]) -> bool:
     return is_conversation(page) and not any(is_object(item, "object") for item in page)
 
 
-_PAGE = {"meta", "cursors", "cursor", "object", "has_more", "first_id", "last_id", "search_cursors", "parsed_query"}
-"""What APIs send beside the rows of a page."""
+_PAGE = {
+    *("meta", "cursors", "cursor", "object", "has_more", "first_id", "last_id", "search_cursors", "parsed_query"),
+    "schema",
+}
+"""What APIs, and pandas, write beside the rows of a page."""
 
 
 def is_conversation(items: list[Any]) -> bool:
@@ -193,27 +227,28 @@ def is_printed(text: str) -> bool:
     return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
 
 
-_SAID = ("prompt", "completion", "response", "chosen", "rejected", "output")
+_SAID = ("prompt", "completion", "response", "chosen", "rejected", "output", "user_input", "question", "answer")
 """Columns of what was said: text, even where it looks like JSON, unless it is messages."""
 
 
 def _said(text: str) -> Any:
     value = cell(text)
     items = value if is_list(value) else [value]
-    return value if items and all(is_object(item, "role|from") for item in items) else text
+    said = (is_object(item, "role|from") or is_object(item, "type", "content") for item in items)
+    return value if items and all(said) else text
 
 
-_EXCEL_HINT = re.compile(r"sep=[,;\t]\r?\n")
+_EXCEL_HINT = re.compile(r"sep=[,;|\t]\r?\n")
 _ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:"\s*)?(?:[\[{]|array\()""")
 """A table with one column, whose cells hold JSON or what Python prints of a list."""
 
 
 def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
-    """Rows of a table with a header, separated by commas, semicolons or tabs; None when the text is none."""
+    """Rows of a table with a header, separated by commas, semicolons, bars or tabs; None when the text is none."""
     if hint := _EXCEL_HINT.match(text):
         text = "\n" + text[hint.end() :]
     header = text.lstrip("\r\n").split("\n", 1)[0]
-    delimiter = max(",;\t", key=header.count)
+    delimiter = max(",;\t|", key=header.count)
     if not header.count(delimiter) and not _ONE_COLUMN.match(text):
         return None
     csv.field_size_limit(sys.maxsize)

@@ -32,8 +32,8 @@ from gavel.scenarios.formats.exported import (
     tool_definitions,
     turns,
 )
-from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object
-from gavel.scenarios.formats.text import PRINTED, cell, is_printed
+from gavel.scenarios.formats.row import ABSENT, Attempt, Format, Row, RowError, Source, at, is_list, is_object
+from gavel.scenarios.formats.text import PRINTED, cell, is_conversation, is_printed
 from gavel.scenarios.formats.tool_calls import tools as openai_tools
 
 _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
@@ -53,7 +53,7 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
         if is_printed(value):
             raise RowError(f"{row.where} cannot be judged: {name}: it is text, and no JSON list.", PRINTED)
         given = value
-    if not isinstance(given, str | list | dict) or given == []:
+    if not isinstance(given, str | list | dict) or given == [] or (is_object(given) and not is_conversation([given])):
         problem = f"{row.where} cannot be judged: {name}: it is neither text nor messages."
         raise RowError(problem, "Write text, or a list of messages.")
     return as_message(given, role)
@@ -218,10 +218,7 @@ class Columns:
 def _column(row: Row, names: Sequence[str], known: Collection[str], option: str) -> tuple[str, Any]:
     """The first of the fields that the row has, and its value; None where only other rows have it."""
     for name in names:
-        value: Any = row.value
-        for part in [name] if is_object(value, name) else name.split("."):
-            value = value[part] if is_object(value, part) else _ABSENT
-        if value is not _ABSENT:
+        if (value := at(row.value, name)) is not ABSENT:
             return name, value
     if found := next((name for name in names if name in known or name.partition(".")[0] in known), None):
         return found, None
@@ -229,9 +226,6 @@ def _column(row: Row, names: Sequence[str], known: Collection[str], option: str)
         f"{row.where} has no column {' or '.join(names)}. Its columns: {', '.join(known) or 'none'}.",
         f"Name one of them: {option} COLUMN.",
     )
-
-
-_ABSENT = object()
 
 
 def _as_said(value: Any) -> Any:

@@ -11,9 +11,9 @@ from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.formats.trl import Columns
 
 
-def reading_of(folder: Path, content: Any, name: str = "results.json") -> Reading:
+def reading_of(folder: Path, content: Any, name: str = "results.json", columns: Columns | None = None) -> Reading:
     (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    return read_file(folder / name)
+    return read_file(folder / name, columns=columns)
 
 
 def said(reading: Reading, group: int = 0, member: int = 0) -> list[tuple[str, Any]]:
@@ -112,6 +112,32 @@ def test_a_test_run_of_deepeval_is_read_with_what_was_retrieved_and_called(tmp_p
     assert reading.groups[0].trajectories[0].metrics["independent_reward"] == 0.75
 
 
+def test_a_test_run_of_deepeval_that_lacks_fields_is_read(tmp_path: Path) -> None:
+    asked = {"name": "t", "input": "Capital?", "expectedOutput": "Paris"}
+    reading = reading_of(tmp_path, {"testCases": [asked, {**asked, "actualOutput": "Lyon"}]})
+    assert [said(reading)[-1], reading.notes[0]] == [
+        ("assistant", "Lyon"),
+        "left out: 1 × test case without an output",
+    ]
+    reading = reading_of(tmp_path, {"conversationalTestCases": [{"name": "c", "turns": TURNS}]})
+    assert said(reading)[-1] == ("assistant", "Hello")
+
+
+@pytest.mark.parametrize(("asked", "answered"), [("user_input", "response"), ("prompt", "completion")])
+def test_a_table_by_columns_is_its_rows_and_other_objects_are_refused(
+    tmp_path: Path, asked: str, answered: str
+) -> None:
+    columns = {asked: ["Capital?", "Capital?"], answered: ["Paris", "Lyon"]}
+    for table in (columns, {name: dict(enumerate(cells)) for name, cells in columns.items()}):
+        reading = reading_of(tmp_path, table)
+        assert [said(reading, 0, n) for n in range(2)] == [
+            [("user", "Capital?"), ("assistant", answer)] for answer in ("Paris", "Lyon")
+        ]
+    for given in ({asked: {"a": "Capital?"}, answered: {"a": "Paris"}}, {asked: "Capital?", answered: {"a": "Paris"}}):
+        with pytest.raises(RowError, match="neither text nor messages"):
+            reading_of(tmp_path, given)
+
+
 @pytest.mark.parametrize("scenario", [{"scenario": "greets", "expectedOutcome": "is greeted"}, {"metrics_data": []}])
 def test_conversations_of_deepeval_are_read(tmp_path: Path, scenario: dict[str, Any]) -> None:
     whole = {"test_results": [{"name": "c", "turns": TURNS, "input": None, "actual_output": None, **scenario}]}
@@ -167,9 +193,17 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
         {"in": {"q": "Q"}},
     ]
     (tmp_path / "t.json").write_text(json.dumps(rows))
-    reading = read_file(tmp_path / "t.json", columns=Columns("in.q", ("out",)))
+    reading = read_file(str(tmp_path / "t.json"), columns=Columns("in.q", ("out",)))
     assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}']
     assert reading.notes == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
+    reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": [{"t": "x"}]}], columns=Columns("in.0.q", ("out.0.t",)))
+    assert said(reading) == [("user", "Q"), ("assistant", "x")]
+
+
+def test_what_was_expected_is_never_proposed_as_the_answer(tmp_path: Path) -> None:
+    with pytest.raises(RowError) as error:
+        reading_of(tmp_path, [{"input": "Q", "expected_output": "gold", "mine": "x"}])
+    assert "--answer-column COLUMN" in error.value.remedy
 
 
 @pytest.mark.parametrize(

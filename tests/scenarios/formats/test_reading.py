@@ -434,19 +434,19 @@ def test_a_run_s_directory_is_read_as_its_training_attempts(tmp_path: Path) -> N
     assert len(read_file(tmp_path / "trajectories" / "held_out").groups) == 1
 
 
-ASK, ANSWER = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
+ASK, HERE = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
 CHAIN: dict[str, Any] = {"name": "agent", "run_type": "chain", "inputs": {"messages": [ASK]}}
 LOOK: dict[str, Any] = {"type": "GENERATION", "startTime": "2025-01-01", "input": [ASK]}
 
 
 def runs(**last: Any) -> list[dict[str, Any]]:
-    found = [CHAIN | {"id": str(n), "trace_id": str(n), "outputs": {"messages": [ASK, ANSWER]}} for n in range(3)]
+    found = [CHAIN | {"id": str(n), "trace_id": str(n), "outputs": {"messages": [ASK, HERE]}} for n in range(3)]
     found[2] |= last
     return found
 
 
 def observations(**last: Any) -> list[dict[str, Any]]:
-    found = [LOOK | {"id": f"o{n}", "traceId": str(n), "output": ANSWER} for n in range(3)]
+    found = [LOOK | {"id": f"o{n}", "traceId": str(n), "output": HERE} for n in range(3)]
     found[2] |= last
     return found
 
@@ -481,7 +481,7 @@ def test_a_run_that_ended_badly_is_a_failed_attempt_with_its_reason(
 
 def test_rows_in_which_nobody_answers_are_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"messages": each}) + "\n" for each in ([ASK, ANSWER], [ASK], [ASK])))
+    path.write_text("".join(json.dumps({"messages": each}) + "\n" for each in ([ASK, HERE], [ASK], [ASK])))
     (note,) = read_file(path).notes
     assert "2 of 3 attempts hold no turn of the assistant" in note
     assert f"First: {path}:2" in note
