@@ -164,8 +164,6 @@ async def run_comparison(
 ) -> Comparison:
     """Runs what is missing and writes the report, which is also written after every cell. `blind` ranks at the end."""
     folder = folder_of(scenario, root)
-    for config in {cell.arm: cell.config for cell in cells if "judge" in cell.config.loop.reward}.values():
-        check_stand_in(config.judge.build(scenario.rubric), scenario)
     if blind is not None:
         check_stand_in(blind, scenario)
         await blind.probe(replayed=False)
@@ -189,6 +187,9 @@ async def run_comparison(
                 f"the finished run {cell.directory} had another scenario: {'; '.join(changed)}",
                 f"Compare with that one, delete {folder}, or choose another place: GAVEL_RUNS=…",
             )
+    judged = [cell for cell in cells if "judge" in cell.config.loop.reward and not cell.finished()]
+    for config in {cell.arm: cell.config for cell in judged}.values():
+        check_stand_in(config.judge.build(scenario.rubric), scenario)
     await run_cells(cells, root, parallel=parallel, done=finished, train=train)
     whole = comparison()
     if blind is not None:
