@@ -34,7 +34,7 @@ async def completion(**request: Any) -> tuple[Any, Counter[str]]:
     and paid for, so its text is passed on. An error inside the choice, as OpenRouter reports one of the provider behind
     it, is raised as what it is.
     """
-    litellm, bodies = load_litellm(), list[str]()
+    litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
 
     def listen(call: Mapping[str, Any]) -> None:
         if isinstance(body := call.get("original_response"), str):

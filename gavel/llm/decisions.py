@@ -51,7 +51,7 @@ async def decide(
     Raises `LlmError` for a LiteLLM that knows no decisions, or no such provider of them, and what `litellm.adecisions`
     raises, such as a timeout after `seconds`.
     """
-    ask = getattr(load_litellm(), "adecisions", None)
+    ask = getattr(load_litellm(params.get("api_base") or params.get("base_url")), "adecisions", None)
     if ask is None:
         raise LlmError("this LiteLLM cannot ask decision models.", "Install a newer one: pip install 'litellm>=1.106'.")
     options = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **params}

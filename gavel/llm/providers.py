@@ -24,10 +24,10 @@ ImageSupport = Literal["none", "embedded", "any"]
 """The images that a model is sent: none, those whose bytes are at hand, or also those at an address."""
 
 
-def load_litellm() -> ModuleType:
+def load_litellm(url: object = None) -> ModuleType:
     """LiteLLM with Gavel's local models. The first call takes seconds. It asks this machine past the environment's
-    proxy."""
-    pass_proxies()
+    proxy, also at `url`."""
+    pass_proxies(url)
     return _litellm()
 
 

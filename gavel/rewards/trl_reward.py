@@ -138,7 +138,7 @@ class TrlReward:
         asked = messages_of(prompt, "user")
         task = asked if self._group_by is None else _cell(columns, self._group_by, number)
         digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
-        return Keyed(digest, member(asked, completion, tools=self._tools, metadata=truth))
+        return Keyed(digest, member(prompt, completion, tools=self._tools, metadata=truth))
 
     def _judged(self, groups: list[list[Trajectory]]) -> list[list[_Scored]]:
         judged = self._scorer.score_all_now([TrajectoryGroup(group) for group in groups])
