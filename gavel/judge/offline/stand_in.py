@@ -108,5 +108,6 @@ def _refusal(reading: Reading) -> JudgeError:
     return JudgeError(
         f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
         f"{'; '.join(filter(None, [reading.named or 'there is none', reading.misnamed]))}.",
-        f"{near}Leave titles and what leads into a list out, or say it in the rules: `- does not call refund`. Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
+        f"{near}Leave out titles and what leads into a list, or say it in the rules: `- does not call refund`. "
+        "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
     )
