@@ -91,11 +91,9 @@ class Reading:
         if not self.unknown:
             return ""
         names = _and(map(_quote, self.unknown))
-        return (
-            f"no tool is named {names}: there {'is' if len(self.declared) == 1 else 'are'} {_and(self.declared)}"
-            if (self.declared)
-            else f"no tools are declared, and no attempt calls {names}"
-        )
+        if not self.declared:
+            return f"no tools are declared, and no attempt calls {names}"
+        return f"no tool is named {names}: there {'is' if len(self.declared) == 1 else 'are'} {_and(self.declared)}"
 
     @property
     def named(self) -> str:

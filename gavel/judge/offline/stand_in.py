@@ -105,9 +105,13 @@ def _refusal(reading: Reading) -> JudgeError:
         if forms
         else 'It reads forms such as `- calls A before B`, `- says "X"`. '
     )
+    leads = (
+        ""
+        if all(nearest_form(text) for text in reading.unread[:3])
+        else "Leave out titles and what leads into a list, or say it in the rules: `- does not call refund`. "
+    )
     return JudgeError(
         f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
         f"{'; '.join(filter(None, [reading.named or 'there is none', reading.misnamed]))}.",
-        f"{near}Leave out titles and what leads into a list, or say it in the rules: `- does not call refund`. "
-        "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
+        f"{near}{leads}Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
     )

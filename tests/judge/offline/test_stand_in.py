@@ -165,6 +165,14 @@ async def test_a_result_that_anthropic_flags_is_a_failure():
     assert await scores(TrajectoryGroup(attempts), rubric="- calls refund") == [0.0, 1.0]
 
 
+async def test_a_call_of_the_responses_api_with_an_error_is_a_failure():
+    call = {"type": "mcp_call", "id": "m", "name": "refund", "arguments": "{}"}
+    ask = {"role": "user", "content": "A refund, please."}
+    failed, done = ({"error": "declined"}, {"output": "done", "error": None})
+    attempts = [Trajectory(messages_and_choices=[ask, {**call, **result}]) for result in (failed, done)]
+    assert await scores(TrajectoryGroup(attempts), rubric="- calls refund") == [0.0, 1.0]
+
+
 async def test_quotes_of_the_rubric_and_of_results_are_not_held_against_a_score():
     """A language model that wrote so would be asked again."""
     rubric = '- says "Canberra"\n- of two attempts, the one that scores 0.9 is better than the best'
