@@ -223,7 +223,7 @@ def check_stand_in(judge: Judge, scenario: Scenario | Mixture) -> None:
     judges = judges_of(mixture, judge)
     for each in mixture:
         tasks = [*each.tasks("train"), *each.tasks("held_out")]
-        check_readable(judges[each.name].rubric, [task.truth for task in tasks])
+        check_readable(judges[each.name].rubric, [task.truth for task in tasks], declared=each.tool_names)
 
 
 _JUDGE_BY_KEY = {

@@ -359,7 +359,8 @@ class Judge:
         whole.warnings += self._served_models.changes(ballots)
         whole.warnings += bias_warnings(self.position_bias, {len(ballot.shown) for ballot in ballots})
         if any(ballot.model == stand_in.MODEL and ballot.scores for ballot in ballots):
-            whole.warnings += filter(None, [stand_in.shortfall(rubric, has_reference=truth.reference is not None)])
+            short = stand_in.shortfall(rubric, canonical, has_reference=truth.reference is not None)
+            whole.warnings += filter(None, [short])
         whole.models = self.names
         whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed

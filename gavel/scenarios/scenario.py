@@ -28,6 +28,7 @@ from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, too
 from gavel.scenarios.own_imports import neighbours_first
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
+from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
 
@@ -163,6 +164,15 @@ class Scenario:
         make = self.environment
         made = make.func if isinstance(make, functools.partial) else make
         return made if isinstance(made, type) else None
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """The names of all its tools; empty where they are not known before an episode."""
+        made = self._environment_class()
+        is_open = made is None and self.environment is not None
+        if self.servers or self.rollout is not None or is_open or (made and ToolWorld in made.__mro__):
+            return frozenset()
+        return frozenset(tool.name for tool in self.own_tools)
 
     @property
     def limits(self) -> dict[str, float | None]:

@@ -1,6 +1,7 @@
 """What docs/bridges.md shows runs as shown."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -164,6 +165,6 @@ def test_the_section_on_verl_exports_and_reads_back(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "returns-desk-verl"
     (tmp_path / "reward.py").write_text("def compute_score(solution_str, **known):\n    return 1.0\n")
-    words = train.replace('"', "").replace("train.parquet", str(folder / "train.parquet")).split()[1:]
+    words = shlex.split(train.replace("train.parquet", str(folder / "train.parquet")))[1:]
     done = gavel(*(word.replace("=test.parquet", f"={folder / 'test.parquet'}") for word in words), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

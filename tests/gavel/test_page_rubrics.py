@@ -90,7 +90,7 @@ async def test_returns(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     text = next(text for text in shown if "returns = gavel.Scenario(" in text)
     scenario = module_of(tmp_path, "returns_of_a_page", text, monkeypatch).returns
     tasks = {int(re.findall(r"\d+", str(task.user))[0]): task for task in scenario.tasks()}
-    check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks.values()])
+    check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks.values()], declared=scenario.tool_names)
     for number in itertools.islice(tasks, 0, None, 9):
         this, other = {"order_id": str(number)}, {"order_id": str(number + 25)}
         look, pay = ("look_up_order", this), ("refund", this)
@@ -135,7 +135,7 @@ async def test_the_scaffold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(new, ["scenario", "my_shop"]).exit_code == 0
     scenario = gavel.find_scenario(str(tmp_path / "my_shop" / "scenario.py"))
-    check_readable(Rubric.of(scenario.rubric), [task.truth for task in scenario.tasks()])
+    check_readable(Rubric.of(scenario.rubric), [task.truth for task in scenario.tasks()], declared=scenario.tool_names)
     for task in scenario.tasks():
         item, other = task.data["item"], "tent" if task.data["item"] != "tent" else "lamp"
         price = str(task.reference)
@@ -162,7 +162,7 @@ async def test_a_shipped_scenario(name: str) -> None:
     tasks = scenario.sample("held_out", 12, seed=7)
     reads_all = True
     try:
-        check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks])
+        check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks], declared=scenario.tool_names)
     except gavel.JudgeError:
         reads_all = False
     assert reads_all or name not in ("returns_desk", "flattered_desk", "booking_desk"), "pages train it by the stand-in"

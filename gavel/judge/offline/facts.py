@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from gavel.judge.prompt.events import Event, TextEvent, ToolCallEvent
 
 @dataclass(frozen=True, slots=True)
 class CallMade:
-    """A tool call that was answered without an error."""
+    """A tool call that was answered without an error, by `_failed`."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Facts:
     made: tuple[CallMade, ...] = ()
     """The calls that were answered without an error, in order."""
     failed: tuple[str, ...] = ()
-    """Names of the tools whose call returned an error."""
+    """Names of the tools whose call returned an error or nothing at all."""
     known: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
     ending: str = ""
@@ -51,7 +51,7 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
     events = [event for conversation in attempt for event in conversation.events]
     for call in (event for event in events if isinstance(event, ToolCallEvent)):
         result = _value(call.result)
-        if _object(result).get("error"):
+        if call.result is None or _failed(call.result):
             failed.append(call.name)
         else:
             made.append(CallMade(call.name, _object(_value(call.arguments)), result))
@@ -65,6 +65,49 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
         said=_text_of("assistant", events),
         reference=reference,
     )
+
+
+_FLAG = re.compile(r"(?:^|\n)\[(\w+): (.*)\]\Z")
+"""A field beside the content of a tool's message, as a transcript shows it behind the content."""
+
+
+def _failed(result: str) -> bool:
+    """Whether a result is flagged as an error by its protocol, or its content says so."""
+    while flag := _FLAG.search(result):
+        if _says_failure({flag[1]: _value(flag[2])}):
+            return True
+        result = result[: flag.start()]
+    content = _value(result)
+    if isinstance(content, str):
+        return re.match(r"\s*(?:error|traceback)\b", content, re.IGNORECASE) is not None
+    return _says_failure(_object(content))
+
+
+def _says_failure(fields: Mapping[str, Any]) -> bool:
+    return (
+        any(
+            fields.get(key) not in (None, False, 0, "", "false", [], {})
+            for key in ("error", "errors", "isError", "is_error")
+        )
+        or any(fields.get(key) in (False, "false") for key in ("success", "ok"))
+        or fields.get("status") == "error"
+    )
+
+
+def tools_named(conversations: Iterable[Conversation]) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the tools that conversations declare, and of those that they call."""
+    declared: set[str] = set()
+    called: set[str] = set()
+    for conversation in conversations:
+        declared |= {_tool_name(tool) for tool in conversation.tools or ()}
+        called |= {event.name for event in conversation.events if isinstance(event, ToolCallEvent)}
+    return frozenset(declared), frozenset(called)
+
+
+def _tool_name(shown: str) -> str:
+    """Of a tool's line in a transcript: `refund(id: string): …`, or JSON of a tool that the server runs itself."""
+    tool = _object(_value(shown))
+    return str(tool.get("name") or tool.get("type")) if tool else shown.partition("(")[0]
 
 
 def _ending(events: Sequence[Event]) -> str:

@@ -1,7 +1,7 @@
 """Rules that a program can check: what the stand-in judge reads of a rubric, and what it does not.
 
-Each list item of a rubric and each sentence of its prose is a statement; a title (`# …`) and what leads into a list
-("A good agent:") are none. A statement of one of these forms is a rule; any other is told as not read.
+Each title, list item and sentence of a rubric is a statement. A statement of one of these forms is a rule; any other is
+told as not read, and so are titles and what leads into a list: "The agent never:" would turn the rules below it round.
 
     - calls A, B and C (or: A or B)
     - does not call A or B
@@ -20,8 +20,9 @@ Each list item of a rubric and each sentence of its prose is a statement; a titl
 
 A CONDITION compares keys of the JSON objects that tools returned (`days <= 30 and not opened`, evaluated by Jinja's
 sandbox), or is `the request says "a phrase"`, `A says "a phrase"`, `A finds something`. Rules joined by `; ` are one,
-kept where all are. Each rule counts 1, one that ends with `(weight 2)` 2. A call that failed was not made. A phrase
-is found as whole words, whatever their case.
+kept where all are. Each rule counts 1, one that ends with `(weight 2)` 2. A call that failed or has no result was not
+made. A phrase is found as whole words, whatever their case. A rule that names no tool of those declared is not read;
+where none are declared, names that no attempt calls are told.
 """
 
 import re
@@ -39,7 +40,8 @@ from gavel.judge.offline.facts import Facts, words_of
 _SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
 _PHRASE = r'"[^"]*\w[^"]*"'
 _QUOTED = rf"{_PHRASE}(?:(?:, | or | and |, or |, and ){_PHRASE})*"
-_ADDRESSEE = r"(?: to (?:the |its )?\w+)?"
+_ADDRESSEE = r"(?: to (?:the |its )?(?:user|customer))?"
+_FROM_TOOL = rf"(the request|[\w.:/`-]+) (?:says {_QUOTED}|finds something)"
 _COMPARISONS = {"eq", "ne", "lt", "lteq", "gt", "gteq"}
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
 _SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
@@ -57,6 +59,8 @@ class Rule:
     parts: tuple[tuple[str, Check], ...]
     """Those that `; ` joins, by their text; all of them must be kept."""
     weight: float = 1.0
+    tools: frozenset[str] = frozenset()
+    """The tools that it names."""
 
     def findings(self, facts: Facts) -> list[tuple[str, bool, str]]:
         """(text, kept, what happened) of each part."""
@@ -70,14 +74,26 @@ class Reading:
     rules: tuple[Rule, ...]
     unread: tuple[str, ...]
     """The other statements."""
+    unknown: tuple[str, ...] = ()
+    """Names of statements that are no tool's: neither declared nor, where none are declared, called."""
+    declared: tuple[str, ...] = ()
 
     @property
     def shortfall(self) -> str:
         """`1 of 3 rules checked; not read: "is polite", "is right"`; empty where all are read."""
-        if not self.unread:
-            return ""
         count = len(self.rules) + len(self.unread)
-        return f"{len(self.rules)} of {count} {'rule' if count == 1 else 'rules'} checked; not read: {self.named}"
+        read = f"{len(self.rules)} of {count} {'rule' if count == 1 else 'rules'} checked; not read: {self.named}"
+        return "; ".join(filter(None, [read if self.unread else "", self.misnamed]))
+
+    @property
+    def misnamed(self) -> str:
+        """Which names are no tool's; empty without such."""
+        if not self.unknown:
+            return ""
+        names = _and(map(_quote, self.unknown))
+        if not self.declared:
+            return f"no tools are declared, and no attempt calls {names}"
+        return f"no tool is named {names}: there {'is' if len(self.declared) == 1 else 'are'} {_and(self.declared)}"
 
     @property
     def named(self) -> str:
@@ -91,25 +107,36 @@ REFERENCE = "the reference"
 
 
 @lru_cache(256)
-def read_rubric(rubric: str, *, has_reference: bool = False) -> Reading:
+def read_rubric(
+    rubric: str,
+    *,
+    has_reference: bool = False,
+    declared: frozenset[str] = frozenset(),
+    called: frozenset[str] | None = None,
+) -> Reading:
     """The rules in a rubric and its other statements, in order.
 
-    A reference that the judge is given is a statement too: it is read where a rule is `says the reference`.
+    A reference that the judge is given is a statement too: it is read where a rule is `says the reference`. `declared`
+    are the tools that the attempts have, `called` those that they called; any name is a tool's where both are missing.
     """
     rules: list[Rule] = []
     unread: list[str] = []
+    unknown: dict[str, None] = {}
     asks_reference = False
     for statement in _statements(rubric):
         asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
         rule = None if asks and not has_reference else _rule(statement)
-        if rule is None:
+        known = declared or called
+        strange = sorted(rule.tools - known) if rule and known is not None else []
+        unknown |= dict.fromkeys(strange)
+        if rule is None or (strange and declared):
             unread.append(statement)
         else:
             rules.append(rule)
             asks_reference |= asks
     if has_reference and not asks_reference:
         unread.append(REFERENCE)
-    return Reading(tuple(rules), tuple(unread))
+    return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)))
 
 
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
@@ -126,8 +153,10 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
 
 
 def nearest_form(statement: str) -> str:
-    """The form that a statement which is not read comes nearest to, filled in where it can be."""
+    """The form that a statement which is not read comes nearest to, filled in where it can be; of titles none."""
     text = _plain(statement)
+    if text.startswith("#") or text.endswith(":") or _rule(text):
+        return ""
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
         return f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
@@ -151,32 +180,29 @@ def nearest_form(statement: str) -> str:
 
 
 def _statements(rubric: str) -> Iterator[str]:
-    """List items and sentences of prose, without titles and what leads into a list."""
-    blocks = list(_blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})))
-    for number, (indent, text) in enumerate(blocks):
-        below = blocks[number + 1][0] if number + 1 < len(blocks) else None
-        sentences = [each.strip() for each in _SENTENCES.findall(text)]
-        leads_on = below is not None and (indent is None or below > indent)
-        if sentences and leads_on and sentences[-1][-1] not in ".!?":
-            sentences.pop()
-        yield from (_plain(each) for each in sentences if re.search(r"\w", each))
+    """Titles, list items and sentences of prose."""
+    for text in _blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})):
+        yield from (_plain(each) for each in _SENTENCES.findall(text) if re.search(r"\w", each))
 
 
-def _blocks(rubric: str) -> Iterator[tuple[int | None, str]]:
-    """(indent, text) of each list item; (None, text) of each paragraph."""
+def _blocks(rubric: str) -> Iterator[str]:
+    """The text of each title, list item and paragraph."""
     indent: int | None = None
     lines: list[str] = []
     for line in [*rubric.expandtabs().splitlines(), ""]:
         item = _ITEM.fullmatch(line)
-        is_text = bool(line.strip()) and not line.lstrip().startswith("#")
+        is_title = line.lstrip().startswith("#")
+        is_text = bool(line.strip()) and not is_title
         continues = is_text and not item and (indent is None or len(line) - len(line.lstrip()) > indent)
         if lines and not continues:
-            yield indent, " ".join(lines)
+            yield " ".join(lines)
             lines = []
         if item:
             indent, lines = len(item[1]), [_weighted(item[2].strip())]
         elif is_text:
             indent, lines = (indent if lines else None), [*lines, line.strip()]
+        elif is_title:
+            yield line.strip()
 
 
 def _weighted(item: str) -> str:
@@ -196,14 +222,24 @@ def _rule(statement: str) -> Rule | None:
     if found := re.fullmatch(r"(.*) \(weight (\d+(?:\.\d+)?)\)", statement):
         statement, weight = found[1], float(found[2])
     texts = [part.strip() for part in re.findall(r'(?:"[^"]*"|[^;"])+', statement)]
-    parts = [(text, check) for text in texts if (check := _check(text))]
-    return Rule(statement, tuple(parts), weight) if weight and texts and len(parts) == len(texts) else None
+    found_parts = [(text, *read) for text in texts if (read := _check(text))]
+    if not weight or not texts or len(found_parts) < len(texts) or statement.endswith(":"):
+        return None
+    parts = tuple((text, check) for text, check, _ in found_parts)
+    return Rule(statement, parts, weight, frozenset[str]().union(*(tools for _, _, tools in found_parts)))
 
 
-def _check(text: str) -> Check | None:
+def _check(text: str) -> tuple[Check, frozenset[str]] | None:
+    """The check of a part, and the tools that it names."""
     for pattern, form in _FORMS:
         if (found := re.fullmatch(pattern, text, re.IGNORECASE)) and (check := form(*found.groups())):
-            return check
+            named = found.groupdict()
+            tools = [name for key in ("tools", "others") for name in _names(named.get(key) or "")]
+            if source := re.fullmatch(_FROM_TOOL, named.get("condition") or "", re.IGNORECASE):
+                tools.append(source[1].strip("`"))
+            if (origin := named.get("origin") or "").lower() != "the request":
+                tools += _names(origin.split()[-1] if origin else "")
+            return check, frozenset(tools) - {"the request"}
     return None
 
 
@@ -419,15 +455,18 @@ _FORMS: list[tuple[str, Callable[..., Check | None]]] = [
     (rf"ends with a message{_ADDRESSEE}", _ends_with_message),
     (rf"says the reference{_ADDRESSEE}", _says_reference),
     (rf"(says|does not say) ({_QUOTED}){_ADDRESSEE}", _says),
-    (rf"says ({_QUOTED}){_ADDRESSEE} when (.+)", _says_when),
+    (rf"says ({_QUOTED}){_ADDRESSEE} when (?P<condition>.+)", _says_when),
     (rf"(is told|is not told) ({_QUOTED})", _says),
-    (r"calls only one of (.+)", _only_one_of),
-    (r"calls (.+) at most once", _at_most_once),
-    (r"calls (.+) only after (.+)", _only_after),
-    (r"calls (.+?) (only )?when (.+)", _when),
-    (r"calls (.+?) (only )?with (.+) from (the request|(?:the first of )?\S+)", _arguments_from),
-    (r"calls (.+) before (.+)", _before),
-    (r"(?:calls|(does not call)) (.+)", _calls),
+    (r"calls only one of (?P<tools>.+)", _only_one_of),
+    (r"calls (?P<tools>.+) at most once", _at_most_once),
+    (r"calls (?P<tools>.+) only after (?P<others>.+)", _only_after),
+    (r"calls (?P<tools>.+?) (only )?when (?P<condition>.+)", _when),
+    (
+        r"calls (?P<tools>.+?) (only )?with (.+) from (?P<origin>the request|(?:the first of )?\S+)",
+        _arguments_from,
+    ),
+    (r"calls (?P<tools>.+) before (?P<others>.+)", _before),
+    (r"(?:calls|(does not call)) (?P<tools>.+)", _calls),
 ]
 
 

@@ -8,11 +8,13 @@ all.
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.offline.facts import facts_of
+from gavel.judge.offline.facts import facts_of, tools_named
 from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
 from gavel.judge.prompt.fenced_transcript import read_reference, read_transcripts
 from gavel.judge.reply.criteria import requested_ids, sections
 from gavel.judge.rubric import Rubric
@@ -37,6 +39,7 @@ def reply(model: str, messages: Sequence[Message]) -> str:
     reference = read_reference(text["user"])
     words = text["system"].partition(_RUBRIC)[2]
     criteria = sections(words)
+    declared, called = tools_named(conversation for attempt in attempts.values() for conversation in attempt)
     scores: list[dict[str, Any]] = []
     for label, attempt in attempts.items():
         facts = facts_of(attempt, reference)
@@ -44,42 +47,53 @@ def reply(model: str, messages: Sequence[Message]) -> str:
             score, explanation = 0.5, "Every attempt gets the same score."
             if model == "stand-in":
                 rubric = words if name == label else criteria[name[-1]]
-                reading = read_rubric(rubric, has_reference=bool(reference))
+                reading = read_rubric(rubric, has_reference=bool(reference), declared=declared, called=called)
                 if not reading.rules:
                     raise _refusal(reading)
                 share, told = score_rules(reading.rules, facts)
-                shortfall = f"{reading.shortfall}. " if reading.unread else ""
-                score, explanation = round(share, 2), shortfall + told
+                short = f"{reading.shortfall}. " if reading.shortfall else ""
+                score, explanation = round(share, 2), short + told
             scores.append({"trajectory_id": name, "explanation": explanation, "score": score})
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
 
-def shortfall(rubric: Rubric, *, has_reference: bool) -> str:
+def shortfall(rubric: Rubric, group: CanonicalGroup, *, has_reference: bool) -> str:
     """`1 of 3 rules checked; not read: …`; empty where the stand-in reads all that a judge is told."""
-    return _whole(rubric, has_reference=has_reference).shortfall
+    whole = Conversation(group.shared, group.tools)
+    conversations = [whole, *(each for member in group.members for each in member.conversations)]
+    declared, called = tools_named(conversations)
+    return _whole(rubric, has_reference=has_reference, declared=declared, called=called).shortfall
 
 
-def check_readable(rubric: Rubric, truths: Iterable[Truth], *, whole: bool = True) -> None:
+def check_readable(
+    rubric: Rubric, truths: Iterable[Truth], *, whole: bool = True, declared: Iterable[str] = ()
+) -> None:
     """Raises `JudgeError` if the stand-in does not read all that it would judge these tasks by.
 
-    Not `whole`: only if it reads nothing of it for any of them, so that nobody would have a score.
+    `declared` are the names of the tools that all attempts have; without them, any name may be a tool's. Not `whole`:
+    only if it reads nothing of it for any of them, so that nobody would have a score.
     """
+    tools = frozenset(declared)
     told = dict.fromkeys((rubric.for_task(truth), truth.reference is not None) for truth in truths)
-    readings = [_whole(each, has_reference=has_reference) for each, has_reference in told]
+    readings = [_whole(each, has_reference=has_reference, declared=tools) for each, has_reference in told]
     short = [reading for reading in readings if reading.unread or not reading.rules]
     if short and (whole or not any(reading.rules for reading in readings)):
         raise _refusal(short[0])
 
 
-def _whole(rubric: Rubric, *, has_reference: bool) -> Reading:
+def _whole(
+    rubric: Rubric, *, has_reference: bool, declared: frozenset[str], called: frozenset[str] | None = None
+) -> Reading:
     """What is read of a rubric and its criteria; beside criteria, which are scored one by one, a text is not read."""
+    read = partial(read_rubric, declared=declared, called=called)
     if not rubric.criteria:
-        return read_rubric(rubric.text, has_reference=has_reference)
+        return read(rubric.text, has_reference=has_reference)
     text = read_rubric(rubric.text)
-    parts = [read_rubric(criterion.text, has_reference=has_reference) for criterion in rubric.criteria]
+    parts = [read(criterion.text, has_reference=has_reference) for criterion in rubric.criteria]
     unread = [*(rule.text for rule in text.rules), *text.unread, *(each for part in parts for each in part.unread)]
     rules = () if not all(part.rules for part in parts) else tuple(rule for part in parts for rule in part.rules)
-    return Reading(rules, tuple(dict.fromkeys(unread)))
+    unknown = dict.fromkeys(name for part in parts for name in part.unknown)
+    return Reading(rules, tuple(dict.fromkeys(unread)), tuple(unknown), tuple(sorted(declared)))
 
 
 def _refusal(reading: Reading) -> JudgeError:
@@ -91,8 +105,13 @@ def _refusal(reading: Reading) -> JudgeError:
         if forms
         else 'It reads forms such as `- calls A before B`, `- says "X"`. '
     )
+    leads = (
+        ""
+        if all(nearest_form(text) for text in reading.unread[:3])
+        else "Leave out titles and what leads into a list, or say it in the rules: `- does not call refund`. "
+    )
     return JudgeError(
         f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
-        f"{reading.named or 'there is none'}.",
-        f"{near}Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
+        f"{'; '.join(filter(None, [reading.named or 'there is none', reading.misnamed]))}.",
+        f"{near}{leads}Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
     )

@@ -339,9 +339,10 @@ class _Reader:
             arguments = plain_json(_or_empty(item.get(key)), sort=True)
             pieces: list[_Piece] = list(self._rest(item, {"name", key, *results}))
             pieces.append(self._call(call_id, item["name"], arguments))
-            found = [item[name] for name in sorted(results, reverse=True) if not is_empty(item.get(name))]
-            contents = [piece for value in found for piece in self._contents(value, as_json=True)]
-            return [*pieces, _Result(call_id, tuple(contents))] if found else pieces
+            contents = list(self._contents(item.get("output"), as_json=True)) if "output" in results else []
+            if "error" in results and not is_empty(error := item.get("error")):
+                contents.append(field_text("error", error))
+            return [*pieces, _Result(call_id, tuple(contents))] if contents else pieces
         rest = {key: value for key, value in item.items() if not is_bookkeeping(key, value)}
         unseen = self._unseen(kind, item) if kind == "image_generation_call" else ()
         return [*unseen, self._call(call_id, kind, plain_json(rest, sort=True))]

@@ -7,7 +7,7 @@ from gavel.judge.offline.rules import nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import Conversation, canonicalize
 from tests.judge.groups import desk
 
-RUBRIC = """The clerk at the returns desk:
+RUBRIC = """
 - calls get_order and get_policy before refund, exchange or deny (weight 2)
 - calls refund when days <= window and (not opened or opened_ok); calls deny when not (days <= window and (not opened or opened_ok)). (weight 4)
 - calls only one of refund, exchange, deny
@@ -41,18 +41,21 @@ def kept(rule: str, attempt: Facts) -> bool:
     [
         ("- calls a before b\n- Answers correctly", ["calls a before b"], ["Answers correctly"]),
         ("* calls a\n+ calls b\n1. calls c\n2) calls d", ["calls a", "calls b", "calls c", "calls d"], []),
-        ("A good agent of the desk:\n- calls a.", ["calls a"], []),
-        ("A good attempt\n- calls a.", ["calls a"], []),
-        ("Answers are right. A good attempt:\n- calls a.", ["calls a"], ["Answers are right"]),
-        ("# Rubric\n\n- calls a.\n  - nested thing\n", ["calls a"], ["nested thing"]),
-        ("- The agent:\n  - calls a\n", ["calls a"], []),
+        ("Forbidden:\n- calls a.", ["calls a"], ["Forbidden:"]),
+        ("What it must not do\n- calls a.", ["calls a"], ["What it must not do"]),
+        ("Answers are right. It never:\n- calls a.", ["calls a"], ["Answers are right", "It never:"]),
+        ("# Must not\n\n- calls a.\n  - nested thing\n", ["calls a"], ["# Must not", "nested thing"]),
+        ("# Calls b\n- calls a.", ["calls a"], ["# Calls b"]),
+        ("Calls b:\n- calls a.", ["calls a"], ["Calls b:"]),
+        ("- the agent must not:\n  - calls a\n", ["calls a"], ["the agent must not:"]),
         ("- calls a\n  before b\n", ["calls a before b"], []),
         ("- calls a\nOf two, the shorter is better.", ["calls a"], ["Of two, the shorter is better"]),
         ("Calls a before b. Ends with a message. Be kind!", ["Calls a before b", "Ends with a message"], ["Be kind!"]),
-        ('- calls a. Says "Yes. No." to him.', ["calls a", 'Says "Yes. No." to him'], []),
+        ('- calls a. Says "Yes. No." to the customer.', ["calls a", 'Says "Yes. No." to the customer'], []),
         ("- says “Canberra” or „180“ to the user.", ['says "Canberra" or "180" to the user'], []),
         ("- says Canberra or 180", [], ["says Canberra or 180"]),
         ("- ends with a message that is true", [], ["ends with a message that is true"]),
+        ("- ends with a message to the manager", [], ["ends with a message to the manager"]),
         ('- says "yes" if it is right', [], ['says "yes" if it is right']),
         ("- calls a; is polite", [], ["calls a; is polite"]),
         ("- calls a and b or c", [], ["calls a and b or c"]),
@@ -80,6 +83,35 @@ def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
     right, wrong = (Facts(said=f"It has {count} rooms.", reference="12 rooms.") for count in (12, 112))
     assert kept("says the reference to the user", right)
     assert not kept("says the reference", wrong)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "does not call Refund",
+        "does not call anything",
+        "calls look before refund, and apologises",
+        "calls refund only after looks",
+        "calls refund only with order from looks",
+        'calls refund when looks says "30 days"',
+        'says "no" when looks finds something',
+        "calls only one of refund, deny",
+        "calls everything at most once",
+    ],
+)
+def test_a_rule_names_tools_that_there_are(rule: str):
+    declared = frozenset({"look", "refund"})
+    reading = read_rubric(f"- {rule}\n- calls look", declared=declared, called=frozenset({"Refund", "looks"}))
+    assert [each.text for each in reading.rules] == ["calls look"]
+    assert len(reading.unknown) == 1
+    assert "look and refund" in reading.shortfall
+
+
+def test_without_declared_tools_names_that_no_attempt_calls_are_told():
+    reading = read_rubric("- calls look before refund, and apologises", called=frozenset({"look", "refund"}))
+    assert (len(reading.rules), reading.unknown) == (1, ("apologises",))
+    assert "apologises" in reading.shortfall
+    assert read_rubric("- calls look before refund", called=frozenset({"look", "refund"})).shortfall == ""
 
 
 @pytest.mark.parametrize(

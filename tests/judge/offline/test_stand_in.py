@@ -1,4 +1,5 @@
 import json
+from typing import TypeGuard
 
 import pytest
 
@@ -9,6 +10,7 @@ from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import Truth
 from tests.judge.groups import desk
 
@@ -77,6 +79,98 @@ async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, t
         assert member.reward is not None
         assert member.judgement is not None
         assert "not read: " in (member.judgement.explanation or "")
+
+
+@pytest.mark.parametrize("lead", ["Forbidden:", "# Must not", "The agent never:", "- the agent must not:\n  "])
+async def test_what_may_turn_a_rule_round_is_told_with_every_score(lead: str):
+    group = TrajectoryGroup([desk("refund"), desk("deny")])
+    judged = await Judge("stand-in", rubric=f"{lead}\n- calls refund", orders=1).score(group)
+    assert judged.judgement is not None
+    assert "1 of 2 rules checked; not read" in judged.judgement.warnings[0]
+    with pytest.raises(JudgeError, match="cannot read 1 of 2 rules") as refused:
+        check_readable(Rubric(f"{lead}\n- calls refund"), [Truth()])
+    assert "- does not call refund" in refused.value.remedy
+
+
+async def test_names_that_are_no_tool_s_are_told():
+    declared, bare = (
+        TrajectoryGroup([desk("refund"), desk("deny")]),
+        TrajectoryGroup([*map(without_tools, (desk("refund"), desk("deny")))]),
+    )
+    judge = Judge("stand-in", rubric="- does not call Refund\n- calls deny", orders=1)
+    for group, told in ((declared, "not read"), (bare, "no attempt calls")):
+        judged = await judge.score(group)
+        assert judged.judgement is not None
+        assert told in judged.judgement.warnings[0]
+        assert "Refund" in judged.judgement.warnings[0]
+        for member in judged:
+            assert member.judgement is not None
+            assert told in (member.judgement.explanation or "")
+    with pytest.raises(JudgeError, match="deny and refund"):
+        check_readable(Rubric("- does not call Refund"), [Truth()], declared=["refund", "deny"])
+
+
+def without_tools(trajectory: Trajectory) -> Trajectory:
+    return trajectory.model_copy(update={"tools": None})
+
+
+@pytest.mark.parametrize(
+    ("content", "fields", "is_made"),
+    [
+        ("refunded", {}, True),
+        ("", {}, True),
+        ("no errors", {}, True),
+        ('{"error": null, "success": true, "status": "success"}', {}, True),
+        ("refunded", {"status": "success", "isError": False}, True),
+        ("declined", {"status": "error"}, False),
+        ('{"done": true}', {"isError": True}, False),
+        ('{"error": "declined"}', {}, False),
+        ('{"errors": ["declined"]}', {}, False),
+        ('{"isError": true, "content": []}', {}, False),
+        ('{"success": false}', {}, False),
+        ('{"ok": false}', {}, False),
+        ('{"status": "error"}', {}, False),
+        ("Error: declined", {}, False),
+        ("Traceback (most recent call last):", {}, False),
+        (None, {}, False),
+    ],
+)
+async def test_a_call_that_failed_or_has_no_result_was_not_made(content: str | None, fields: dict, is_made: bool):
+    attempt = desk("refund")
+    ask, opening = attempt.messages_and_choices[0], attempt.messages_and_choices[1:]
+    items = [ask, *(item for item in opening if content is not None or not is_result(item))]
+    for item in filter(is_result, items):
+        item |= {"content": content, **fields}
+    group = TrajectoryGroup([attempt.model_copy(update={"messages_and_choices": items}), desk()])
+    assert await scores(group, rubric="- calls refund") == [float(is_made), 0.0]
+
+
+def is_result(item: object) -> TypeGuard[dict]:
+    return isinstance(item, dict) and item["role"] == "tool"
+
+
+async def test_a_result_that_anthropic_flags_is_a_failure():
+    use = {"type": "tool_use", "id": "t", "name": "refund", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "declined"}
+    attempts = [
+        Trajectory(
+            messages_and_choices=[
+                {"role": "user", "content": "A refund, please."},
+                {"role": "assistant", "content": [use]},
+                {"role": "user", "content": [{**result, "is_error": is_error}]},
+            ]
+        )
+        for is_error in (True, False)
+    ]
+    assert await scores(TrajectoryGroup(attempts), rubric="- calls refund") == [0.0, 1.0]
+
+
+async def test_a_call_of_the_responses_api_with_an_error_is_a_failure():
+    call = {"type": "mcp_call", "id": "m", "name": "refund", "arguments": "{}"}
+    ask = {"role": "user", "content": "A refund, please."}
+    failed, done = ({"error": "declined"}, {"output": "done", "error": None})
+    attempts = [Trajectory(messages_and_choices=[ask, {**call, **result}]) for result in (failed, done)]
+    assert await scores(TrajectoryGroup(attempts), rubric="- calls refund") == [0.0, 1.0]
 
 
 async def test_quotes_of_the_rubric_and_of_results_are_not_held_against_a_score():

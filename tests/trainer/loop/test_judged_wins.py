@@ -13,19 +13,14 @@ from gavel.trainer.loop.judged_wins import BASE, BEST, best_step, judge_wins
 
 def attempt(task: str, *calls: str, **fields: Any) -> Trajectory:
     """One that calls these tools; the rubric below wants `look` before `act`."""
-    turns = [
-        Choice.model_validate(
-            {
-                "index": 0,
-                "finish_reason": "tool_calls",
-                "message": {
-                    "role": "assistant",
-                    "tool_calls": [{"id": f"c{at}", "type": "function", "function": {"name": name, "arguments": "{}"}}],
-                },
-            }
-        )
-        for at, name in enumerate(calls)
-    ]
+    turns: list[Any] = []
+    for at, name in enumerate(calls):
+        call = {"id": f"c{at}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        message = {"role": "assistant", "tool_calls": [call]}
+        turns += [
+            Choice.model_validate({"index": 0, "finish_reason": "tool_calls", "message": message}),
+            {"role": "tool", "tool_call_id": f"c{at}", "content": "done"},
+        ]
     return Trajectory(
         messages_and_choices=[{"role": "user", "content": "Do it."}, *turns],
         metadata={"task": {"id": task, "user": "Do it."}},
@@ -34,7 +29,7 @@ def attempt(task: str, *calls: str, **fields: Any) -> Trajectory:
     )
 
 
-JUDGE = Judge("stand-in", rubric=Rubric("A good agent:\n- calls look before act.\n- calls act at most once."))
+JUDGE = Judge("stand-in", rubric=Rubric("- calls look before act.\n- calls act at most once."))
 
 
 async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
