@@ -24,7 +24,7 @@ def test_a_run_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 def test_damaged_rows_are_told_once_on_the_page_and_on_the_command_line(tmp_path: Path) -> None:
     run = made_run(tmp_path / "runs" / "desk" / "one")
-    assert not gavel("report", "desk/one", cwd=tmp_path).stderr
+    assert "warning" not in gavel("report", "desk/one", cwd=tmp_path).stderr.lower()
     damage_row(run)
     done = gavel("report", "desk/one", cwd=tmp_path)
     assert done.returncode == 0
