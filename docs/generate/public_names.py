@@ -10,7 +10,7 @@ STUB = Path(__file__).parents[2] / "gavel" / "__init__.pyi"
 HEAD = """# Public names
 
 What `import gavel` offers. These names, their parameters and what they return change as
-[versions and deprecation](../versions.md) says; a module that is not listed here may change at any time.
+[versions](../versions.md) says; a module that is not listed here may change at any time.
 """
 PARTS = (
     ("Command line in code", ("cli",)),
