@@ -29,7 +29,7 @@ async def test_a_part_that_cannot_be_shown_is_refused():
 
 
 async def test_a_litellm_without_decisions_is_told_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(decisions, "load_litellm", lambda: object())
+    monkeypatch.setattr(decisions, "load_litellm", lambda url=None: object())
     with pytest.raises(LlmError, match="cannot ask decision models") as error:
         await Client("openai/d", {"api_key": "none"}, wire="decisions").ask(list(MESSAGES), PROBE)
     assert "pip install" in error.value.remedy

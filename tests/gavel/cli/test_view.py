@@ -26,10 +26,12 @@ def started(tmp_path: Path, *arguments: str, shown: str = "runs") -> tuple["subp
     command = [sys.executable, "-m", "gavel", "view", str(tmp_path / shown), "--port", "0", "--no-open", *arguments]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://\S+", line)
-    assert found is not None, line + process.stdout.read()
-    return process, found[0]
+    said = ""
+    while line := process.stdout.readline():  # what it waits for may come first
+        if found := re.search(r"http://\S+", line):
+            return process, found[0]
+        said += line
+    raise AssertionError(said)
 
 
 def ended(process: "subprocess.Popen[str]") -> None:
