@@ -51,6 +51,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.counted import counted
+from gavel.llm.loop_turns import next_turn
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
@@ -304,6 +305,7 @@ class Judge:
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(self._max_prepared)
         async with self._prepared_groups[loop]:
+            await next_turn()
             scored, whole = await self._judge(group, attempts, noise_prior or self.noise_prior, progress or Progress())
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)

@@ -7,7 +7,6 @@ The last invalid reply alone is shown again. A reply of which nothing can be rea
 the ballot's problem, never a score.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +20,7 @@ from gavel.judge.reply.verdict import Verdict, VerdictError
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.loop_turns import next_turn
 from gavel.llm.prompt_cache import CachedPrefix
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.refusal_wording import CONTENT_FILTER, filtered, is_refusal_text
@@ -80,7 +80,7 @@ class RepairRequests:
             ballot.calls += 1
             try:
                 reply = await client.ask(prompt.messages + repair, schema, can_be_used, unusable, prefix)
-                await asyncio.sleep(0)  # reading takes time; the calls that waited for this one's place are sent first
+                await next_turn()  # reading takes time; the calls that waited for this one's place are sent first
             except PromptCutError as error:
                 ballot.replies.append(error.reply)
                 raise

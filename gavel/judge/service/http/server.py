@@ -20,6 +20,7 @@ from gavel.judge.service.http.app import create_app
 from gavel.judge.service.http.bounded_connection import BoundedConnection, bounded_connection
 from gavel.judge.service.http.handover import Handover
 from gavel.judge.service.store.database import Database
+from gavel.llm.loop_turns import work_without_turns
 from gavel.llm.loopback import is_loopback
 
 _IDLE_SECONDS = 75
@@ -62,6 +63,7 @@ async def serve(
             gc.freeze()  # the libraries' 400,000 objects are not searched again
             gc.set_threshold(*_GC_THRESHOLDS)
             sys.setswitchinterval(_SWITCH_SECONDS)
+            work_without_turns()
             try:
                 await _serve(engine, listener, announce, handover)
             finally:
