@@ -25,7 +25,7 @@ def __getattr__(name: str) -> object:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "gavel"):
             raise
-        from gavel.extras import MissingExtraError
+        from gavel.base.extras import MissingExtraError
 
         raise MissingExtraError(f"gavel.{name}", missing, "train") from error
     globals()[name] = value

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.heartbeat import heartbeat
 from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
 from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
 from gavel.cli.terminal import print_error, replace_unprintable, silence_libraries
-from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.scenarios.scenario import Scenario
@@ -86,7 +86,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        from gavel.llm.installation import DISTRIBUTION
+        from gavel.base.extras import DISTRIBUTION
 
         typer.echo(f"gavel {version(DISTRIBUTION)}")
         raise typer.Exit
@@ -117,7 +117,7 @@ def run(scenario: "Scenario") -> None:
     from gavel.cli.named_scenario import own_scenarios
 
     if _is_running:
-        from gavel.llm.errors import GavelError
+        from gavel.base.errors import GavelError
 
         raise GavelError(
             f"the file of {scenario.name} calls gavel.run where it is read by another command.",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gavel.base.text import counted
 from gavel.cli.named_run import find_run
 from gavel.cli.terminal import plain
-from gavel.llm.counted import counted
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.trl import Columns
 from gavel.scenarios.group import TrajectoryGroup

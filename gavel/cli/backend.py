@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from gavel.base.extras import MissingExtraError, missing_parts
 from gavel.cli.lazy_commands import single_command
-from gavel.extras import MissingExtraError, missing_parts
 
 
 def backend(

@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from gavel.base.text import counted
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.llm.cassette import Cassette
-from gavel.llm.counted import counted
 from gavel.llm.local_models import PROVIDER, model_id
 
 FILE_NAME = "cassettes.sqlite"

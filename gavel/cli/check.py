@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from gavel.base.text import counted
 from gavel.cli.dry_run import keep_lengths
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
@@ -23,7 +24,6 @@ from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
-from gavel.llm.counted import counted
 from gavel.llm.message_parts import text_of
 from gavel.llm.types import Message, Reply
 from gavel.scenarios.function_model import ChatRequest, FunctionModel

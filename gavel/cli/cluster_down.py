@@ -2,10 +2,10 @@
 
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.cluster_options import Name, host_of_cluster, need_service
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.llm.errors import GavelError
 
 
 def down(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.cluster_options import (
     Accelerators,
     Engine,
@@ -20,7 +21,6 @@ from gavel.cli.cluster_options import (
 )
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.written_file import write_file
-from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavel.extras import MissingExtraError, missing_parts
+from gavel.base.extras import MissingExtraError, missing_parts
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.host import ClusterHost

@@ -5,9 +5,9 @@ import os
 import shutil
 import sys
 
+from gavel.base.errors import GavelError
 from gavel.cli.cluster_options import Name, host_of_cluster, need_service
 from gavel.cli.lazy_commands import single_command
-from gavel.llm.errors import GavelError
 
 
 def ssh(name: Name = "gavel") -> None:

@@ -2,6 +2,7 @@
 
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.cluster_options import (
     Accelerators,
     Down,
@@ -17,7 +18,6 @@ from gavel.cli.cluster_options import (
 )
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.llm.errors import GavelError
 
 
 def up(

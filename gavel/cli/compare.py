@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import need_extra
 from gavel.cli.interrupts import run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.likelihood_model import register_likelihood
@@ -27,8 +29,6 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.settings import STAND_IN
-from gavel.extras import need_extra
-from gavel.llm.errors import GavelError
 from gavel.llm.local_models import model_id
 from gavel.trainer.run_config import RunConfig
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gavel.base.errors import GavelError
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.follower import Follower
 from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.judge import Judge
 from gavel.judge.panel.modes import ModeName
-from gavel.llm.errors import GavelError
 from gavel.reports.blind_ranking import blind_ranking
 from gavel.reports.comparison import CellFigures, Comparison
 from gavel.reports.run_figures import stored_groups

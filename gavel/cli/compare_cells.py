@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gavel.base.errors import GavelError, first_error
 from gavel.cli.run_file import to_toml
 from gavel.cli.run_paths import paths_seen_from
-from gavel.llm.errors import GavelError, first_error
 from gavel.reports.run_figures import read_run
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import run_path

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gavel.base.errors import GavelError, first_error
 from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.run_options import judge_config
 from gavel.cli.settings import STAND_IN
@@ -18,7 +19,6 @@ from gavel.cli.terminal import plain
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.offline.stand_in import check_readable
-from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import model_id
 from gavel.reports.judge_trust import MIN_GROUPS
 from gavel.reports.page import write_page

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from gavel.base.errors import GavelError
 from gavel.cli.compare_blind import blind_judge as built_blind_judge
 from gavel.cli.compare_blind import with_ranking
 from gavel.cli.compare_cells import Cell, Train, cell_of, run_cells
@@ -21,7 +22,6 @@ from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import check_stand_in, with_default_judge
 from gavel.cli.settings import STAND_IN
 from gavel.judge.judge import Judge
-from gavel.llm.errors import GavelError
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, write_comparison
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName

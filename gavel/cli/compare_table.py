@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gavel.base.text import counted
 from gavel.cli.compare_blind import blind_judge
 from gavel.cli.compare_cells import Cell
 from gavel.cli.compare_progress import StepCount
@@ -15,7 +16,6 @@ from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import plain
 from gavel.cli.wait_display import WaitDisplay
 from gavel.judge.judge import Judge
-from gavel.llm.counted import counted
 from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
 from gavel.reports.demo_page import duration

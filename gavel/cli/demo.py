@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import need_extra
 from gavel.cli.demo_jobs import DESKS, LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK, DemoJob, DemoScenario
 from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.heartbeat import waiting_for
@@ -18,9 +20,7 @@ from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, run_config
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import TRAINER
-from gavel.extras import need_extra
 from gavel.judge.config import JudgeConfig
-from gavel.llm.errors import GavelError
 from gavel.trainer.run_config import RunConfig
 
 _OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")

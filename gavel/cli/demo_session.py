@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gavel.base.text import counted
 from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
 from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
@@ -28,7 +29,6 @@ from gavel.cli.own_cluster import own_cluster
 from gavel.cli.run_model import say, say_cost, starting_over
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
-from gavel.llm.counted import counted
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.reports.run_outcome import Outcome, judged_pair, outcome_in_words, read_outcome
 from gavel.reports.run_page import DEMO_RUN_REPORT

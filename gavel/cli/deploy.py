@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import need_extra
 from gavel.cli.backend_url import BackendUrl
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.written_file import write_file
-from gavel.extras import need_extra
-from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.trainer.deploy.adapter_facts import AdapterFacts

@@ -20,8 +20,8 @@ def deployments(
     from rich.console import Console
     from rich.table import Table
 
+    from gavel.base.errors import GavelError
     from gavel.cli.terminal import plain
-    from gavel.llm.errors import GavelError
     from gavel.trainer.deploy.find_records import find_records
     from gavel.trainer.deploy.host import open_host
     from gavel.trainer.deploy.retry import no_pages

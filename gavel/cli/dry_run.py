@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gavel.base.extras import missing_parts
+from gavel.base.text import counted
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.terminal import print_warning
-from gavel.extras import missing_parts
 from gavel.judge.judge import Judge
-from gavel.llm.counted import counted
 from gavel.scenarios.mixture import Mixture
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.run_config import RunConfig

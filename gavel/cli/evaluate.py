@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import need_extra
+from gavel.base.text import counted
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import run_to_end
@@ -25,9 +28,6 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.terminal import TRAINER, plain
-from gavel.extras import need_extra
-from gavel.llm.counted import counted
-from gavel.llm.errors import GavelError
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.trainer.run_config import RunConfig
 

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from gavel.base.errors import GavelError
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.compare_session import settings_of
 from gavel.cli.evaluated_models import model_given, model_named
@@ -23,7 +24,6 @@ from gavel.cli.run_options import check_stand_in, with_default_judge
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
-from gavel.llm.errors import GavelError
 from gavel.reports.model_table import (
     Episode,
     ModelTable,

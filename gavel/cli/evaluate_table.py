@@ -3,9 +3,9 @@
 from rich.console import Console
 from rich.table import Table
 
+from gavel.base.text import counted
 from gavel.cli.figure_table import print_figures
 from gavel.cli.terminal import plain
-from gavel.llm.counted import counted
 from gavel.reports.model_table import ModelTable, ScenarioTable, by_judge, cost_text, figure, seconds_of
 
 

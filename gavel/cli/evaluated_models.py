@@ -16,10 +16,11 @@ from typing import Any
 
 from openai.types.chat.chat_completion import ChatCompletion
 
+from gavel.base.errors import GavelError
 from gavel.cli.run_model import opened_backend, run_directory_of, trainable
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.errors import BudgetError, GavelError, LlmError, UnknownModelError
+from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.function_model import ChatRequest, FunctionModel

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gavel.base.extras import need_extra
 from gavel.cli.attempts import read_attempts
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.heartbeat import waiting_for
@@ -27,7 +28,6 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.terminal import TRAINER
-from gavel.extras import need_extra
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.run_config import EvolveRunConfig
 from gavel.trainer.sft.best_members import best_members

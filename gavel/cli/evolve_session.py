@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from gavel.base.text import counted
 from gavel.cli.heartbeat import waiting_for
 from gavel.cli.live_report import LiveReport
 from gavel.cli.run_file import to_toml
@@ -26,7 +27,6 @@ from gavel.cli.run_model import (
 from gavel.cli.run_paths import paths_seen_from
 from gavel.cli.terminal import plain
 from gavel.judge.judge import Judge
-from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from gavel.base.extras import need_extra
 from gavel.cli.backend_url import BackendUrl
 from gavel.cli.lazy_commands import single_command
-from gavel.extras import need_extra
 from gavel.trainer.config import ExportDtype, ExportForm
 
 

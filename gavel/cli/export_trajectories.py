@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named_run import find_run
-from gavel.llm.errors import GavelError
 from gavel.scenarios.formats.export import MARGIN, ExportFormat, export_file, stored_groups
 from gavel.scenarios.formats.exported import StoredGroup
 from gavel.scenarios.formats.reading import read_file

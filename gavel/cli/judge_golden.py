@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gavel.base.errors import GavelError
+from gavel.base.text import counted
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.llm.counted import counted
-from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.judge.audit.golden import ChangedVerdict, GoldenResult

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.llm.errors import GavelError
 
 
 def rubric(

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from gavel.base.text import counted
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
 from gavel.judge.errors import JudgeError
-from gavel.llm.counted import counted
 
 if TYPE_CHECKING:
     from gavel.judge.audit.engine_quality import QualityReport

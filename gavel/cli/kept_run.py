@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBackend
 from gavel.trainer.model_spec import TrainableSpec

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import MissingExtraError, missing_parts
 from gavel.cli.lazy_commands import PlainCommand, PlainGroup
 from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, toml_value, validated
 from gavel.cli.serve import service_config
-from gavel.extras import MissingExtraError, missing_parts
 from gavel.judge.service.config import FILE_NAME, KeyConfig, ServiceConfig
 from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
-from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.judge.service.store.key_store import Key, KeyStore

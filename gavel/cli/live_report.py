@@ -4,7 +4,7 @@ import logging
 import time
 from pathlib import Path
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.reports.run_page import write_run_report
 
 _SHARE = 50

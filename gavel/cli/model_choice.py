@@ -2,8 +2,8 @@
 
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.run_options import Run
-from gavel.llm.errors import GavelError
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.embedded import SCENARIOS

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 @dataclass(frozen=True, slots=True)

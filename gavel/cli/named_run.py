@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from gavel.base.errors import GavelError
 from gavel.cli.named_scenario import scenario_named
-from gavel.llm.errors import GavelError
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.runs.run_directory import runs_root
 

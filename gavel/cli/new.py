@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import jinja2
 import typer
 
+from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import PlainCommand, PlainGroup
-from gavel.llm.errors import GavelError
 
 app = typer.Typer(
     add_completion=False,

@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from gavel.base.errors import GavelError
+from gavel.base.text import counted
 from gavel.cli.settings import Settings
 from gavel.judge.drafted_reply import check_can_write
 from gavel.judge.task_drafts.attempts import Attempts
@@ -20,8 +22,6 @@ from gavel.judge.task_drafts.record import DraftRecord
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
-from gavel.llm.counted import counted
-from gavel.llm.errors import GavelError
 from gavel.llm.prices import prices_from_environment
 from gavel.prompts import render
 from gavel.scenarios.bridges.mcp import McpServer, mcp

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
+from gavel.base.errors import GavelError
 from gavel.cli.model_options import models_in
-from gavel.llm.errors import GavelError
 
 Table = dict[str, Any]
 Where = dict[tuple[str, ...], str]

@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
+from gavel.base.text import counted
 from gavel.cli.cassette_option import replay_account
 from gavel.cli.kept_run import remote_backend
 from gavel.cli.terminal import plain
 from gavel.judge.judge import Judge
-from gavel.llm.counted import counted
 from gavel.reports.run_outcome import outcome_in_words
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario

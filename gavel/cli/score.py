@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gavel.base.errors import GavelError, first_error
+from gavel.base.text import counted
 from gavel.cli.attempts import read_attempts
 from gavel.cli.cassette_option import recorded, replay_account, replies_directory, with_cassette
 from gavel.cli.interrupts import INTERRUPTED, run_interruptibly
@@ -32,8 +34,6 @@ from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import cost_in_words
-from gavel.llm.counted import counted
-from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import model_id
 from gavel.scenarios.formats.trl import Columns
 from gavel.scenarios.group import TrajectoryGroup

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from gavel.base.text import counted
 from gavel.cli.interrupts import run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import JUDGE_FLAGS, Assignments, announce_stand_in, check_stand_in, run_config
-from gavel.llm.counted import counted
 from gavel.trainer.run_config import RunConfig
 
 FLAGS = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import typer
 from openai import OpenAIError
 
+from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import GavelError
 from gavel.scenarios.atropos_group import atropos_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gavel.base.extras import need_extra
 from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
@@ -23,7 +24,6 @@ from gavel.cli.run_options import (
 )
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import TRAINER
-from gavel.extras import need_extra
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.local_models import model_id
 from gavel.scenarios.truth import Truth

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gavel.base.errors import GavelError
+from gavel.base.network import is_loopback
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import silence_libraries
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_loopback
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from dotenv import dotenv_values
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 STAND_IN = "stand-in"
 """The command line's default judge: rules, no key."""

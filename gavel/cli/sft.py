@@ -9,6 +9,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import need_extra
+from gavel.base.text import counted
 from gavel.cli.attempts import read_attempts
 from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_to_end
@@ -17,9 +20,6 @@ from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, validated
 from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG
 from gavel.cli.terminal import TRAINER
-from gavel.extras import need_extra
-from gavel.llm.counted import counted
-from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.run_config import ImitationConfig
 from gavel.trainer.sft.best_members import BestMembers, best_members

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",

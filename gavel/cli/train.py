@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from gavel.base.extras import need_extra
+from gavel.base.text import counted
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.dry_run import check_base, print_run_estimate, seen_lengths
 from gavel.cli.heartbeat import waiting_for
@@ -32,8 +34,6 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.terminal import TRAINER
-from gavel.extras import need_extra
-from gavel.llm.counted import counted
 from gavel.scenarios.mixture import Mixture
 from gavel.trainer.run_config import RunConfig
 

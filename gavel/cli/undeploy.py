@@ -17,7 +17,7 @@ def undeploy(
 
     Of a run with several deployments each is removed, also where another one cannot be.
     """
-    from gavel.llm.errors import GavelError
+    from gavel.base.errors import GavelError
     from gavel.trainer.deploy.deploy import undeploy as remove
     from gavel.trainer.deploy.find_records import find_records
     from gavel.trainer.runs.run_directory import runs_root

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 import typer
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.terminal import print_warning
-from gavel.extras import need_extra
-from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.reports.viewer.index import Index

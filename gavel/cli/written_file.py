@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 def write_file(path: Path, text: str) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from gavel.base.text import counted
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.client import Client
-from gavel.llm.counted import counted
 from gavel.llm.errors import NotAskedError
 from gavel.llm.prices import price
 from gavel.llm.providers import model_info

@@ -24,6 +24,7 @@ from anyio import CapacityLimiter
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
+from gavel.base.text import counted
 from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.anchors import Anchor, check_anchors
@@ -50,7 +51,6 @@ from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.counted import counted
 from gavel.llm.loop_turns import next_turn
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
+from gavel.base.text import counted
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
@@ -21,7 +22,6 @@ from gavel.judge.prompt.shown_content import Redact
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.counted import counted
 from gavel.llm.prices import Prices
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
+from gavel.base.network import TRANSPORT_ERRORS
 from gavel.llm.batch_vendors import connection, vendor_of
 from gavel.llm.dialect import CONNECTION
 from gavel.llm.errors import LlmError
-from gavel.llm.http_libraries import TRANSPORT_ERRORS
 from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import load_litellm
 from gavel.llm.question import Question

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import openai
 
+from gavel.base.errors import first_error
 from gavel.llm.batch_api import BatchApi, request_line
 from gavel.llm.batch_job import BatchJob, BatchRecord
 from gavel.llm.batch_result import BatchResult, not_answered, read_results
@@ -38,7 +39,6 @@ from gavel.llm.errors import (
     NotYetError,
     PermanentError,
     RefusedError,
-    first_error,
 )
 from gavel.llm.local_models import PROVIDER
 from gavel.llm.prices import Prices

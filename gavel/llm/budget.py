@@ -16,7 +16,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from gavel.llm.counted import counted
+from gavel.base.text import counted
 from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
 from gavel.llm.prices import Price
 

@@ -2,8 +2,9 @@
 
 import openai
 
-from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
-from gavel.llm.hidden_secrets import without_secrets
+from gavel.base.errors import GavelError
+from gavel.base.secrets import without_secrets
+from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
 from gavel.llm.refusal_wording import is_refusal
 from gavel.llm.retry import context_limit, is_permanent, is_rate_limit, is_too_long, remedy
 

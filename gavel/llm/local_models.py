@@ -6,7 +6,8 @@ register("stand-in", reply)        from then on `stand-in` and `gavel/stand-in` 
 from collections.abc import Callable
 from typing import Any
 
-from gavel.llm.errors import GavelError, LlmError
+from gavel.base.errors import GavelError
+from gavel.llm.errors import LlmError
 from gavel.llm.types import Message
 
 PROVIDER = "gavel"

@@ -4,18 +4,23 @@ from collections.abc import Iterator
 
 import openai
 
-from gavel.llm.http_libraries import either
+from gavel.base.network import exception_types
 
 _LOST = (
     openai.APITimeoutError,
-    *either("ReadError"),
-    *either("ReadTimeout"),
-    *either("RemoteProtocolError"),
+    *exception_types("ReadError"),
+    *exception_types("ReadTimeout"),
+    *exception_types("RemoteProtocolError"),
     ConnectionResetError,
 )
 """The connection broke, or the wait ended, after the request was sent."""
-_NOT_SENT = (*either("ConnectError"), *either("ConnectTimeout"), *either("PoolTimeout"), ConnectionRefusedError)
-_ANSWERED = either("HTTPStatusError")
+_NOT_SENT = (
+    *exception_types("ConnectError"),
+    *exception_types("ConnectTimeout"),
+    *exception_types("PoolTimeout"),
+    ConnectionRefusedError,
+)
+_ANSWERED = exception_types("HTTPStatusError")
 
 
 def may_be_paid(error: BaseException) -> bool:

@@ -7,9 +7,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
+from gavel.base.network import pass_proxies
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.local_models import PROVIDER, model_id, names, provider
-from gavel.llm.loopback import pass_proxies
 
 OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
 """Providers that are servers of the user's own."""

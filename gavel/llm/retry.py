@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import openai
 from tenacity import RetryCallState, wait_random_exponential
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.provider_failure import read_failure
 from gavel.llm.refusal_wording import is_refusal
 

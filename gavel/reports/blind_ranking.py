@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from gavel.llm.counted import counted
+from gavel.base.text import counted
 from gavel.reports.model_table import win_rate
 from gavel.reports.statistics import MeanOverSeeds, TaskMean, mean_over_seeds, with_interval
 from gavel.scenarios.group import TrajectoryGroup

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gavel.llm.counted import counted
+from gavel.base.text import counted
 from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
 from gavel.reports.demo_page import duration

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from gavel.base.text import counted
 from gavel.judge.audit.agreement import (
     INDEPENDENT,
     Agreement,
@@ -25,7 +26,6 @@ from gavel.judge.audit.bias import BiasReport, bias_report
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.audit.inter_rater import InterRaterReliability, call_vs_call, judge_vs_judge
 from gavel.judge.audit.votes import judged_groups, voting_models
-from gavel.llm.counted import counted
 from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
 from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.reports.charts import BOX
 from gavel.reports.transcript import title_of, transcribe
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gavel.base.errors import GavelError
 from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.llm.errors import GavelError
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
 from gavel.reports.statistics import Curve
 from gavel.scenarios.group import TrajectoryGroup

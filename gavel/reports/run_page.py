@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.llm.counted import counted
 from gavel.reports.charts import BINS, CurvePoint, curves_chart
 from gavel.reports.demo_page import duration
 from gavel.reports.page import render_page, write_page

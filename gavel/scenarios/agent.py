@@ -19,8 +19,8 @@ from typing import Any
 from openai import AsyncOpenAI, OpenAIError, omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 
+from gavel.base.errors import GavelError
 from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.errors import GavelError
 from gavel.llm.retry import is_too_long
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, first_choice

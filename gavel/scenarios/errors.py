@@ -1,6 +1,6 @@
 """The error of judging. It is here because this is the lowest floor that raises it: a task may carry criteria."""
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 class JudgeError(GavelError):

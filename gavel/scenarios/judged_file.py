@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from pydantic import JsonValue
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table, write_table

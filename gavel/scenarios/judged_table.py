@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gavel.llm.errors import GavelError
-from gavel.llm.installation import install_line
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.record_format import RECORD_VERSION, check_version
 from gavel.scenarios.trajectory import Trajectory

@@ -9,7 +9,7 @@ A row without a version is of version 1. A row of a later version is refused, ne
 import json
 from typing import Any
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 
 RECORD_VERSION = 1

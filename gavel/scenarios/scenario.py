@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.bridges.mcp import McpServer
 from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, tools_of
 from gavel.scenarios.own_imports import neighbours_first

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from openai.types.chat.chat_completion import ChatCompletion
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout

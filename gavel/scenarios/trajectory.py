@@ -18,7 +18,7 @@ from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.foreign_choices import as_item
 from gavel.scenarios.judgement import Judgement

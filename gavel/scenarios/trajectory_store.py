@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import zstandard
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.record_format import RecordVersionError, check_version, from_row, to_line
 

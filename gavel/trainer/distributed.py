@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.errors import GavelError
+from gavel.base.network import is_on_this_machine
 from gavel.llm.openai_http import openai_httpx
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory

@@ -9,7 +9,7 @@ docs/algorithms.md has the papers and the formulas.
 
 from typing import Any, Literal, get_args
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.config import TrainConfig
 
 RecipeName = Literal[

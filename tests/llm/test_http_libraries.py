@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from gavel.llm.http_libraries import HTTP_ERRORS, TRANSPORT_ERRORS, either
+from gavel.base.network import HTTP_ERRORS, TRANSPORT_ERRORS, exception_types
 from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.openai_http import openai_httpx
 
@@ -17,7 +17,7 @@ REQUEST = openai_httpx.Request("POST", "http://judge.invalid/v1/chat/completions
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.__name__)
 def test_an_error_of_either_library_is_caught_by_name(library):
-    assert library.ReadError in either("ReadError")
+    assert library.ReadError in exception_types("ReadError")
     assert isinstance(library.ConnectError("no"), TRANSPORT_ERRORS)
     assert issubclass(library.HTTPStatusError, HTTP_ERRORS)
     assert not issubclass(library.HTTPStatusError, TRANSPORT_ERRORS)

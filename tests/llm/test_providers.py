@@ -3,8 +3,9 @@ import sys
 
 import pytest
 
+from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import GavelError, MissingKeyError, UnknownModelError
+from gavel.llm.errors import MissingKeyError, UnknownModelError
 from gavel.llm.prices import cost, prices_from_environment
 from gavel.llm.providers import check_model, model_id
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.mcp import mcp
 from gavel.scenarios.environment import World

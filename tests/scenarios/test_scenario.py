@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario, shipped_scenarios
 from gavel.scenarios.task import Task
 

@@ -1,6 +1,6 @@
 """The exceptions that ART's scripts catch, and the one by which the missing parts stop."""
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 class ARTError(Exception):

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gavel.base.errors import GavelError
 from gavel.compat.rl4lms.libraries import imported
 from gavel.compat.rl4lms.observation import Ids, Observation
 from gavel.compat.rl4lms.rewards import AnyReward, reward_of
 from gavel.compat.rl4lms.samples import PrioritySampler, Sample
-from gavel.llm.errors import GavelError
 
 imported("gymnasium")  # which the next lines could not say in a sentence
 import gymnasium  # noqa: E402

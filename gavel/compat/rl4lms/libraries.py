@@ -3,8 +3,8 @@
 import importlib
 from typing import Any
 
-from gavel.llm.errors import GavelError
-from gavel.llm.installation import install_line
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
 
 
 class MissingLibraryError(GavelError, ImportError):

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from gavel.base.errors import GavelError
 from gavel.compat.rl4lms.metrics import RougeMetric, SacreBleuMetric, rouge_scores
 from gavel.compat.rl4lms.observation import Observation
-from gavel.llm.errors import GavelError
 
 
 class RewardFunction(ABC):

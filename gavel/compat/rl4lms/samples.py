@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 Item = TypeVar("Item")
 

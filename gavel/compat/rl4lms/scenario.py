@@ -14,11 +14,11 @@ from typing import Any
 from openai import omit
 from openai.types.chat.chat_completion import Choice
 
+from gavel.base.errors import GavelError
 from gavel.compat.rl4lms.environment import TextGenEnv
 from gavel.compat.rl4lms.metrics import TextMetric
 from gavel.compat.rl4lms.rewards import AnyReward
 from gavel.compat.rl4lms.samples import PrioritySampler, Sample
-from gavel.llm.errors import GavelError
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, Split

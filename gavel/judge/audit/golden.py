@@ -14,9 +14,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from gavel.base.errors import first_error
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import first_error
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory

@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from gavel.base.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, find_value
-from gavel.llm.errors import GavelError
 
 _ENTRY = ("trajectory_id", "explanation", "score")
 _WRAPPERS = {"parameter", "parameters", "properties", "values", "arguments", "input", "response", "result", "final"}

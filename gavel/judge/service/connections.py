@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 
 _LIMITS = httpx.Limits(max_connections=None)
 _of_parents: list[object] = []

@@ -2,7 +2,8 @@
 
 from types import TracebackType
 
-from gavel.llm.errors import CassetteError, GavelError
+from gavel.base.errors import GavelError
+from gavel.llm.errors import CassetteError
 
 
 class ServiceError(GavelError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gavel.base.errors import first_error
 from gavel.judge.errors import JudgeError
 from gavel.judge.task_drafts.attempts import Attempts, cannot_be_checked
 from gavel.judge.task_drafts.drafted_task import DraftedTask, reason_to_leave_out
@@ -20,7 +21,6 @@ from gavel.judge.task_drafts.likeness import SAME, likeness
 from gavel.judge.task_drafts.record import DraftRecord
 from gavel.judge.task_drafts.writer import Material, write_batch
 from gavel.llm.client import Client
-from gavel.llm.errors import first_error
 from gavel.scenarios.bridges.mcp_survey import McpSurvey
 
 DIFFICULTIES = (1, 2, 3, 4, 5)

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from gavel.base.errors import GavelError
 from gavel.judge.audit.golden import GoldenGroup
-from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.record_format import from_row, to_line

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 SHOWN = {
     "scored": ("all members scored", "status = 'scored'"),

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
 from gavel.reports.viewer.group_filter import PAGE_SIZE, GroupFilter
 from gavel.reports.viewer.group_summary import GroupSummary, summarize

@@ -11,7 +11,7 @@ from typing import Any
 from openai import OpenAIError, omit
 from openai.types.chat.chat_completion import Choice
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.message_parts import text_of
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import first_choice

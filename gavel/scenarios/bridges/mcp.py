@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gavel.llm.errors import GavelError
-from gavel.llm.installation import install_line
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
 
 if TYPE_CHECKING:
     from gavel.scenarios.bridges.mcp_session import McpSession

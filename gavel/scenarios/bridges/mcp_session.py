@@ -21,7 +21,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, Tool
 from pydantic import ValidationError
 
-from gavel.llm.loopback import is_on_this_machine, pass_proxies
+from gavel.base.network import is_on_this_machine, pass_proxies
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.mcp import McpError, McpServer
 from gavel.scenarios.bridges.mcp_results import blocks_text, bounded, resource_text, result_text

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import ModelCallable
 from gavel.prompts import render
 from gavel.scenarios.bridges.tau2_server import Tau2Server, records_digest

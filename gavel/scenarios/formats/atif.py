@@ -15,7 +15,7 @@ from typing import Any
 import atif
 from pydantic import ValidationError
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.formats.checks import trajectory
 from gavel.scenarios.formats.exported import (

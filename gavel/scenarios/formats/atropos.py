@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import ValidationError
 
-from gavel.llm.counted import counted
+from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.atropos_group import MASKS, AtroposGroup, atropos_group
 from gavel.scenarios.formats.exported import Losses, StoredGroup

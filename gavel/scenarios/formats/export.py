@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gavel.llm.counted import counted
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
+from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel, trl, verifiers
 from gavel.scenarios.formats.exported import Losses, StoredGroup

@@ -20,7 +20,7 @@ from typing import Any
 from openai.types.chat.chat_completion import Choice
 from pydantic import JsonValue
 
-from gavel.llm.counted import counted
+from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.formats.row import ABSENT, Attempt, Found, Row, RowError, WholeGroup, at, is_list, is_object
 from gavel.scenarios.group import TrajectoryGroup

@@ -24,8 +24,8 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.errors import GavelError
+from gavel.base.network import is_on_this_machine
 from gavel.llm.types import Message
 from gavel.scenarios.formats.exported import (
     Losses,

@@ -21,7 +21,7 @@ from typing import Any
 from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
-from gavel.llm.counted import counted
+from gavel.base.text import counted
 from gavel.scenarios.formats.agenttraj import AGENT_TRAJ
 from gavel.scenarios.formats.atif import ATIF
 from gavel.scenarios.formats.atropos import ATROPOS

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from pydantic import JsonValue
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.scenarios.formats.row import Row, RowError
 
 

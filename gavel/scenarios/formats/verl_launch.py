@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import yaml
 
-from gavel.llm.errors import GavelError
-from gavel.llm.installation import install_line
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.atropos_group import AtroposGroup
 from gavel.trainer.atropos.group_queue import QueueError, QueueFullError
 from gavel.trainer.atropos.queue_state import GroupRefusedError, QueueState, RoleError

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import httpx
 from tenacity import AsyncRetrying, RetryError, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.errors import GavelError
+from gavel.base.network import is_on_this_machine
 from gavel.scenarios.atropos_group import AtroposGroup
 from gavel.trainer.atropos.registration import EnvRegistration
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.atropos_group import AtroposGroup
 from gavel.trainer.atropos.batch_choice import Waiting
 from gavel.trainer.atropos.registration import EnvRegistration, RegisteredEnv, TrainerRegistration

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.atropos_group import MASKS, AtroposGroup
 from gavel.trainer.atropos.batch_choice import choose_exactly
 from gavel.trainer.atropos.group_queue import GroupQueue

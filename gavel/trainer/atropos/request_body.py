@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_loopback
+from gavel.base.errors import GavelError
+from gavel.base.network import is_loopback
 
 _BODY_SECONDS = 120.0
 _GZIP = 31

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import GavelError
 from gavel.scenarios.atropos_group import atropos_group
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.gather import gather_group

@@ -9,8 +9,8 @@ from typing import Any
 
 import uvicorn
 
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_loopback
+from gavel.base.errors import GavelError
+from gavel.base.network import is_loopback
 from gavel.trainer.atropos.app import create_app
 from gavel.trainer.atropos.queue_state import QueueState
 from gavel.trainer.serving.announced_server import AnnouncedServer

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.publish_evidence import Movement, Scores, Verdict, verdict
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.memory_settings import MemorySettings

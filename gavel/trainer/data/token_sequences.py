@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.trajectory import History, Trajectory
 
 COMPACT = {"compact_logprobs": True}

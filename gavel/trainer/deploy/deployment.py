@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.record import DeploymentRecord

@@ -1,6 +1,6 @@
 """What a deployment fails with."""
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 class DeployError(GavelError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gavel.llm.http_libraries import HTTP_ERRORS
+from gavel.base.network import HTTP_ERRORS
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
-from gavel.llm.installation import install_line
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.extras import install_line
+from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import server_address

@@ -17,8 +17,8 @@ from urllib.request import getproxies
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from gavel.llm.hidden_secrets import hide_secrets, without_secrets
-from gavel.llm.http_libraries import TRANSPORT_ERRORS
+from gavel.base.network import TRANSPORT_ERRORS
+from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.deploy.errors import DeployError
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment

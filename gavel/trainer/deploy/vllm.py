@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.trainer.deploy.adapter_facts import CONFIG, WEIGHTS, AdapterFacts
 from gavel.trainer.deploy.credentials import key_of, server_address
 from gavel.trainer.deploy.deployment import Deployment

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gavel.llm.hidden_secrets import without_secrets
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
+from gavel.base.secrets import without_secrets
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment

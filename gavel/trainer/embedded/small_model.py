@@ -18,9 +18,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from gavel.llm.errors import GavelError
-from gavel.llm.http_libraries import HTTP_ERRORS
-from gavel.llm.installation import install_line
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
+from gavel.base.network import HTTP_ERRORS
 
 SMALL_MODEL = "smollm2-135m"
 """Its name as a `base_model`."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.trainer.engines.protocol import EngineError, Grammar, SamplingRequest
 
 if TYPE_CHECKING:

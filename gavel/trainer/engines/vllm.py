@@ -19,7 +19,7 @@ import httpx
 import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.trainer.engines.child_process import ServerProcess
 from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.protocol import (

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.config import PolicySettings
 from gavel.trainer.kernels.gated_mlp import computes_y, gated_forward
 from gavel.trainer.kernels.lora_linear import LoraWeights

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.kernels.assumed_device import device_type
 
 _CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)

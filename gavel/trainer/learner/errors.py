@@ -1,6 +1,6 @@
 """What a training step may raise."""
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 class LearnerError(GavelError):

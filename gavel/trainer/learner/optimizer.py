@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 OptimizerName = Literal["adamw", "adamw_8bit"]
 

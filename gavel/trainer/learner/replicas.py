@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch

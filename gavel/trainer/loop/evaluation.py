@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.environment import NO_OUTCOME
 from gavel.scenarios.gather import gather_trajectories
 from gavel.scenarios.rollout import ChatModel, rollout

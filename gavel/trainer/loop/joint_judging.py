@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gavel.base.errors import first_error
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.trajectory_store import TrajectoryStore

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from gavel.base.errors import first_error
 from gavel.judge.audit.agreement import kendall_tau
 from gavel.judge.audit.golden import SHIPPED, GoldenGroup, check_golden, load_golden
 from gavel.judge.audit.health import PREFIX
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.config import JudgeChecks
 from gavel.trainer.model import TrainableModel

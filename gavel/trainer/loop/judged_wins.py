@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from gavel.base.errors import first_error
 from gavel.judge.judge import Judge
-from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 

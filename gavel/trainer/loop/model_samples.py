@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gavel.llm.errors import LlmError, first_error
+from gavel.base.errors import first_error
+from gavel.llm.errors import LlmError
 from gavel.scenarios.environment import NO_OUTCOME
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, ScenarioError

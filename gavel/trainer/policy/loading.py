@@ -23,8 +23,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from gavel.llm.errors import GavelError
-from gavel.llm.installation import install_line
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.policy.misnamed_base import UNQUANTIZED
 

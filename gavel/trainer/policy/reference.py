@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.policy.adapter_file import FILES, AdapterFileError, read_adapter
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 EXPORT_MARK = "gavel_export.json"
 

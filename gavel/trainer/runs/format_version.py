@@ -11,7 +11,7 @@ FORMAT_VERSION; one that the reader cannot upgrade raises OLDEST_READABLE.
 from collections.abc import Mapping
 from typing import Any
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 FORMAT_VERSION = 1
 OLDEST_READABLE = 0

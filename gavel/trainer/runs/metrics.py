@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gavel.llm.counted import counted
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
+from gavel.base.text import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.trackers.tracker import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
 

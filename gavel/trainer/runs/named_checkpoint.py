@@ -9,7 +9,7 @@ some/adapter            any directory of a PEFT adapter, such as runs/sft/qwen3-
 import os
 from pathlib import Path
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.runs.checkpoints import MANIFEST, Checkpoints
 from gavel.trainer.runs.run_directory import runs_root
 

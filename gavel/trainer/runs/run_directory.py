@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, with_later_settings

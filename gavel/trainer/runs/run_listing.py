@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.runs.format_version import check_format_version
 from gavel.trainer.runs.metrics import MetricsError, whole_rows
 from gavel.trainer.runs.run_directory import read_description

@@ -17,8 +17,8 @@ from typing import Any, Self, cast
 from openai import AsyncOpenAI, OpenAIError
 from openai._types import RequestOptions
 
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_on_this_machine, pass_proxies, past_proxies
+from gavel.base.errors import GavelError
+from gavel.base.network import is_on_this_machine, pass_proxies, past_proxies
 from gavel.scenarios.trajectory import Trajectory
 
 _REQUEST_SECONDS = 60.0

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.trainer.serving.captured_trajectory import CapturedTurn
 from gavel.trainer.serving.conversation import meaning, plain_message

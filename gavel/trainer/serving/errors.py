@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Any
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.engines.grammar import GrammarError
 from gavel.trainer.engines.protocol import ContextOverflow, EngineError
 

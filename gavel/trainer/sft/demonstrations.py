@@ -13,7 +13,7 @@ from typing import Any
 from openai.types.chat.chat_completion import Choice
 from renderers import ParsedResponse, RenderedTokens, Renderer, ToolCallParseStatus
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import History
 from gavel.trainer.data.token_sequences import Turn

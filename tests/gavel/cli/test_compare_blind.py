@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from gavel.base.errors import GavelError
 from gavel.cli.compare_blind import BEFORE, attempts_by_seed, blind_judge, with_ranking
 from gavel.cli.follower import Silent
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
-from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.reports.comparison import Comparison, compare_cells, read_cell
 from tests.gavel.reports.made_runs import made_run

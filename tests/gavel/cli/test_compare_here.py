@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import gavel
+from gavel.base.errors import GavelError
 from gavel.cli.compare_session import compare
-from gavel.llm.errors import GavelError
 from gavel.scenarios.library.returns_desk import scenario as desk
 from gavel.trainer.run_config import RunConfig
 

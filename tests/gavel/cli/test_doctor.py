@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from gavel.base.errors import GavelError
+from gavel.base.extras import missing_parts
 from gavel.cli import doctor
-from gavel.extras import missing_parts
-from gavel.llm.errors import GavelError
 from tests.endpoint import Endpoint, says
 from tests.vendors import PERMANENT
 
@@ -84,7 +84,7 @@ def test_a_driver_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_an_extra_is_missing_what_its_metadata_names(monkeypatch: pytest.MonkeyPatch):
     metadata = ["httpx>=0.27", 'absent-part>=1; extra == "train"', 'rich>=13; extra == "train"']
     metadata += ['gavel-rl[train]; extra == "gpu"', 'absent-too; extra == "gpu"']
-    monkeypatch.setattr("gavel.extras.requires", lambda _: metadata)
+    monkeypatch.setattr("gavel.base.extras.requires", lambda _: metadata)
     assert missing_parts("train") == ["absent-part"]
     assert missing_parts("gpu") == ["absent-part", "absent-too"]
 
@@ -93,12 +93,12 @@ def test_a_checkout_that_is_not_installed_asks_for_the_same_parts(monkeypatch: p
     def not_installed(_: str) -> None:
         raise PackageNotFoundError
 
-    monkeypatch.setattr("gavel.extras.requires", not_installed)
-    monkeypatch.setattr("gavel.extras.installed_version", lambda _: None)
+    monkeypatch.setattr("gavel.base.extras.requires", not_installed)
+    monkeypatch.setattr("gavel.base.extras.installed_version", lambda _: None)
     found = [missing_parts(extra) for extra in ("train", "parquet")]
     assert "torch" in found[0]
     assert found[1] == ["pyarrow"]
-    monkeypatch.setattr("gavel.extras._CHECKOUT", tmp_path / "absent")
+    monkeypatch.setattr("gavel.base.extras._CHECKOUT", tmp_path / "absent")
     assert missing_parts("train") == []
 
 

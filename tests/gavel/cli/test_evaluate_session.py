@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import gavel
+from gavel.base.errors import GavelError
 from gavel.cli.evaluate_session import evaluate, evaluate_models
 from gavel.cli.evaluated_models import model_given, model_named
 from gavel.judge.judge import Judge
 from gavel.llm.budget import Budget
-from gavel.llm.errors import GavelError
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gavel.base.errors import GavelError
 from gavel.cli.evolve import app
 from gavel.judge.errors import JudgeError
-from gavel.llm.errors import GavelError
 from tests.gavel.cli.test_sft import write
 
 RUNNER = CliRunner()

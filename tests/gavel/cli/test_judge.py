@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gavel import prompts
+from gavel.base.errors import GavelError
 from gavel.cli.judge import app
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt import call_prompt
 from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
-from gavel.llm.errors import GavelError
 from tests.endpoint import Answer, Endpoint, Request, fails, says
 
 DRAFT = {"criteria": [{"name": n, "text": f"Is {n}.", "weight": w} for n, w in (("kind", 2), ("quick", 1))]}

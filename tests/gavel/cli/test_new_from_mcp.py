@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gavel
+from gavel.base.errors import GavelError
 from gavel.cli.new import _write, app
-from gavel.llm.errors import GavelError
 from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint
 from tests.judge.task_drafts.writer_model import WriterModel

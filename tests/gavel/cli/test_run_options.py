@@ -9,11 +9,11 @@ from pydantic import SecretStr
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from gavel.base.errors import GavelError
 from gavel.cli import config, demo, score, train
 from gavel.cli.compare import over
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
-from gavel.llm.errors import GavelError
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, VllmSettings
 from gavel.trainer.recipes import recipe
 from gavel.trainer.run_config import RunConfig

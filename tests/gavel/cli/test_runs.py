@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gavel.base.errors import GavelError
 from gavel.cli.runs import app
-from gavel.llm.errors import GavelError
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
 from tests.gavel.reports.made_runs import damage_row
 

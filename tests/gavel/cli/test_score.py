@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gavel.base.errors import GavelError
 from gavel.cli.score import print_estimate, print_scores, score_and_print, score_file
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.llm.errors import GavelError
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gavel.base.errors import GavelError
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
 from gavel.llm import batch_cassette as batch_module
-from gavel.llm.errors import GavelError
 from gavel.llm.probe import MESSAGES
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.group import TrajectoryGroup

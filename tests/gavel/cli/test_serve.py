@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gavel.base.errors import GavelError
 from gavel.cli.serve import SERVE_FLAGS, app, serve, service_config
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import KeyConfig, ServiceConfig, ServiceLimits
-from gavel.llm.errors import GavelError
 
 NOTHING = {flag.key: None for flag in SERVE_FLAGS}
 

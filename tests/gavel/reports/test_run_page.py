@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.reports.run_page import render_run, write_run_report
 from tests.gavel.reports.html_page import Page
 from tests.gavel.reports.made_runs import made_run

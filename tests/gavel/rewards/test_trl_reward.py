@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import gavel
+from gavel.base.errors import GavelError
 from gavel.llm.budget import Budget
-from gavel.llm.errors import GavelError
 from gavel.rewards import trl
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.library.player import played_by
 from gavel.scenarios.library.word_math.demonstrations import PLAYERS
 from gavel.scenarios.library.word_math.problems import draw_task

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup

@@ -1,7 +1,7 @@
 import httpx
 import pytest
 
-from gavel.llm.hidden_secrets import HIDDEN
+from gavel.base.secrets import HIDDEN
 from gavel.trainer.deploy.retry import HostRefusal, json_request, refused, repeated
 from tests.fake_server import Answer, Call, FakeServer
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.trainer.deploy import record as record_module
 from gavel.trainer.deploy import together_upload
 from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts

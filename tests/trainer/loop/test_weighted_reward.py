@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario

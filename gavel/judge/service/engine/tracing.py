@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from gavel.base.extras import install_line
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.schemas.judgement_record import Record
 from gavel.judge.service.schemas.stored_verdict import Verdict
 from gavel.llm.call_span import traced_calls
-from gavel.llm.installation import install_line
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gavel.base.network import is_loopback
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
@@ -30,7 +31,6 @@ from gavel.judge.service.schemas.member_bodies import MemberRequest
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
-from gavel.llm.loopback import is_loopback
 
 _ROUTES = (score, batch, groups, judgements, nemo_gym, slime, ors)
 _PAGES = (assets, sign_in, list_page, group_page)

@@ -23,6 +23,7 @@ from multiprocessing.context import ForkServerContext
 
 from prometheus_client import multiprocess
 
+from gavel.base.errors import GavelError
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import Admission
 from gavel.judge.service.engine.metrics import MULTIPROCESS_VARIABLE
@@ -30,7 +31,6 @@ from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.handover import Handover, Handovers
 from gavel.judge.service.http.server import CLOSING_SECONDS, listen, serve
 from gavel.judge.service.store.database import Database
-from gavel.llm.errors import GavelError
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 300.0

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gavel.base.network import is_loopback
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import without_text
 from gavel.judge.service.http.late_answer import Later, late_answer_of, late_response, leave
 from gavel.judge.service.http.problems import Problem
-from gavel.llm.loopback import is_loopback
 
 _LOG = logging.getLogger(__name__)
 _STRICT_POLICY = "default-src 'none'; frame-ancestors 'none'"

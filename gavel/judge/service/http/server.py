@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from gavel.base.network import is_loopback
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
@@ -21,7 +22,6 @@ from gavel.judge.service.http.bounded_connection import BoundedConnection, bound
 from gavel.judge.service.http.handover import Handover
 from gavel.judge.service.store.database import Database
 from gavel.llm.loop_turns import work_without_turns
-from gavel.llm.loopback import is_loopback
 
 _IDLE_SECONDS = 75
 """That a connection is kept open between two requests."""

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from gavel.llm.errors import GavelError
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.errors import GavelError
+from gavel.base.network import is_on_this_machine
 from gavel.scenarios.bridges.agentgym.wire import RefusedError, WireError
 
 _KEEP_ALIVE = 4.0

@@ -15,7 +15,7 @@ from typing import Any, cast
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.llm.message_parts import text_of
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.agentgym.address import Address

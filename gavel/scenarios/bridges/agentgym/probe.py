@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.scenarios.bridges.agentgym.kinds import Kind, kind_of_fields, kind_of_greeting, kind_of_path
 from gavel.scenarios.scenario import ScenarioError
 

@@ -18,7 +18,7 @@ from weakref import WeakSet
 import httpx
 from pydantic import JsonValue
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.scenarios.bridges.agentgym.connection import AgentGymError, Connection, NoRouteError
 from gavel.scenarios.bridges.agentgym.kinds import Kind
 from gavel.scenarios.bridges.agentgym.wire import (

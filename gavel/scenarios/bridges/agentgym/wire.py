@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 Dialect = Literal["a", "b"]
 SessionId = int | str

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from gavel.llm.loopback import is_loopback
+from gavel.base.network import is_loopback
 from gavel.scenarios.bridges.agentgym_server.held import Environments, FullError, HeldError
 from gavel.scenarios.bridges.agentgym_server.items import Items
 from gavel.scenarios.environment import tools_of

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.bridges.openenv.actions import form_of, text_field

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.openenv.actions import GAVEL_ACTION
 from gavel.scenarios.scenario import Scenario, Split

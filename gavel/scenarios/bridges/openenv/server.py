@@ -18,7 +18,7 @@ from weakref import WeakSet
 from aiohttp import WSCloseCode, WSMsgType, web
 from pydantic import ValidationError
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.openenv.catalogue import Catalogue, own_version
 from gavel.scenarios.bridges.openenv.rpc import PARSE_ERROR, SERVER_ERROR, McpCalls, problems, rpc_error

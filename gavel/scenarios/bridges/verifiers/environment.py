@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from openai import AsyncOpenAI
 
-from gavel.llm.loopback import is_on_this_machine, pass_proxies
+from gavel.base.network import is_on_this_machine, pass_proxies
 from gavel.scenarios.bridges.package_address import installed
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario

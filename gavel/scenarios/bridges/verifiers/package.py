@@ -8,7 +8,7 @@ desk/own_scenario.py              a copy, where the scenario is a file of the us
 import re
 from pathlib import Path
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.prompts import render
 from gavel.scenarios.bridges.verifiers.environment import check_exportable
 from gavel.scenarios.scenario import find_scenario

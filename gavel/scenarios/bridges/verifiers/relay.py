@@ -14,7 +14,7 @@ from typing import Any, cast
 from aiohttp import web
 from openai import APIStatusError, OpenAIError
 
-from gavel.llm.loopback import pass_proxies
+from gavel.base.network import pass_proxies
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.verifiers.conversations import Conversations
 from gavel.scenarios.chat_model import first_choice

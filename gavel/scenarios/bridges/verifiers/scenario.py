@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.bridges.package_address import installed, parsed

@@ -4,7 +4,7 @@ import re
 
 import httpx
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE, URL_VARIABLE
 
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")

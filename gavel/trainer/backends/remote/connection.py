@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import httpx
 
-from gavel.llm.loopback import is_on_this_machine
+from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.attempts import Again, Attempts
 from gavel.trainer.backends.remote.batch_file import BatchFile

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.wire import Fault
 
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, StreamingResponse
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.wire import (

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.faults import ProtocolError, WrongKeyError
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE, PROTOCOL, PROTOCOL_HEADER, Fault
 

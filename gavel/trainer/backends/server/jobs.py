@@ -13,7 +13,7 @@ from typing import Any, cast
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend

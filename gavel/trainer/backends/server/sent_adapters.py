@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.wire import SentAdapter
 from gavel.trainer.backends.run_start import ORIGIN
 from gavel.trainer.backends.server.uploads import Uploads

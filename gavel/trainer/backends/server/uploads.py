@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.trajectory_store import write_whole
 from gavel.trainer.runs.file_hash import file_sha256
 

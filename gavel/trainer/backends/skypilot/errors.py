@@ -1,6 +1,6 @@
 """What may go wrong with a cluster."""
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 class ClusterError(GavelError):

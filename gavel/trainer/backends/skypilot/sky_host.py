@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, cast
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.trainer.backends.skypilot.background import in_background
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask

@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gavel.llm.hidden_secrets import hide_secrets, without_secrets
-from gavel.llm.http_libraries import TRANSPORT_ERRORS
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
+from gavel.base.network import TRANSPORT_ERRORS
+from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.storage.store import StorageError
 
 

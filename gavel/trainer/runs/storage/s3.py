@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gavel.llm.hidden_secrets import hide_secrets, without_secrets
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
+from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.storage.store import StorageError
 
 _HASH = "sha256"

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 KINDS = "s3://bucket/prefix, hf://owner/repository, wandb://entity/project/name, or a directory"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gavel.llm.hidden_secrets import hide_secrets, without_secrets
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
+from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.storage.store import StorageError
 from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import gavel
+from gavel.base.errors import GavelError
 from gavel.compat import rl4lms
 from gavel.compat.rl4lms.rewards import reward_of
-from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.step_rewards import fits_its_turns, token_rewards
 from gavel.trainer.data.token_sequences import sequences

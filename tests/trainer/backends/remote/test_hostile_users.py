@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.faults import WrongKeyError
 from gavel.trainer.embedded import EMBEDDED_POLICY

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.llm.installation import install_line
+from gavel.base.extras import install_line
 from gavel.trainer.runs.run_directory import RunDirectory
 from gavel.trainer.runs.trackers.tracker import Tracked, TrackerError, chosen_tracker, open_tracker
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gavel.llm.hidden_secrets import HIDDEN, hide_secrets, without_secrets
+from gavel.base.secrets import HIDDEN, hide_secrets, without_secrets
 
 ENVIRONMENT = {
     "MY_API_KEY": "a-value-of-mine",

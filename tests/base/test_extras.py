@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gavel.llm import installation
+from gavel.base import extras
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ from gavel.llm import installation
 def test_the_line_works_from_where_gavel_was_installed(
     monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, line: str
 ) -> None:
-    monkeypatch.setattr(installation, "_direct_url", lambda: json.dumps(origin) if origin else None)
-    assert installation.install_line("train") == line
+    monkeypatch.setattr(extras, "_direct_url", lambda: json.dumps(origin) if origin else None)
+    assert extras.install_line("train") == line

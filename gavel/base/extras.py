@@ -3,17 +3,20 @@
 What needs an extra that is not installed raises `MissingExtraError`; `gavel doctor` shows all extras.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from gavel.llm.errors import GavelError
-from gavel.llm.installation import DISTRIBUTION, install_line
+from gavel.base.errors import GavelError
 
-_CHECKOUT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+DISTRIBUTION = "gavel-rl"
+_CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 EXTRAS = ("train", "mcp", "parquet", "service", "s3", "cloud", "deploy", "otel", "trackio", "rl4lms", "real", "gpu")
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(\[(?P<nested>[\w-]+)])?.*;.*extra == ["'](?P<extra>[\w-]+)["']""")
@@ -62,3 +65,30 @@ def need_extra(extra: str, what: str) -> None:
     """Raises `MissingExtraError` when the extra is not installed, which `what` needs."""
     if missing := missing_parts(extra):
         raise MissingExtraError(what, missing[0], extra)
+
+
+def install_line(extra: str) -> str:
+    """What to type to install an extra, from where Gavel itself was installed.
+
+    `pip install -e '/src/gavel[train]'` for an editable clone, the path of a wheel, a repository's address, or the
+    distribution's name where it came from an index.
+    """
+    origin: dict[str, Any] = json.loads(_direct_url() or "{}")
+    url: str = origin.get("url", "")
+    if "vcs_info" in origin:
+        vcs, commit = origin["vcs_info"]["vcs"], origin["vcs_info"]["commit_id"]
+        return f"pip install '{DISTRIBUTION}[{extra}] @ {vcs}+{url}@{commit}'"
+    if not url.startswith("file:"):
+        source = f" @ {url}" if url else ""
+        return f"pip install '{DISTRIBUTION}[{extra}]{source}'"
+    path = url2pathname(urlsplit(url).path)
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}'{path}[{extra}]'"
+
+
+def _direct_url() -> str | None:
+    """Where the installation came from, as pip recorded it (PEP 610); None for an index or no installation."""
+    try:
+        return distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None

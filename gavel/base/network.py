@@ -1,10 +1,18 @@
-"""Whether an address is this machine's own: what is asked there goes through no proxy of the environment."""
+"""Addresses of this machine, which no proxy of the environment is asked for, and the errors of HTTP clients.
 
+Clients of others raise errors of httpx or of httpx2: OpenAI's speaks through httpx2 from its version 3 on, the Hugging
+Face Hub's from its version 2 on; earlier ones, LiteLLM's own and Gavel's speak through httpx.
+"""
+
+import importlib
+import importlib.util
 import ipaddress
 import os
 from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
+
+import httpx
 
 
 @lru_cache(256)
@@ -51,3 +59,19 @@ def pass_proxies(url: object = None) -> None:
         return
     host = urlsplit(url).hostname if isinstance(url, str) and is_on_this_machine(url) else None
     os.environ.update(past_proxies(os.environ, *([host] if host else [])))
+
+
+_LIBRARIES = [httpx]
+if importlib.util.find_spec("httpx2") is not None:
+    _LIBRARIES.append(importlib.import_module("httpx2"))
+
+
+def exception_types(name: str) -> tuple[type[Exception], ...]:
+    """The exception of this name in each library that is installed, as `except` takes them."""
+    return tuple(getattr(library, name) for library in _LIBRARIES)
+
+
+HTTP_ERRORS = exception_types("HTTPError")
+"""Whatever a request raises: no answer, or an error as the answer."""
+TRANSPORT_ERRORS = exception_types("TransportError")
+"""There was no answer."""

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from gavel.base.network import is_loopback, is_on_this_machine, past_proxies
 from gavel.llm.client import Client
-from gavel.llm.loopback import is_loopback, is_on_this_machine, past_proxies
 from tests.endpoint import says
 
 NOBODY = "http://127.0.0.1:9"

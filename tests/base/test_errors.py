@@ -7,7 +7,7 @@ import pkgutil
 import pytest
 
 import gavel
-from gavel.llm.errors import GavelError
+from gavel.base.errors import GavelError
 
 
 def every_kind() -> list[type[GavelError]]:

@@ -1,6 +1,6 @@
 import pytest
 
-from gavel.llm.counted import counted
+from gavel.base.text import counted
 
 
 @pytest.mark.parametrize(
