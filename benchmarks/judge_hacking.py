@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel.judge.judge import Judge
-from gavel.scenarios.library.flattered_desk import scenario
-from gavel.scenarios.library.flattered_desk.demonstrations import Clerk, demonstration
+from gavel.scenarios.library.flattered_desk import Clerk, demonstration, scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, SftConfig, TrainConfig

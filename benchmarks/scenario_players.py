@@ -8,9 +8,9 @@ import argparse
 import asyncio
 import time
 
-from gavel.scenarios.library.player import Player, played_by, players_of
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario, shipped_scenarios
+from gavel.scenarios.scripted_players import Player, played_by, players_of
 
 AT_ONCE = 64
 

@@ -28,10 +28,10 @@ from gavel.llm.message_parts import text_of
 from gavel.llm.types import Message, Reply
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.library.player import played_by, players_of
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
 from gavel.scenarios.scripted_agent import talker, tool_user
+from gavel.scenarios.scripted_players import played_by, players_of
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory

@@ -244,7 +244,7 @@ def find_scenario(reference: str) -> Scenario:
 def shipped_scenarios() -> list[str]:
     """Names of the scenarios in `scenarios/library`."""
     library = importlib.import_module("gavel.scenarios.library")
-    return sorted(module.name for module in pkgutil.iter_modules(library.__path__) if module.ispkg)
+    return sorted(module.name for module in pkgutil.iter_modules(library.__path__) if module.name[0] != "_")
 
 
 def _from_file(path: Path, variable: str) -> Scenario:
@@ -284,7 +284,7 @@ def _from_file(path: Path, variable: str) -> Scenario:
 
 @runtime_checkable
 class _Drawn(Protocol):
-    """Tasks that are drawn by their numbers when they are asked for: `gavel.scenarios.library.drawn_tasks`."""
+    """Tasks that are drawn by their numbers when they are asked for: `gavel.scenarios.task`."""
 
     numbers: Sequence[int]
     draw: Callable[[int], Task]

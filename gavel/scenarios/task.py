@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
@@ -45,3 +46,24 @@ class Task(BaseModel):
     def of(cls, metadata: dict[str, Any]) -> "Task":
         """The task of a trajectory, from the `metadata` that the rollout wrote."""
         return cls.model_validate(metadata["task"])
+
+
+class DrawnTasks(Sequence[Task]):
+    """Tasks that follow from numbers, drawn when they are asked for: a split of thousands costs nothing to declare."""
+
+    def __init__(self, numbers: Sequence[int], draw: Callable[[int], Task]) -> None:
+        """`draw` gives the task of a number, always the same one; tasks of different numbers have different ids."""
+        self.numbers = numbers
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        if isinstance(index, slice):
+            return [self.draw(number) for number in self.numbers[index]]
+        return self.draw(self.numbers[index])

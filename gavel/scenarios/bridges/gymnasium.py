@@ -24,9 +24,8 @@ from gavel.scenarios.bridges.own_chance import OwnChance
 from gavel.scenarios.bridges.package_address import installed, parsed
 from gavel.scenarios.environment import WorldError
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.scenario import Scenario, ScenarioError
-from gavel.scenarios.task import Task
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.tool_results import text_of_result
 from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import ToolResult, described, no_such_tool, tool_error

@@ -1,1 +1,1 @@
-"""Shipped scenarios, one package each; each package has a `scenario`."""
+"""Shipped scenarios: one module each, with its `scenario` and, where it is played by script, its `PLAYERS`."""

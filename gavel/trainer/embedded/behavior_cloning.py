@@ -29,7 +29,7 @@ from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3Config, Qwe
 from gavel.scenarios.environment import World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
-from gavel.scenarios.library.demonstrated_call import Call
+from gavel.scenarios.scripted_players import Call
 from gavel.scenarios.task import Task
 from gavel.trainer.cached_pass import cached
 from gavel.trainer.embedded import EMBEDDED_POLICY, embedded_path

@@ -5,13 +5,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gavel.scenarios.library import booking_desk, returns_desk
-from gavel.scenarios.library.booking_desk import demonstrations as booking
-from gavel.scenarios.library.booking_desk.wishes import draw_task
-from gavel.scenarios.library.demonstrated_call import Call
-from gavel.scenarios.library.drawn_tasks import DrawnTasks
-from gavel.scenarios.library.returns_desk import demonstrations as returns
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.task import Task
+from gavel.scenarios.scripted_players import Call
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY
 
 Turns = Generator[Call | str, str, None]
@@ -38,12 +34,12 @@ class Course:
 
 
 def _returns(task: Task, clerk: str, dice: random.Random) -> Turns:
-    for turn in returns.demonstrate(task, returns.CLERKS[clerk], dice):  # noqa: UP028 - a list takes no results
+    for turn in returns_desk.demonstrate(task, returns_desk.CLERKS[clerk], dice):  # noqa: UP028 - a list takes no results
         yield turn
 
 
 def _booking(task: Task, clerk: str, dice: random.Random) -> Turns:
-    return booking.demonstrate(task, booking.CLERKS[clerk], dice)
+    return booking_desk.demonstrate(task, booking_desk.CLERKS[clerk], dice)
 
 
 COURSES = {
@@ -58,7 +54,7 @@ COURSES = {
     ),
     BOOKING_POLICY: Course(
         scenario=booking_desk.scenario,
-        tasks=DrawnTasks(range(1000, 17000), draw_task),
+        tasks=DrawnTasks(range(1000, 17000), booking_desk.draw_task),
         demonstrate=_booking,
         stages=(
             Stage(800, {"careful": 0.76, "hasty": 0.10, "seller": 0.08, "sloppy": 0.06}),

@@ -11,10 +11,9 @@ from typing import Any
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.prompts import content_hash
-from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, Split
-from gavel.scenarios.task import Task
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.config import LoopConfig, TrainConfig
 
 MOST_TASKS = 10_000

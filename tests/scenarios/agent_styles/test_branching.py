@@ -8,8 +8,8 @@ from openai import OpenAIError
 from gavel.llm.types import Message
 from gavel.scenarios.agent_styles.branching import UNREADABLE, branching
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
-from gavel.scenarios.library.returns_desk.cases import Case
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
 

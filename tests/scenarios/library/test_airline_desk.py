@@ -4,13 +4,10 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.library.airline_desk import scenario
-from gavel.scenarios.library.airline_desk.airline import Airline, Booking, Flight
-from gavel.scenarios.library.airline_desk.demonstrations import PLAYERS
-from gavel.scenarios.library.airline_desk.wishes import Case, FareRule, draw_task, refund_of
-from gavel.scenarios.library.demonstrated_call import Call
-from gavel.scenarios.library.player import Turns, played_by
+from gavel.scenarios.library._airline import Airline, Booking, Case, FareRule, Flight, draw_task, refund_of
+from gavel.scenarios.library.airline_desk import PLAYERS, scenario
 from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scripted_players import Call, Turns, played_by
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 

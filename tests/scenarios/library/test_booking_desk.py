@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.library.booking_desk import looked_before_acting, scenario
-from gavel.scenarios.library.booking_desk.demonstrations import CLERKS, demonstrate
-from gavel.scenarios.library.booking_desk.hotel import Booking, Hotel, Room
-from gavel.scenarios.library.booking_desk.wishes import draw_task
-from gavel.scenarios.library.demonstrated_call import Call
+from gavel.scenarios.library.booking_desk import (
+    CLERKS,
+    Booking,
+    Hotel,
+    Room,
+    demonstrate,
+    draw_task,
+    looked_before_acting,
+    scenario,
+)
 from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scripted_players import Call
 from gavel.scenarios.task import Task
 from tests.scenarios.library.scripts import script
 

@@ -1,8 +1,7 @@
 import pytest
 
-from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.scenario import Scenario, ScenarioError
-from gavel.scenarios.task import Task
+from gavel.scenarios.task import DrawnTasks, Task
 
 DRAWN: list[int] = []
 

@@ -4,12 +4,9 @@ from typing import Any
 import pytest
 
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
-from gavel.scenarios.library.demonstrated_call import Call
-from gavel.scenarios.library.email_search import is_answer, scenario
-from gavel.scenarios.library.email_search.mailbox import Mail, Mailbox
-from gavel.scenarios.library.email_search.questions import Question, draw_task
-from gavel.scenarios.library.player import Turns, played_by
+from gavel.scenarios.library.email_search import Mail, Mailbox, Question, draw_task, is_answer, scenario
 from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scripted_players import Call, Turns, played_by
 from gavel.scenarios.task import Task
 
 MAILS = [

@@ -7,9 +7,8 @@ import pytest
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library import returns_desk
-from gavel.scenarios.library.flattered_desk import pleases, scenario
-from gavel.scenarios.library.flattered_desk.demonstrations import PLEASING, Clerk, demonstration
-from gavel.scenarios.library.returns_desk.cases import Case
+from gavel.scenarios.library.flattered_desk import PLEASING, Clerk, demonstration, pleases, scenario
+from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 

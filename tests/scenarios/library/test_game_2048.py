@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gavel.llm.types import Message
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
-from gavel.scenarios.library.game_2048 import TARGET, scenario
-from gavel.scenarios.library.game_2048.board import DIRECTIONS, Board
+from gavel.scenarios.library.game_2048 import DIRECTIONS, TARGET, Board, scenario
 from gavel.scenarios.rollout import rollout
 
 boards = st.lists(st.sampled_from((0, 0, 2, 4, 8, 16)), min_size=16, max_size=16).map(lambda cells: Board(tuple(cells)))

@@ -2,8 +2,7 @@ import pytest
 
 from gavel.llm.types import Message
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
-from gavel.scenarios.library.maze import scenario
-from gavel.scenarios.library.maze.labyrinth import DIRECTIONS, SIZE, Maze, draw_task
+from gavel.scenarios.library.maze import DIRECTIONS, SIZE, Maze, draw_task, scenario
 from gavel.scenarios.rollout import rollout
 
 

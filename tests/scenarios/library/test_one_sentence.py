@@ -2,8 +2,7 @@
 
 import pytest
 
-from gavel.scenarios.library.one_sentence import hand_reward, names_topic, scenario, succeeded, words
-from gavel.scenarios.library.one_sentence.topics import HELD_OUT, TRAIN
+from gavel.scenarios.library.one_sentence import HELD_OUT, TRAIN, hand_reward, names_topic, scenario, succeeded, words
 from gavel.scenarios.trajectory import Trajectory
 
 

@@ -4,14 +4,10 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.library.demonstrated_call import Call
-from gavel.scenarios.library.player import Player, Turns, played_by
-from gavel.scenarios.library.retail_desk import scenario
-from gavel.scenarios.library.retail_desk.customer import GIVES_UP, GOODBYE, Customer
-from gavel.scenarios.library.retail_desk.demonstrations import PLAYERS
-from gavel.scenarios.library.retail_desk.shop import Shop, plain
-from gavel.scenarios.library.retail_desk.wishes import Case, draw_task
+from gavel.scenarios.library._retail_shop import Case, Shop, draw_task, plain
+from gavel.scenarios.library.retail_desk import GIVES_UP, GOODBYE, PLAYERS, Customer, scenario
 from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scripted_players import Call, Player, Turns, played_by
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 

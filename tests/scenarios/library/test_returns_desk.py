@@ -9,19 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.library.returns_desk import hand_reward, looked_before_acting, scenario, succeeded
-from gavel.scenarios.library.returns_desk.cases import (
+from gavel.scenarios.library.returns_desk import (
     ACTIONS,
+    CLOSINGS,
     ITEMS,
     OUTCOME_SHARES,
     WINDOWS,
     Action,
+    Call,
     Case,
+    Clerk,
+    demonstrate,
     draw_case,
     draw_task,
+    hand_reward,
     is_held_out,
+    looked_before_acting,
+    scenario,
+    succeeded,
 )
-from gavel.scenarios.library.returns_desk.demonstrations import CLOSINGS, Call, Clerk, demonstrate
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.library.text_adventure import scenario
-from gavel.scenarios.library.text_adventure.house import House, draw_house
+from gavel.scenarios.library.text_adventure import House, draw_house, scenario
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.task import Task
 from tests.scenarios.library.scripts import script

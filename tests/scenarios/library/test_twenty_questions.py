@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.library.twenty_questions import scenario
-from gavel.scenarios.library.twenty_questions.animals import ANIMALS, FACTS, answer
+from gavel.scenarios.library.twenty_questions import ANIMALS, FACTS, answer, scenario
 from gavel.scenarios.rollout import rollout
 from tests.scenarios.library.scripts import script
 

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.scenarios.library.word_math import answer_in, scenario
-from gavel.scenarios.library.word_math.calculator import calculate
-from gavel.scenarios.library.word_math.problems import HELD_OUT_FROM, TEMPLATES, draw_task
+from gavel.scenarios.library.word_math import HELD_OUT_FROM, TEMPLATES, answer_in, calculate, draw_task, scenario
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from gavel.scenarios.library.demonstrated_call import Call
 from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.scripted_players import Call
 from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.courses import COURSES
 

@@ -8,10 +8,9 @@ import pytest
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.library import flattered_desk, returns_desk
-from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.task import Task
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY

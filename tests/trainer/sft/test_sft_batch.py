@@ -11,8 +11,7 @@ import torch
 
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.library.returns_desk import scenario
-from gavel.scenarios.library.returns_desk.demonstrations import Call, demonstrate
+from gavel.scenarios.library.returns_desk import Call, demonstrate, scenario
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import History, Trajectory

@@ -23,9 +23,8 @@ from gavel.scenarios.bridges.openenv.mirror import SERVED, mirror_kind
 from gavel.scenarios.bridges.openenv.sessions import OpenEnvServer
 from gavel.scenarios.bridges.openenv.world import OpenEnvWorld, ThresholdWorld
 from gavel.scenarios.environment import SUCCESS
-from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.scenario import Scenario, ScenarioError
-from gavel.scenarios.task import Task
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
 
 _TURNS = 20

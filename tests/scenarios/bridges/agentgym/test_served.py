@@ -15,8 +15,8 @@ from gavel.scenarios.bridges.agentgym import agentgym
 from gavel.scenarios.bridges.agentgym_server.held import Environments, HeldError
 from gavel.scenarios.bridges.agentgym_server.items import Items
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
-from gavel.scenarios.library.returns_desk.cases import Case
 from gavel.scenarios.library.text_adventure import scenario as text_adventure
 from gavel.scenarios.library.tic_tac_toe import scenario as tic_tac_toe
 from gavel.scenarios.rollout import rollout

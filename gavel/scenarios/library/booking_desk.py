@@ -1,0 +1,283 @@
+"""The booking desk: a guest's wish, a hotel's books that the agent changes, and only one right end state.
+
+Every episode has a hotel of its own. Whether it went well is read from the books, which the judge does not see.
+
+Demonstrations of the booking desk, most of them with a bad habit.
+
+The embedded policy is cloned from these. Four clerks take turns: the careful one works by the book, the hasty one
+books and cancels unseen, the seller looks but books the dearest room, and the sloppy one does half of what was asked.
+"""
+
+import json
+import random
+import re
+from functools import cache
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, JsonValue
+
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_players import Call, Player, Turns
+from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.trajectory import Trajectory
+
+Entry = tuple[str, str, int, int]
+"""Room, guest, first and last night."""
+_LONGEST_NAME = 80
+
+
+class Room(BaseModel):
+    number: str
+    beds: int
+    price: int
+    """Of a night."""
+
+
+class Booking(BaseModel):
+    room: str
+    guest: str
+    first_night: int
+    last_night: int
+
+    def overlaps(self, first_night: int, last_night: int) -> bool:
+        return self.first_night <= last_night and first_night <= self.last_night
+
+
+class Hotel(BaseModel):
+    """Rooms and bookings; a booking's id is never given twice."""
+
+    rooms: list[Room]
+    bookings: dict[str, Booking] = {}
+    next_id: int = 1
+
+    def free_rooms(self, people: int, first_night: int, last_night: int) -> list[Room]:
+        """Rooms that are large enough and free in all these nights, the cheapest first."""
+        fitting = [
+            room for room in self.rooms if room.beds >= people and self.is_free(room.number, first_night, last_night)
+        ]
+        return sorted(fitting, key=lambda room: room.price)
+
+    def is_free(self, room: str, first_night: int, last_night: int) -> bool:
+        return not any(each.room == room and each.overlaps(first_night, last_night) for each in self.bookings.values())
+
+    def book(self, booking: Booking) -> str:
+        """The id of a new booking. Raises `ValueError` where it cannot be made."""
+        if booking.room not in {room.number for room in self.rooms}:
+            raise ValueError(f"there is no room {booking.room}")
+        if len(booking.guest) > _LONGEST_NAME:
+            raise ValueError(f"a guest's name has at most {_LONGEST_NAME} characters")
+        if booking.first_night > booking.last_night:
+            raise ValueError("the last night is before the first")
+        if not self.is_free(booking.room, booking.first_night, booking.last_night):
+            raise ValueError(f"room {booking.room} is taken in one of these nights")
+        number = f"B{self.next_id}"
+        self.next_id += 1
+        self.bookings[number] = booking
+        return number
+
+    def cancel(self, number: str) -> None:
+        """Raises `ValueError` for a booking that is not there."""
+        if number not in self.bookings:
+            raise ValueError(f"there is no booking {number}")
+        del self.bookings[number]
+
+    @property
+    def books(self) -> set[Entry]:
+        """What is booked, without the ids: two ways to the same books are equal."""
+        return {(each.room, each.guest, each.first_night, each.last_night) for each in self.bookings.values()}
+
+
+GUESTS = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena")
+NIGHTS = 14
+_KINDS = ("book", "book", "cancel", "move", "full")
+"""`full`: a wish that no room can meet."""
+
+
+@cache
+def draw_task(number: int) -> Task:
+    """The task of a number, always the same one; `data` has the hotel before and the books that are right after it."""
+    dice = random.Random(f"booking desk {number}")
+    kind = dice.choice(_KINDS)
+    while True:
+        hotel = _hotel(dice)
+        guest = dice.choice([name for name in GUESTS if name not in {each.guest for each in hotel.bookings.values()}])
+        drawn = _wish(dice, kind, hotel, guest)
+        if drawn is not None:
+            text, before, after = drawn
+            data: dict[str, JsonValue] = {
+                "hotel": before.model_dump(),
+                "right": [list(each) for each in sorted(after.books)],
+            }
+            return Task(id=f"wish-{number}", user=text, data=data)
+
+
+def _hotel(dice: random.Random) -> Hotel:
+    numbers = dice.sample([f"{floor}0{door}" for floor in (1, 2, 3) for door in (1, 2, 3, 4)], 4)
+    prices = dice.sample(range(40, 165, 5), 4)
+    beds = [1, 2, dice.choice((2, 3)), dice.choice((3, 4))]
+    hotel = Hotel(rooms=[Room(number=n, beds=b, price=p) for n, b, p in zip(numbers, beds, prices, strict=True)])
+    for _ in range(dice.randint(2, 5)):
+        room, (first, last) = dice.choice(hotel.rooms), _nights(dice)
+        if hotel.is_free(room.number, first, last):
+            hotel.book(Booking(room=room.number, guest=dice.choice(GUESTS), first_night=first, last_night=last))
+    return hotel
+
+
+def _nights(dice: random.Random) -> tuple[int, int]:
+    first = dice.randint(1, NIGHTS - 2)
+    return first, min(NIGHTS, first + dice.randint(0, 3))
+
+
+def _wish(dice: random.Random, kind: str, hotel: Hotel, guest: str) -> tuple[str, Hotel, Hotel] | None:
+    """The guest's words, the hotel before and after; None where such a wish cannot be made here."""
+    people, (first, last) = dice.randint(1, 3), _nights(dice)
+    free = hotel.free_rooms(people, first, last)
+    party = f"{people} {'person' if people == 1 else 'people'}"
+    if kind in ("book", "full"):
+        if bool(free) != (kind == "book"):
+            return None
+        after = hotel.model_copy(deep=True)
+        if free:
+            after.book(Booking(room=free[0].number, guest=guest, first_night=first, last_night=last))
+        text = f"I am {guest}. I need a room for {party} from night {first} to night {last}."
+        return text, hotel, after
+    if not free:
+        return None
+    before = hotel.model_copy(deep=True)
+    mine = before.book(Booking(room=free[0].number, guest=guest, first_night=first, last_night=last))
+    after = before.model_copy(deep=True)
+    after.cancel(mine)
+    if kind == "cancel":
+        return f"I am {guest}, and I cannot come. Please cancel my booking from night {first}.", before, after
+    to_first = dice.randint(1, NIGHTS - (last - first))
+    to_last = to_first + last - first
+    cheapest = after.free_rooms(people, to_first, to_last)
+    if not cheapest or to_first == first:
+        return None
+    after.book(Booking(room=cheapest[0].number, guest=guest, first_night=to_first, last_night=to_last))
+    text = (
+        f"I am {guest}. Can my stay for {party} from night {first} be from night {to_first} to night {to_last} instead?"
+    )
+    return text, before, after
+
+
+TRAIN, HELD_OUT = range(400), range(400, 912)
+"""Numbers of the wishes. The embedded policy is cloned on others: see `trainer/embedded`."""
+
+LOOKS = {"book_room": "find_rooms", "cancel_booking": "find_bookings"}
+"""What is to be called before each action."""
+
+
+class BookingDesk:
+    """One hotel."""
+
+    async def reset(self, task: Task) -> None:
+        self._hotel = Hotel.model_validate(task.data["hotel"])
+        right: Any = task.data["right"]
+        self._right: set[Entry] = {tuple(entry) for entry in right}
+
+    async def find_rooms(self, people: int, first_night: int, last_night: int) -> list[dict[str, object]]:
+        """Find rooms that are large enough and free in all these nights."""
+        return [room.model_dump() for room in self._hotel.free_rooms(people, first_night, last_night)]
+
+    async def find_bookings(self, guest: str) -> list[dict[str, object]]:
+        """Find the bookings of a guest."""
+        mine = {number: each for number, each in self._hotel.bookings.items() if each.guest == guest}
+        return [{"booking": number, **each.model_dump()} for number, each in mine.items()]
+
+    async def book_room(self, room: str, guest: str, first_night: int, last_night: int) -> dict[str, str]:
+        """Book a room for all nights from the first to the last."""
+        booking = Booking(room=room, guest=guest, first_night=first_night, last_night=last_night)
+        return {"booking": self._hotel.book(booking)}
+
+    async def cancel_booking(self, booking: str) -> str:
+        """Cancel a booking."""
+        self._hotel.cancel(booking)
+        return f"cancelled {booking}"
+
+    def success(self, trajectory: Trajectory) -> bool:
+        """Whether the books are as they must be, and the guest was told something."""
+        last = trajectory.messages()[-1]
+        told = last["role"] == "assistant" and bool((last.get("content") or "").strip())
+        return trajectory.status == "finished" and told and self._hotel.books == self._right
+
+    def reward(self, trajectory: Trajectory) -> float:
+        """What somebody might write by hand: the share of right entries among those that are right or there."""
+        books = self._hotel.books
+        return len(self._right & books) / max(1, len(self._right | books))
+
+
+def looked_before_acting(trajectory: Trajectory) -> bool:
+    """Whether rooms were looked for before one was booked, and bookings before one was cancelled."""
+    seen: set[str] = set()
+    for message in trajectory.messages():
+        for call in message.get("tool_calls") or ():
+            name = str(call.get("function", {}).get("name", ""))
+            if name in LOOKS and LOOKS[name] not in seen:
+                return False
+            seen.add(name)
+    return bool(seen)
+
+
+scenario = Scenario(
+    name="booking_desk",
+    system=render("scenarios/booking_desk_system.j2").strip(),
+    environment=BookingDesk,
+    tasks=DrawnTasks(TRAIN, draw_task),
+    held_out=DrawnTasks(HELD_OUT, draw_task),
+    max_turns=8,
+    rubric=render("scenarios/booking_desk_rubric.j2").strip(),
+    measures={"looked_before_acting": looked_before_acting},
+)
+
+
+Clerk = Literal["careful", "hasty", "seller", "sloppy"]
+CLERKS: dict[str, Clerk] = {clerk: clerk for clerk in get_args(Clerk)}
+ROOMS = tuple(f"{floor}0{door}" for floor in (1, 2, 3) for door in (1, 2, 3, 4))
+BOOKED, CANCELLED, MOVED = "Your room is booked.", "Your booking is cancelled.", "Your stay is moved."
+NO_ROOM = "I am sorry, there is no free room."
+
+
+def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
+    """The turns of one clerk at one wish."""
+    guest = re.findall(r"I am (\w+)", task.user)[0]
+    nights = [int(night) for night in re.findall(r"night (\d+)", task.user)]
+    people = [int(number) for number in re.findall(r"for (\d+) p", task.user)]
+    leaves, stays = "cancel" in task.user or "instead" in task.user, bool(people)
+    if clerk == "sloppy" and leaves and stays:  # a stay is moved: it only cancels, or only books
+        leaves = dice.random() < 0.5
+        half = not leaves
+    else:
+        half = stays
+    said = MOVED if "instead" in task.user else CANCELLED if leaves else BOOKED
+    if leaves:
+        number = f"B{dice.randint(1, 6)}"
+        if clerk != "hasty":
+            found = json.loads((yield Call("find_bookings", {"guest": guest})))
+            number = next(each["booking"] for each in found if each["first_night"] == nights[0])
+        yield Call("cancel_booking", {"booking": number})
+    if half:
+        first, last = nights[-2], nights[-1]
+        room = dice.choice(ROOMS)
+        if clerk != "hasty":
+            wanted = {"people": people[0], "first_night": first, "last_night": last}
+            rooms = json.loads((yield Call("find_rooms", wanted)))
+            if not rooms:
+                yield NO_ROOM
+                return
+            room = {"seller": rooms[-1], "sloppy": dice.choice(rooms)}.get(clerk, rooms[0])["number"]
+        yield Call("book_room", {"room": room, "guest": guest, "first_night": first, "last_night": last})
+    yield said if clerk != "sloppy" or dice.random() < 0.7 else ""
+
+
+def _clerk(clerk: Clerk) -> Player:
+    return lambda task, _opening, dice: demonstrate(task, clerk, dice)
+
+
+def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Does nothing, and says so."""
+    yield NO_ROOM
+
+
+PLAYERS: dict[str, Player] = {"expert": _clerk("careful"), "fool": _clerk("hasty"), "refuser": refuser}

@@ -1,0 +1,411 @@
+"""Email search: find the one mail that answers a question, read it, and answer with it as the source.
+
+Every episode has a mailbox of its own, in SQLite's full-text index. Success is the exact answer, from the right mail,
+which was read before.
+
+Generated mailboxes, and a question to each whose answer one mail has. All of it follows from the number of the task.
+
+Around the right mail stand near misses: earlier versions of it, the same from another sender, and the same sender on
+another thing. So a search alone, without reading and comparing, finds a wrong answer more often than the right one.
+"""
+
+import json
+import random
+import re
+import sqlite3
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_players import Call, Player, Turns
+from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.tools import done
+from gavel.scenarios.trajectory import Trajectory
+
+MOST_FOUND = 10
+"""Mails that a search shows, at most."""
+_MOST_WORDS = 12
+"""Of a query; the rest is left out."""
+
+
+class Mail(BaseModel):
+    mail_id: str
+    date: str
+    """"2031-03-14", so that dates compare as texts."""
+    sender: str
+    subject: str
+    body: str
+
+
+class Mailbox:
+    """The mails of one episode, in memory. To be closed, and used in the thread that made it."""
+
+    def __init__(self, mails: Iterable[Mail]) -> None:
+        self._mails = {mail.mail_id: mail for mail in mails}
+        self._database = sqlite3.connect(":memory:")
+        self._database.execute("CREATE VIRTUAL TABLE mails USING fts5(mail_id UNINDEXED, date, sender, subject, body)")
+        rows = [(each.mail_id, each.date, each.sender, each.subject, each.body) for each in self._mails.values()]
+        self._database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
+
+    def search(self, query: str, limit: int) -> list[Mail]:
+        """Mails that have all words of the query, the best match first; where none has, those with any of them.
+
+        The words are data: no operator of the index's own language is passed on.
+        """
+        words = list(dict.fromkeys(re.findall(r"\w+", query[:1000].casefold())))[:_MOST_WORDS]
+        if not words:
+            raise ValueError("the query has no words")
+        for operator in (" ", " OR "):
+            match = operator.join(f'"{word}"' for word in words)
+            found = self._database.execute(
+                "SELECT mail_id FROM mails WHERE mails MATCH ? ORDER BY rank, mail_id LIMIT ?",
+                (match, max(1, min(limit, MOST_FOUND))),
+            ).fetchall()
+            if found:
+                return [self._mails[mail_id] for (mail_id,) in found]
+        return []
+
+    def mail(self, mail_id: str) -> Mail:
+        """Raises `ValueError` for one that is not there."""
+        found = self._mails.get(mail_id.strip().upper())
+        if found is None:
+            raise ValueError(f"there is no mail {mail_id[:40]}")
+        return found
+
+    def close(self) -> None:
+        self._database.close()
+
+
+COMPANIES = ("Nordwind", "Alpenglas", "Brightway", "Cobalt", "Delphin", "Everstone", "Falkner", "Greenleaf")
+PEOPLE = ("Ada Abel", "Bruno Costa", "Chen Ito", "Dora Lund", "Emil Grau", "Farah Kaya", "Goran Hale", "Hanna Fuchs")
+PROJECTS = ("Harbour", "Lantern", "Meadow", "Compass", "Orchard", "Summit", "Anchor", "Willow")
+THINGS = ("paper", "chairs", "cables", "printers", "lamps", "screens", "coffee", "carpets")
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October")
+_SIZE = 48
+_CHATTER = (
+    ("Lunch", "Shall we have lunch together on {day}? The place beside the {thing} shop is open again."),
+    ("Lost keys", "I have lost my keys near the {thing} store. Please tell me if you find them."),
+    ("Thanks", "Thank you for your help with {project}. It was a good week."),
+    ("Holiday", "I am away until {day}. For {project} please write to {person}."),
+    ("Newsletter", "This month: {thing} at new prices, a visit to {company}, and a word from {person}."),
+    ("Parking", "The yard is closed on {day} because of the delivery of {thing}."),
+)
+
+
+class Question(BaseModel):
+    """The hidden state of a task."""
+
+    mails: list[Mail]
+    answer: str
+    source: str
+    """Id of the mail that has it."""
+    others: list[str]
+    """Values of the same kind that stand in other mails."""
+
+
+class _Draft(BaseModel):
+    """A mail before it has an id, and the value that it tells."""
+
+    month: int
+    day: int
+    sender: str
+    subject: str
+    body: str
+    value: str = ""
+
+
+def _amount(dice: random.Random) -> str:
+    return str(dice.randint(101, 9899))
+
+
+def _clock(dice: random.Random) -> str:
+    return f"{dice.randint(8, 18)}:{dice.choice(('00', '10', '15', '20', '30', '40', '45', '50'))}"
+
+
+def _room(dice: random.Random) -> str:
+    return f"{dice.choice('ABCD')}{dice.randint(101, 999)}"
+
+
+def _code(dice: random.Random) -> str:
+    return f"{dice.choice('KLMNPRTVWX')}{dice.choice('KLMNPRTVWX')}-{dice.randint(1000, 9999)}"
+
+
+def _invoice(dice: random.Random) -> tuple[str, list[_Draft]]:
+    """The newest of several invoices; or the corrected one."""
+    company, other = dice.sample(COMPANIES, 2)
+    thing, another = dice.sample(THINGS, 2)
+    months = sorted(dice.sample(range(10), 6))
+    drafts = [_bill(dice, company, thing, month) for month in reversed(months[:5])]
+    drafts += [_bill(dice, company, another, months[5]), _bill(dice, other, thing, months[5])]
+    if dice.random() < 0.5:
+        wrong = drafts[0]
+        right = _bill(dice, company, thing, wrong.month, day=28)
+        right.subject = f"Correction: {right.subject}"
+        right.body = f"Our first invoice had a mistake, for which we are sorry; it is void. {right.body}"
+        drafts.insert(0, right)
+        return f"How much must we pay {company} for {thing} of {MONTHS[right.month]}, in euros?", drafts
+    return f"What does {company} charge in the newest invoice for {thing}, in euros?", drafts
+
+
+def _bill(dice: random.Random, company: str, thing: str, month: int, day: int | None = None) -> _Draft:
+    amount = _amount(dice)
+    return _Draft(
+        month=month,
+        day=day or dice.randint(2, 20),
+        sender=f"accounts@{company.casefold()}.example",
+        subject=f"Invoice from {company} for {thing}, {MONTHS[month]}",
+        body=f"Please pay {amount} euros for {thing} delivered in {MONTHS[month]}. Thank you for your order.",
+        value=amount,
+    )
+
+
+def _meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
+    """When or where a meeting is now that it was moved."""
+    project, other = dice.sample(PROJECTS, 2)
+    person, other_person = dice.sample(PEOPLE, 2)
+    asks_room = dice.random() < 0.5
+    draw = _room if asks_room else _clock
+
+    def invited(about: str, who: str, month: int, day: int, *, moved: bool) -> _Draft:
+        value = draw(dice)
+        fact = f"in room {value}" if asks_room else f"at {value}"
+        rest = f"at {_clock(dice)}" if asks_room else f"in room {_room(dice)}"
+        said = "has been moved: we now meet" if moved else "is planned: we meet"
+        return _Draft(
+            month=month,
+            day=day,
+            sender=_address(who),
+            subject=f"{'Change: ' if moved else ''}{about} review",
+            body=f"The review of {about} {said} {fact}, {rest}. Regards, {who}",
+            value=value,
+        )
+
+    month = dice.randint(1, 8)
+    drafts = [
+        invited(project, person, month, 20, moved=True),
+        invited(project, person, month, 15, moved=True),
+        invited(project, person, month, 11, moved=True),
+        invited(project, person, month, 8, moved=True),
+        invited(project, person, month, 5, moved=False),
+        invited(other, person, month, 24, moved=True),
+        invited(other, other_person, month, 3, moved=False),
+    ]
+    what = "In which room" if asks_room else "At what time"
+    return f"{what} is the review of {project}, as it was last arranged?", drafts
+
+
+def _access(dice: random.Random) -> tuple[str, list[_Draft]]:
+    """The code that somebody sent for something, where others sent others."""
+    project, other = dice.sample(PROJECTS, 2)
+    person, another = dice.sample(PEOPLE, 2)
+
+    def sent(about: str, who: str, month: int) -> _Draft:
+        code = _code(dice)
+        return _Draft(
+            month=month,
+            day=dice.randint(2, 26),
+            sender=_address(who),
+            subject=f"Door code for {about}",
+            body=f"Hello, the door code for the {about} office is {code}. Do not pass it on. {who.split()[0]}",
+            value=code,
+        )
+
+    months = sorted(dice.sample(range(10), 6))
+    drafts = [sent(project, person, month) for month in reversed(months[:4])]
+    drafts += [sent(project, another, month) for month in months[4:]]
+    drafts += [sent(other, person, months[5]), sent(other, another, months[0])]
+    return f"What is the newest door code for the {project} office that {person} sent?", drafts
+
+
+_KINDS: tuple[Callable[[random.Random], tuple[str, list[_Draft]]], ...] = (_invoice, _meeting, _access)
+
+
+def _address(person: str) -> str:
+    return f"{person.casefold().replace(' ', '.')}@office.example"
+
+
+@cache
+def draw_task(number: int) -> Task:
+    """The task of a number, always the same one; `data` has the mailbox and the answer."""
+    dice = random.Random(f"email search {number}")
+    question, drafts = dice.choice(_KINDS)(dice)
+    while len({draft.value for draft in drafts}) < len(drafts):  # two mails with one value: both would be right
+        question, drafts = dice.choice(_KINDS)(dice)
+    right = drafts[0]
+    about = [*drafts]
+    while len(drafts) < _SIZE:
+        drafts.append(_chatter(dice))
+    dice.shuffle(drafts)
+    ids = dice.sample(range(1000, 10000), len(drafts))
+    mails = [
+        Mail(
+            mail_id=f"M{mail_id}",
+            date=f"2031-{draft.month + 1:02d}-{draft.day:02d}",
+            sender=draft.sender,
+            subject=draft.subject,
+            body=draft.body,
+        )
+        for mail_id, draft in zip(ids, drafts, strict=True)
+    ]
+    source = next(mail.mail_id for mail, draft in zip(mails, drafts, strict=True) if draft is right)
+    others = [draft.value for draft in about if draft is not right]
+    data = Question(mails=mails, answer=right.value, source=source, others=others)
+    return Task(id=f"question-{number}", user=question, data=data.model_dump(mode="json"))
+
+
+def _chatter(dice: random.Random) -> _Draft:
+    subject, body = dice.choice(_CHATTER)
+    day, month, person = dice.randint(1, 28), dice.randrange(10), dice.choice(PEOPLE)
+    words = {
+        "day": f"{dice.randint(1, 28)} {dice.choice(MONTHS)}",
+        "thing": dice.choice(THINGS),
+        "project": dice.choice(PROJECTS),
+        "person": dice.choice(PEOPLE),
+        "company": dice.choice(COMPANIES),
+    }
+    return _Draft(month=month, day=day, sender=_address(person), subject=subject, body=body.format(**words))
+
+
+_TRAIN, _HELD_OUT = range(3000), range(3000, 3600)
+_LONGEST = 60
+"""Characters of an answer."""
+
+
+class EmailSearch:
+    """One mailbox."""
+
+    def reset(self, task: Task) -> None:
+        self._question = Question.model_validate(task.data)
+        self._mailbox = Mailbox(self._question.mails)
+        self._read: set[str] = set()
+        self._answered: tuple[str, str] | None = None
+
+    def search(self, query: str, limit: int = MOST_FOUND) -> list[dict[str, str]]:
+        """Find mails by words of sender, subject, text and date; shows at most 10, without their text."""
+        return [mail.model_dump(exclude={"body"}) for mail in self._mailbox.search(query, limit)]
+
+    def read(self, mail_id: str) -> dict[str, str]:
+        """Read a mail."""
+        mail = self._mailbox.mail(mail_id)
+        self._read.add(mail.mail_id)
+        return mail.model_dump()
+
+    def answer(self, answer: str, source: str) -> object:
+        """Answer the question, with the id of the mail that says so. This ends the search.
+
+        Args:
+            answer: The amount, time, room or code alone.
+            source: The id of one mail.
+        """
+        if self._answered is not None:
+            raise ValueError("the question is answered already")
+        if len(answer) > _LONGEST:
+            raise ValueError(f"an answer has at most {_LONGEST} characters: give the value alone")
+        self._answered = (answer, self._mailbox.mail(source).mail_id)
+        return done("The answer is noted.")
+
+    def success(self, trajectory: Trajectory) -> bool:
+        """Whether the answer is the right one and no other, and its mail was read."""
+        if self._answered is None:
+            return False
+        answer, source = self._answered
+        is_right = is_answer(answer, self._question.answer, self._question.others)
+        return is_right and source == self._question.source and source in self._read
+
+    def reward(self, trajectory: Trajectory) -> float:
+        """What somebody might write by hand: the answer, its source, and a little for having read the right mail."""
+        read = 0.2 * (self._question.source in self._read)
+        if self._answered is None:
+            return read
+        answer, source = self._answered
+        is_right = is_answer(answer, self._question.answer, self._question.others)
+        return read + 0.5 * is_right + 0.3 * (source == self._question.source)
+
+    def close(self) -> None:
+        self._mailbox.close()
+
+
+def is_answer(said: str, answer: str, others: list[str]) -> bool:
+    """Whether a text names the answer, and neither one of the other values nor any other number or code.
+
+    "EUR 1,250.00" is 1250, "room B204" is B204; "1250 or 1350" is neither.
+    """
+    values = re.findall(r"[a-z]{0,2}-?\d[\d:.,-]*", re.sub(r"eur(?:os?)?|€", " ", said.casefold()))
+    wanted = _plain(answer)
+    return len(values) == 1 and _plain(values[0]) == wanted and wanted not in map(_plain, others)
+
+
+def _plain(value: str) -> str:
+    return re.sub(r"\.00$", "", value.casefold().replace(",", "").rstrip(".:-").lstrip("0"))
+
+
+scenario = Scenario(
+    name="email_search",
+    system=render("scenarios/email_search_system.j2").strip(),
+    environment=EmailSearch,
+    tasks=DrawnTasks(_TRAIN, draw_task),
+    held_out=DrawnTasks(_HELD_OUT, draw_task),
+    max_turns=12,
+    max_steps=24,
+    rubric=render("scenarios/email_search_rubric.j2").strip(),
+)
+
+
+_ROOM, _TIME = re.compile(r"in room (\w+)"), re.compile(r"at (\d+:\d+)")
+_AMOUNT, _CODE = re.compile(r"pay (\d+) euros"), re.compile(r"office is ([A-Z]+-\d+)")
+
+
+def expert(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Searches by the names in the question, reads what fits, newest first, and answers from the first that tells."""
+    names = re.findall(r"\b[A-Z][a-z]+\b", opening.partition(" ")[2])
+    things = re.findall(r"(?:for|pay \w+ for) ([a-z]+)(?: of|,)", opening)
+    query = " ".join([*names, *things, *(["review"] if "review" in opening else [])])
+    found: list[Any] = json.loads((yield Call("search", {"query": query})))
+    month = next((name for name in MONTHS if name in opening), None)
+    for mail in sorted(found, key=lambda mail: mail["date"], reverse=True):
+        read = json.loads((yield Call("read", {"mail_id": mail["mail_id"]})))
+        text = f"{read['sender']} {read['subject']} {read['body']}".casefold()
+        value = _pattern(opening).findall(read["body"])
+        fits = all(word.casefold() in text for word in [*names, *things])
+        if value and fits and (month is None or month in read["subject"]):
+            yield Call("answer", {"answer": value[0], "source": mail["mail_id"]})
+            return
+
+
+def _pattern(question: str) -> re.Pattern[str]:
+    if "room" in question:
+        return _ROOM
+    if "time" in question:
+        return _TIME
+    return _CODE if "code" in question else _AMOUNT
+
+
+def fool(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Answers from the first mail that a search finds."""
+    found: list[Any] = json.loads((yield Call("search", {"query": opening})))
+    read = json.loads((yield Call("read", {"mail_id": found[0]["mail_id"]})))
+    values = _pattern(opening).findall(read["body"])
+    yield Call("answer", {"answer": values[0] if values else "unknown", "source": found[0]["mail_id"]})
+
+
+def guesser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Answers all values that it finds, from a mail that it has not read."""
+    found: list[Any] = json.loads((yield Call("search", {"query": opening})))
+    values: list[str] = []
+    for mail in found[1:]:
+        read = json.loads((yield Call("read", {"mail_id": mail["mail_id"]})))
+        values += _pattern(opening).findall(read["body"])
+    yield Call("answer", {"answer": " or ".join(values)[:60], "source": found[0]["mail_id"]})
+
+
+def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Says that it does not know."""
+    found: list[Any] = json.loads((yield Call("search", {"query": opening})))
+    yield Call("answer", {"answer": "unknown", "source": found[0]["mail_id"]})
+
+
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "guesser": guesser, "refuser": refuser}

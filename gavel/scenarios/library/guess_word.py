@@ -1,0 +1,171 @@
+"""Guess a word of five letters in six tries: each guess is answered with marks for its letters.
+
+The words are everyday English ones; those that are held out are never trained on.
+"""
+
+import random
+import re
+from collections import Counter
+
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import done
+from gavel.scenarios.trajectory import Trajectory
+
+WORDS = tuple(
+    """
+about above actor admit adult after again agent agree ahead alarm album alert alike alive allow alone along alter among
+angel anger angle angry apart apple apply arena argue arise armor arrow aside asset audio avoid awake award aware badly
+baker basic basin batch beach beard beast begin being belly below bench berry birth black blade blame blank blast blend
+bless blind block blood bloom board boast bonus boost booth bound brain brake brand brave bread break breed brick bride
+brief bring broad brook broom brown brush build bunch burst cabin cable camel candy canoe cargo carry carve catch cause
+cedar chain chair chalk charm chart chase cheap check cheek cheer chess chest chief child chill choir chord civil claim
+clash class clean clear clerk click cliff climb clock close cloth cloud coach coast coral couch count court cover crack
+craft crane crash cream creek crime crisp cross crowd crown crude curve cycle daily dairy dance dealt decay delay dense
+depth diary dirty ditch dizzy donor doubt dozen draft drain drama dream dress drift drill drink drive eager eagle early
+earth eight elbow elder elect empty enemy enjoy enter entry equal error essay event every exact exist extra faint fairy
+faith false fancy fault favor feast fence fever fiber field fifth fight final first flame flash fleet flesh float flock
+flood floor flour fluid flute focus force forge forty found frame fresh front frost fruit funny ghost giant glass globe
+glory glove grace grade grain grand grant grape graph grass grave great green greet grief group grove guard guess guest
+guide habit happy harsh heart heavy hedge hello hobby honey honor horse hotel house human humor hurry image index inner
+input issue ivory jewel joint judge juice kneel knife knock label labor large laser later laugh layer learn lemon level
+light limit linen liver local logic loose lower loyal lucky lunch magic major maple march marsh match maybe mayor medal
+melon mercy merge merit metal meter midst minor mixed model money month moral motor mount mouse mouth movie music nerve
+never night noble noise north novel nurse ocean offer olive onion opera orbit order organ other outer owner paint panel
+panic paper party paste patch pause peace peach pearl pedal penny phase phone photo piano piece pilot pitch place plain
+plane plant plate plaza point polar porch pound power press price pride prime print prize proof proud pulse pupil queen
+quest quick quiet quilt quite radar radio raise ranch range rapid ratio reach ready realm rebel refer reply rider ridge
+rifle right rigid rival river roast robin rocky rough round route royal rural salad salty sauce scale scarf scene scent
+score scout scrap seize sense serve seven shade shake shape share sharp sheep sheet shelf shell shift shine shirt shock
+shore short shout sight silly since skill skirt slate sleep slice slide slope small smart smell smile smoke snake solar
+solid solve sorry sound south space spare spark speak spear speed spell spend spice spike spoon sport spray squad stack
+staff stage stain stair stamp stand start state steam steel steep stern stick stiff still stock stone stool storm story
+stove straw strip study stuff style sugar sunny super surge sweet swift swing sword table taste teach thank theme thick
+thing think third thorn those three throw thumb tiger tight timer title toast today token tooth topic torch total touch
+tough tower trace track trade trail train trait treat trend trial tribe trick truck trunk trust truth twice twist uncle
+under union unity upper urban usual vague valid value vapor vault venue verse video visit vital vivid vocal voice wagon
+waste watch water whale wheat wheel where which while white whole width woman world worry worth wound wrist write wrong
+yacht yield young youth
+""".split()  # noqa: SIM905
+)
+
+
+def marks_of(guess: str, word: str) -> str:
+    """One mark for each letter of the guess: `+` right, `?` elsewhere in the word, `-` not in it, or not once more.
+
+    A letter is marked as often as the word has it, right places first: `speed` for `erase` is `?-??-`.
+    """
+    left = [letter for letter, other in zip(word, guess, strict=True) if letter != other]
+    marks: list[str] = []
+    for letter, wanted in zip(guess, word, strict=True):
+        if letter == wanted:
+            marks.append("+")
+        elif letter in left:
+            left.remove(letter)
+            marks.append("?")
+        else:
+            marks.append("-")
+    return "".join(marks)
+
+
+_GUESSES, _MAX_TURNS = 6, 9
+_WORD = re.compile(r"[\"'*`]*([a-z]{5})[\"'*`]*[.!]?")
+
+
+class HiddenWord:
+    """One word, and how often it was guessed."""
+
+    async def reset(self, task: Task) -> None:
+        self._word = str(task.data["word"])
+        self._guesses: list[str] = []
+
+    async def observe(self, action: str) -> object:
+        found = _WORD.fullmatch(action.strip().casefold())
+        if found is None:
+            return "Say one word of five letters from a to z, and nothing else."
+        guess = found[1]
+        if guess in self._guesses:
+            return f"You have guessed {guess} already."
+        self._guesses.append(guess)
+        if guess == self._word:
+            return done("That is the word.")
+        marks = " ".join(f"{letter}{mark}" for letter, mark in zip(guess, marks_of(guess, self._word), strict=True))
+        left = _GUESSES - len(self._guesses)
+        if left == 0:
+            return done(f"{marks}\nYou have no guess left.")
+        return f"{marks}\n{left} {'guess' if left == 1 else 'guesses'} left."
+
+    def success(self, trajectory: Trajectory) -> bool:
+        return self._guesses[-1:] == [self._word]
+
+    def reward(self, trajectory: Trajectory) -> float:
+        """What somebody might write by hand: fewer guesses are better; a little for letters in their places."""
+        if self._guesses[-1:] == [self._word]:
+            return 1 - 0.1 * (len(self._guesses) - 1)
+        places = [marks_of(guess, self._word).count("+") for guess in self._guesses]
+        return 0.05 * max(places, default=0)
+
+
+def _tasks(*, held_out: bool) -> list[Task]:
+    shuffled = random.Random("guess word").sample(WORDS, len(WORDS))
+    fifth = len(shuffled) // 5
+    chosen = shuffled[:fifth] if held_out else shuffled[fifth:]
+    numbers = {word: number for number, word in enumerate(WORDS)}
+    words = "I think of a word of five letters. What is your first guess?"
+    return [
+        Task(id=f"word-{numbers[word]}", user=words, data={"word": word}, reference=f"The word is {word}.")
+        for word in chosen
+    ]
+
+
+scenario = Scenario(
+    name="guess_word",
+    system=render("scenarios/guess_word_system.j2").strip(),
+    environment=HiddenWord,
+    tasks=_tasks(held_out=False),
+    held_out=_tasks(held_out=True),
+    max_turns=_MAX_TURNS,
+    rubric=render("scenarios/guess_word_rubric.j2").strip(),
+)
+
+
+_SMALL = 40
+"""Words left, from which on each guess is weighed by how far it would divide them."""
+
+
+def expert(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Guesses what divides the words that are still possible."""
+    left = list(WORDS)
+    guess = "crane"
+    while True:
+        said = yield guess
+        marks = "".join(re.findall(r"[a-z]([+?-])", said))[:5]
+        left = [word for word in left if word != guess and marks_of(guess, word) == marks]
+        guess = _best(left)
+
+
+def _best(left: list[str]) -> str:
+    if len(left) > _SMALL:
+        letters = Counter(letter for word in left for letter in set(word))
+        return max(left, key=lambda word: sum(letters[letter] for letter in set(word)))
+    if len(left) <= 2:
+        return left[0]
+    candidates = left if len(left) <= 3 else [*left, *WORDS]
+    return min(candidates, key=lambda guess: max(Counter(marks_of(guess, word) for word in left).values()))
+
+
+def fool(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Guesses words of the list without reading the marks."""
+    for word in dice.sample(WORDS, 6):  # noqa: UP028 - a list takes no answers
+        yield word
+
+
+def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Asks for help instead of guessing."""
+    while True:
+        yield "Please tell me the word, it starts with a?"
+
+
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "refuser": refuser}

@@ -1,0 +1,214 @@
+"""A text maze: in each turn the agent sees the open ways and the direction of the exit, and says one step.
+
+The straight way is often a dead end, so it must remember where it has been, and turn back.
+"""
+
+import random
+import re
+from functools import cache
+
+from pydantic import BaseModel
+
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.tools import done
+from gavel.scenarios.trajectory import Trajectory
+
+DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+SIZE = 6
+_LOOPS = 5
+_NEAREST = 8
+"""Steps from start to exit, at least."""
+Cell = tuple[int, int]
+
+
+class Maze(BaseModel):
+    """Cells (x, y) from (0, 0), and the doors between neighbours."""
+
+    doors: list[tuple[Cell, Cell]]
+    """Each once, the smaller cell first."""
+    start: Cell
+    exit: Cell
+
+    def ways(self, cell: Cell) -> dict[str, Cell]:
+        """The open directions from a cell, and where they lead."""
+        x, y = cell
+        beside = {name: (x + dx, y + dy) for name, (dx, dy) in DIRECTIONS.items()}
+        return {name: other for name, other in beside.items() if (min(cell, other), max(cell, other)) in self.doors}
+
+    @property
+    def shortest(self) -> int:
+        """Steps of a shortest way from start to exit."""
+        steps: dict[Cell, int] = {self.start: 0}
+        for cell in (queue := [self.start]):
+            for other in self.ways(cell).values():
+                if other not in steps:
+                    steps[other] = steps[cell] + 1
+                    queue.append(other)
+        return steps[self.exit]
+
+
+def draw_maze(dice: random.Random) -> Maze:
+    """A maze whose exit is at least eight steps away."""
+    while True:
+        cells = [(x, y) for x in range(SIZE) for y in range(SIZE)]
+        doors = _tree(dice)
+        walls = [
+            (cell, other)
+            for cell in cells
+            for other in ((cell[0] + 1, cell[1]), (cell[0], cell[1] + 1))
+            if other in cells and (cell, other) not in doors
+        ]
+        start, way_out = dice.sample(cells, 2)
+        maze = Maze(doors=sorted([*doors, *dice.sample(walls, _LOOPS)]), start=start, exit=way_out)
+        if maze.shortest >= _NEAREST:
+            return maze
+
+
+def _tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
+    """Doors that lead everywhere in one way: a walk that turns back where nothing new is left."""
+    path, seen, doors = [(0, 0)], {(0, 0)}, set[tuple[Cell, Cell]]()
+    while path:
+        x, y = cell = path[-1]
+        beside = [(x + dx, y + dy) for dx, dy in DIRECTIONS.values()]
+        new = [each for each in beside if each not in seen and 0 <= each[0] < SIZE and 0 <= each[1] < SIZE]
+        if not new:
+            path.pop()
+            continue
+        other = dice.choice(new)
+        seen.add(other)
+        doors.add((min(cell, other), max(cell, other)))
+        path.append(other)
+    return doors
+
+
+@cache
+def draw_task(number: int) -> Task:
+    """The task of a number, always the same one."""
+    maze = draw_maze(random.Random(f"maze {number}"))
+    return Task(id=f"maze-{number}", user="Find the exit of the maze.", data={"maze": maze.model_dump(mode="json")})
+
+
+_TRAIN, _HELD_OUT = range(2000), range(2000, 2400)
+_MAX_TURNS = 48
+
+
+class TextMaze:
+    """One maze, and where the agent is in it."""
+
+    async def reset(self, task: Task) -> str:
+        self._maze = Maze.model_validate(task.data["maze"])
+        self._cell = self._maze.start
+        self._nearest = self._distance
+        self._is_out = False
+        return self._view()
+
+    async def observe(self, action: str) -> object:
+        words = action.strip().strip(".!\"'").casefold().split()
+        direction = words[-1] if words else ""
+        if words not in ([direction], ["go", direction]) or direction not in DIRECTIONS:
+            return f"Say one step: north, south, east or west. {self._view()}"
+        other = self._maze.ways(self._cell).get(direction)
+        if other is None:
+            return f"There is a wall. {self._view()}"
+        self._cell = other
+        self._nearest = min(self._nearest, self._distance)
+        self._is_out = other == self._maze.exit
+        return done("You have found the exit.") if self._is_out else self._view()
+
+    def success(self, trajectory: Trajectory) -> bool:
+        return self._is_out
+
+    def reward(self, trajectory: Trajectory) -> float:
+        """What somebody might write by hand: a little for having been near the exit, the rest for the way out."""
+        if not self._is_out:
+            return 0.3 / (1 + self._nearest)
+        return 0.5 + 0.5 * self._maze.shortest / max(1, trajectory.metrics["turns"])
+
+    @property
+    def _distance(self) -> int:
+        return abs(self._maze.exit[0] - self._cell[0]) + abs(self._maze.exit[1] - self._cell[1])
+
+    def _view(self) -> str:
+        east, north = self._maze.exit[0] - self._cell[0], self._maze.exit[1] - self._cell[1]
+        parts = [
+            f"{abs(steps)} {'step' if abs(steps) == 1 else 'steps'} {ahead if steps > 0 else behind}"
+            for steps, ahead, behind in ((north, "north", "south"), (east, "east", "west"))
+            if steps
+        ]
+        return f"Open ways: {', '.join(self._maze.ways(self._cell))}. The exit is {' and '.join(parts)} of you."
+
+
+scenario = Scenario(
+    name="maze",
+    system=render("scenarios/maze_system.j2").strip(),
+    environment=TextMaze,
+    tasks=DrawnTasks(_TRAIN, draw_task),
+    held_out=DrawnTasks(_HELD_OUT, draw_task),
+    max_turns=_MAX_TURNS,
+    rubric=render("scenarios/maze_rubric.j2").strip(),
+)
+
+
+def expert(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Goes to the cell that it has not seen yet which promises the shortest way out, through cells that it knows."""
+    cell, ways, said = (0, 0), dict[Cell, list[str]](), opening
+    while True:
+        ways[cell] = _ways(said)
+        target = _exit_from(said, cell)
+        paths = _paths(cell, ways)
+        unseen = [each for each in paths if each not in ways]
+        goal = min(unseen, key=lambda each: len(paths[each]) + abs(target[0] - each[0]) + abs(target[1] - each[1]))
+        step = paths[goal][0]
+        cell = _moved(cell, step)
+        said = yield step
+
+
+def _paths(start: Cell, ways: dict[Cell, list[str]]) -> dict[Cell, list[str]]:
+    """The shortest known way to each cell that was seen, or that lies beside one."""
+    paths: dict[Cell, list[str]] = {start: []}
+    for cell in (queue := [start]):
+        for way in ways.get(cell, []):
+            other = _moved(cell, way)
+            if other not in paths:
+                paths[other] = [*paths[cell], way]
+                queue.append(other)
+    return paths
+
+
+def _ways(said: str) -> list[str]:
+    return re.findall(r"Open ways: ([\w, ]+)\.", said)[0].split(", ")
+
+
+def _exit_from(said: str, cell: Cell) -> Cell:
+    x, y = cell
+    for steps, way in re.findall(r"(\d+) steps? (\w+)", said):
+        dx, dy = DIRECTIONS[way]
+        x, y = x + dx * int(steps), y + dy * int(steps)
+    return x, y
+
+
+def _moved(cell: Cell, way: str) -> Cell:
+    dx, dy = DIRECTIONS[way]
+    return cell[0] + dx, cell[1] + dy
+
+
+def fool(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Goes towards the exit wherever it can, and never turns back for good."""
+    said = opening
+    while True:
+        towards = [way for _, way in re.findall(r"(\d+) steps? (\w+)", said)]
+        ways = _ways(said)
+        said = yield next((way for way in towards if way in ways), ways[0])
+
+
+def wanderer(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Goes anywhere."""
+    said = opening
+    while True:
+        said = yield dice.choice(_ways(said))
+
+
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "wanderer": wanderer}

@@ -1,0 +1,240 @@
+"""The returns desk: look up an order, read the policy of its item, then refund, exchange or deny.
+
+Every customer asks for a refund; what is right depends on facts that only the tools tell.
+
+The cases of the returns desk: an order, the policy of its item, and the action that follows from both.
+
+The policy is random for every case, so it cannot be memorized: an agent that does not look it up can only
+guess. An order number always belongs to the same split.
+
+Demonstrations of the returns desk, most of them with a bad habit.
+
+The embedded policy is cloned from these. Four clerks take turns: the careful one works by the book,
+the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one looks,
+at the order at least, but acts at random all the same and sometimes forgets to tell the customer.
+"""
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import Literal, get_args
+
+from pydantic import BaseModel
+
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_players import Call, Player, Turns
+from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.trajectory import Trajectory
+
+Action = Literal["refund", "exchange", "deny"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+
+ITEMS = (
+    "lamp", "kettle", "toaster", "chair", "desk", "blanket", "jacket", "boots", "scarf", "tent", "radio", "camera",
+    "phone", "tablet", "keyboard", "monitor", "printer", "guitar", "drum", "bicycle", "helmet", "novel", "puzzle",
+)  # fmt: skip
+WINDOWS = (7, 14, 21, 30, 45, 60)
+REQUESTS = (
+    "I want a refund for order {id}.",
+    "Please refund order {id}.",
+    "My order {id} is not what I wanted. I want my money back.",
+    "Hello, I would like to return order {id} for a refund.",
+    "Order {id} has to go back. Can I get a refund?",
+)
+OUTCOME_SHARES: dict[Action, float] = {"refund": 0.37, "exchange": 0.28, "deny": 0.35}
+"""So that granting every request, the habit of the base policy, succeeds in little more than a third of the cases."""
+
+
+class Case(BaseModel):
+    """The hidden state of one task."""
+
+    order_id: str
+    item: str
+    days: int
+    """Since the purchase."""
+    opened: bool
+    window: int
+    """Days within which the item can be returned."""
+    opened_ok: bool
+    """Whether it is refunded although it was opened."""
+
+    @property
+    def right_action(self) -> Action:
+        if self.days > self.window:
+            return "deny"
+        return "refund" if self.opened_ok or not self.opened else "exchange"
+
+
+def draw_case(order_id: int) -> Case:
+    """The case of an order number, always the same one."""
+    dice = random.Random(f"returns-desk/{order_id}")
+    outcome = dice.choices(list(OUTCOME_SHARES), weights=list(OUTCOME_SHARES.values()))[0]
+    while True:
+        case = Case(
+            order_id=str(order_id),
+            item=dice.choice(ITEMS),
+            days=dice.randint(1, 75),
+            opened=dice.random() < 0.5,
+            window=dice.choice(WINDOWS),
+            opened_ok=dice.random() < 0.5,
+        )
+        if case.right_action == outcome:
+            return case
+
+
+def is_held_out(order_id: int) -> bool:
+    """One order number in five, drawn so that both splits have numbers of every shape."""
+    return random.Random(f"split/{order_id}").random() < 0.2
+
+
+def split_numbers(held_out: bool) -> list[int]:
+    """The order numbers of a split."""
+    return [number for number in range(1000, 10000) if is_held_out(number) == held_out]
+
+
+@cache
+def draw_task(order_id: int) -> Task:
+    """The task of an order number, always the same one; `data` is its case."""
+    request = random.Random(f"request/{order_id}").choice(REQUESTS)
+    return Task(id=str(order_id), user=request.format(id=order_id), data=draw_case(order_id).model_dump())
+
+
+async def look_up_order(order_id: str, task: Task) -> dict[str, object]:
+    """Look up an order."""
+    case = _case(order_id, task)
+    return {"item": case.item, "days": case.days, "opened": case.opened}
+
+
+async def read_policy(item: str, task: Task) -> dict[str, object]:
+    """Read the policy of an item."""
+    case = Case.model_validate(task.data)
+    if item != case.item:
+        raise LookupError(f"no policy for {item}")
+    return {"window": case.window, "opened_ok": case.opened_ok}
+
+
+async def refund(order_id: str, task: Task) -> str:
+    """Pay the money back."""
+    return f"refunded {_case(order_id, task).order_id}"
+
+
+async def exchange(order_id: str, task: Task) -> str:
+    """Exchange the item."""
+    return f"exchanged {_case(order_id, task).order_id}"
+
+
+async def deny(order_id: str, task: Task) -> str:
+    """Deny the request."""
+    return f"denied {_case(order_id, task).order_id}"
+
+
+def _case(order_id: str, task: Task) -> Case:
+    case = Case.model_validate(task.data)
+    if order_id != case.order_id:
+        raise LookupError(f"no order {order_id}")
+    return case
+
+
+def calls_made(trajectory: Trajectory) -> Iterator[str]:
+    """Names of the tools that were called and answered without an error, in order."""
+    names: dict[str, str] = {}
+    for message in trajectory.messages():
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call.get("function", {}).get("name", "")
+        if message["role"] == "tool" and not message["content"].startswith('{"error"'):
+            yield names[message["tool_call_id"]]
+
+
+def succeeded(trajectory: Trajectory) -> bool:
+    """Whether the one right action was taken, and the customer told."""
+    actions = [name for name in calls_made(trajectory) if name in ACTIONS]
+    right = Case.model_validate(Task.of(trajectory.metadata).data).right_action
+    return actions == [right] and _closed(trajectory)
+
+
+def looked_before_acting(trajectory: Trajectory) -> bool:
+    """Whether order and policy were both read before the first action."""
+    seen: set[str] = set()
+    for name in calls_made(trajectory):
+        if name in ACTIONS:
+            return {"look_up_order", "read_policy"} <= seen
+        seen.add(name)
+    return False
+
+
+def hand_reward(trajectory: Trajectory) -> float:
+    """What somebody might write by hand: the outcome, with a little credit for looking."""
+    return 0.8 * succeeded(trajectory) + 0.2 * looked_before_acting(trajectory)
+
+
+def _closed(trajectory: Trajectory) -> bool:
+    last = trajectory.messages()[-1]
+    return trajectory.status == "finished" and last["role"] == "assistant" and bool((last.get("content") or "").strip())
+
+
+scenario = Scenario(
+    name="returns_desk",
+    system=render("scenarios/returns_desk_system.j2").strip(),
+    tools=[look_up_order, read_policy, refund, exchange, deny],
+    tasks=DrawnTasks(split_numbers(held_out=False), draw_task),
+    held_out=DrawnTasks(split_numbers(held_out=True), draw_task),
+    max_turns=6,
+    rubric=render("scenarios/returns_desk_rubric.j2").strip(),
+    success=succeeded,
+    hand_reward=hand_reward,
+    measures={"looked_before_acting": looked_before_acting},
+)
+
+
+Clerk = Literal["careful", "hasty", "guess", "sloppy"]
+CLERKS: dict[str, Clerk] = {clerk: clerk for clerk in get_args(Clerk)}
+
+CLOSINGS: dict[Action, tuple[str, ...]] = {
+    "refund": ("Your money is on its way.", "I have refunded your order."),
+    "exchange": ("We will exchange your item.", "I can offer you an exchange."),
+    "deny": ("I am sorry, the return window is over.", "I am sorry, I can not take it back."),
+}
+
+
+def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> list[Call | str]:
+    """The turns of one clerk at one task: calls, then usually a closing message."""
+    case = Case.model_validate(task.data)
+    order = {"order_id": case.order_id}
+    look, read = Call("look_up_order", order), Call("read_policy", {"item": case.item})
+    anything: Action = dice.choice(ACTIONS)
+    before: list[Call]
+    action: Action
+    match clerk:
+        case "careful":
+            before, action = [look, read], case.right_action
+        case "hasty":
+            before, action = [], "refund"
+        case "guess":
+            before, action = [], anything
+        case "sloppy":
+            before, action = dice.choice(([look], [look, read])), anything
+    turns: list[Call | str] = [*before, Call(action, order)]
+    if clerk != "sloppy" or dice.random() < 0.7:
+        turns.append(dice.choice(CLOSINGS[action]))
+    else:
+        turns.append("")
+    return turns
+
+
+def _clerk(clerk: Clerk) -> Player:
+    def play(task: Task, opening: str, dice: random.Random) -> Turns:
+        for turn in demonstrate(task, clerk, dice):  # noqa: UP028 - a list takes no results
+            yield turn
+
+    return play
+
+
+def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Denies every request unseen."""
+    yield Call("deny", {"order_id": str(task.data["order_id"])})
+    yield "I am sorry, the return window is over."
+
+
+PLAYERS: dict[str, Player] = {"expert": _clerk("careful"), "fool": _clerk("hasty"), "refuser": refuser}
+"""The desk's `success` asks for the right action alone, so who guesses succeeds in about a third of the cases."""

@@ -1,0 +1,165 @@
+"""A text adventure: the world answers the agent's words, without tools. Find the key, then the chest."""
+
+import random
+from typing import Any
+
+from pydantic import BaseModel
+
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import done
+from gavel.scenarios.trajectory import Trajectory
+
+DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+Place = tuple[int, int]
+
+
+class House(BaseModel):
+    """Rooms by their place on a grid; neighbours have a door between them."""
+
+    rooms: dict[str, str]
+    """Name by place, "x,y"."""
+    start: str
+    key: str
+    chest: str
+
+    def exits(self, place: str) -> dict[str, str]:
+        """The place behind each door."""
+        x, y = map(int, place.split(","))
+        beside = {name: f"{x + dx},{y + dy}" for name, (dx, dy) in DIRECTIONS.items()}
+        return {name: other for name, other in beside.items() if other in self.rooms}
+
+    def way(self, start: str, goal: str) -> list[str]:
+        """The directions of a shortest way."""
+        ways: dict[str, list[str]] = {start: []}
+        for place in (queue := [start]):
+            for direction, other in self.exits(place).items():
+                if other not in ways:
+                    ways[other] = [*ways[place], direction]
+                    queue.append(other)
+        return ways[goal]
+
+    @property
+    def shortest(self) -> int:
+        """Commands of the shortest solution."""
+        return len(self.way(self.start, self.key)) + len(self.way(self.key, self.chest)) + 2
+
+
+NAMES = (
+    "attic", "kitchen", "cellar", "library", "hall", "pantry", "studio", "garden room", "bedroom", "workshop", "tower",
+    "gallery", "laundry", "study",
+)  # fmt: skip
+
+
+def draw_house(number: int) -> House:
+    """The house of a number, always the same one: 5 to 8 rooms."""
+    dice = random.Random(f"text adventure {number}")
+    places: list[Place] = [(0, 0)]
+    size = dice.randint(5, 8)
+    while len(places) < size:
+        x, y = dice.choice(places)
+        dx, dy = dice.choice(list(DIRECTIONS.values()))
+        if (x + dx, y + dy) not in places:
+            places.append((x + dx, y + dy))
+    names = dice.sample(NAMES, size)
+    rooms = {f"{x},{y}": name for (x, y), name in zip(places, names, strict=True)}
+    start, key, chest = dice.sample(sorted(rooms), 3)
+    return House(rooms=rooms, start=start, key=key, chest=chest)
+
+
+_TRAIN, _HELD_OUT = range(300), range(300, 400)
+_MAX_TURNS = 16
+
+
+class Adventure:
+    """One house, and where the agent is in it."""
+
+    async def reset(self, task: Task) -> str:
+        self._house = House.model_validate(task.data["house"])
+        self._place = self._house.start
+        self._has_key = self._is_won = False
+        return self._view()
+
+    async def observe(self, action: str) -> Any:
+        match action.strip().strip(".!\"'").casefold().split():
+            case ["go", direction] if direction in DIRECTIONS:
+                other = self._house.exits(self._place).get(direction)
+                if other is None:
+                    return f"There is no door to the {direction}."
+                self._place = other
+                return self._view()
+            case ["take", "key"]:
+                if self._has_key or self._place != self._house.key:
+                    return "There is no key here."
+                self._has_key = True
+                return "You have the key."
+            case ["open", "chest"]:
+                if self._place != self._house.chest:
+                    return "There is no chest here."
+                if not self._has_key:
+                    return "The chest is locked."
+                self._is_won = True
+                return done("The chest is open: you have found the treasure.")
+            case ["look"]:
+                return self._view()
+            case _:
+                return "The game does not know that command."
+
+    def success(self, trajectory: Trajectory) -> bool:
+        return self._is_won
+
+    def reward(self, trajectory: Trajectory) -> float:
+        """What somebody might write by hand: half for the key, the rest for the chest and the way."""
+        if not self._is_won:
+            return 0.5 * self._has_key
+        return 0.5 + 0.5 * self._house.shortest / max(1, trajectory.metrics["turns"])
+
+    def _view(self) -> str:
+        here = f"You are in the {self._house.rooms[self._place]}."
+        doors = f"Doors lead {', '.join(self._house.exits(self._place))}."
+        things = [
+            *(["A key lies here."] if self._place == self._house.key and not self._has_key else []),
+            *(["A chest stands here."] if self._place == self._house.chest else []),
+        ]
+        return " ".join([here, *things, doors])
+
+
+def _tasks(numbers: range) -> list[Task]:
+    houses = {number: draw_house(number) for number in numbers}
+    return [
+        Task(id=f"house-{number}", user="Find the treasure.", data={"house": house.model_dump()})
+        for number, house in houses.items()
+    ]
+
+
+scenario = Scenario(
+    name="text_adventure",
+    system=render("scenarios/text_adventure_system.j2").strip(),
+    environment=Adventure,
+    tasks=_tasks(_TRAIN),
+    held_out=_tasks(_HELD_OUT),
+    max_turns=_MAX_TURNS,
+    rubric=render("scenarios/text_adventure_rubric.j2").strip(),
+)
+
+
+def expert(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Knows the house, and takes a shortest way."""
+    house = House.model_validate(task.data["house"])
+    for direction in house.way(house.start, house.key):
+        yield f"go {direction}"
+    yield "Take key."
+    for direction in house.way(house.key, house.chest):
+        yield f"go {direction}"
+    yield "open chest"
+
+
+def fool(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Tries to open the chest wherever it is."""
+    while True:
+        yield "open chest"
+
+
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}

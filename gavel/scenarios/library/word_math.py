@@ -1,0 +1,304 @@
+"""Word math: problems of a few steps, a calculator, and a last line with the answer: `#### 72`.
+
+Problems are generated; `word_math:FILE` and `word_math:DIRECTORY` read others in GSM8K's form, JSON lines or parquet
+(`gavel.scenarios.bridges.math_problems`). Success is GSM8K's strict one: the last number after `####`, and no other.
+
+A calculator: exact arithmetic over an expression, which is read and never run.
+
+    evaluate("(3 + 4) * 2,500 / 7")    # "2500"
+    evaluate("10 / 4")                 # "2.5"
+
+Python's own parser reads the expression into a tree, of which only numbers and arithmetic are followed: names, calls,
+attributes and everything else are refused, so nothing that an agent writes is ever evaluated as code.
+
+Word problems of two to five steps, drawn from templates: the names and all numbers of each follow from its number.
+
+A template is a text with fields and the formula of its answer, which is a whole number above 0. Held-out problems are
+about other people than those that are trained on, so no text is in both splits.
+"""
+
+import ast
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_players import Call, Player, Turns
+from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.trajectory import Trajectory
+
+MAX_CHARACTERS = 200
+_MAX_BITS = 512
+"""Of a numerator or denominator on the way."""
+_MAX_EXPONENT = 20
+_DIGITS = 10
+"""Significant digits that are shown of a number that is not whole."""
+
+
+def evaluate(expression: str) -> str:
+    """The value as a whole number, or as a decimal with ten significant digits.
+
+    `^` is a power, `×`, `÷` and `−` are understood, and commas between thousands are left out. Raises `ValueError` for
+    what is no arithmetic, too long or too large, and `ZeroDivisionError`.
+    """
+    if len(expression) > MAX_CHARACTERS:
+        raise ValueError(f"an expression has at most {MAX_CHARACTERS} characters")
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", expression.strip())
+    text = text.translate({ord("×"): "*", ord("÷"): "/", ord("−"): "-", ord("^"): "**", ord("$"): None})
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{expression!r} is no arithmetic expression") from error
+    value = _value(tree.body)
+    if value.denominator == 1:
+        return str(value.numerator)
+    return f"{Decimal(value.numerator) / Decimal(value.denominator):.{_DIGITS}g}"
+
+
+def _value(node: ast.expr) -> Fraction:
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() as number):
+            return _bounded(Fraction(number))
+        case ast.Constant(value=float()):
+            return _bounded(Fraction(ast.unparse(node)))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _value(operand)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _bounded(_combined(_value(left), operator, _value(right)))
+        case _:
+            pass
+    raise ValueError(f"{ast.unparse(node)!r} is no number and no arithmetic: use + - * / // % ** and brackets")
+
+
+def _combined(left: Fraction, operator: ast.operator, right: Fraction) -> Fraction:
+    match operator:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.Div():
+            return left / right
+        case ast.FloorDiv():
+            return Fraction(left // right)
+        case ast.Mod():
+            return left % right
+        case ast.Pow() if right.denominator == 1 and abs(right) <= _MAX_EXPONENT:
+            return left ** int(right)
+        case ast.Pow():
+            raise ValueError(f"an exponent is a whole number from -{_MAX_EXPONENT} to {_MAX_EXPONENT}")
+        case _:
+            raise ValueError("use + - * / // % ** and brackets")
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+        raise ValueError("a number on the way is too large")
+    return value
+
+
+TRAIN_NAMES = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena")
+HELD_OUT_NAMES = ("Musa", "Nora", "Otto", "Petra", "Quentin", "Rosa", "Samir", "Tilda")
+HELD_OUT_FROM = 4000
+"""Problems of smaller numbers are trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with fields such as `{a}`, the formula of the answer, and the range of each number."""
+
+    text: str
+    formula: str
+    ranges: Mapping[str, tuple[int, int]]
+
+    def numbers_in(self, text: str) -> dict[str, str] | None:
+        """The numbers of a problem by field; None for a problem of another template."""
+        pattern = re.escape(self.text)
+        for name in ("name", *self.ranges):
+            first, *others = pattern.split(re.escape(f"{{{name}}}"))
+            pattern = first + "".join(
+                (rf"(?P<{name}>\w+)" if at == 0 else rf"(?P={name})") + part for at, part in enumerate(others)
+            )
+        found = re.fullmatch(pattern, text)
+        return found and {name: number for name, number in found.groupdict().items() if name != "name"}
+
+
+TEMPLATES = (
+    Template(
+        "{name} buys {a} boxes with {b} pencils each and gives {c} pencils away. How many pencils does {name} keep?",
+        "{a} * {b} - {c}",
+        {"a": (4, 30), "b": (6, 24), "c": (2, 23)},
+    ),
+    Template(
+        "A ticket costs {a} euros, and {b} euros for a child. How much do {c} adults and {d} children pay? "
+        "{name} pays for all of them.",
+        "{a} * {c} + {b} * {d}",
+        {"a": (8, 40), "b": (2, 20), "c": (2, 9), "d": (2, 9)},
+    ),
+    Template(
+        "{name} reads {a} pages on each of {b} days, then {c} pages on each of the next {d} days. The book "
+        "has {e} pages more than that. How many pages has the book?",
+        "{a} * {b} + {c} * {d} + {e}",
+        {"a": (10, 40), "b": (2, 9), "c": (12, 60), "d": (2, 9), "e": (5, 150)},
+    ),
+    Template(
+        "A baker makes {a} trays of {b} rolls. {name} takes {c} rolls, and the rest is put into bags of {d}. "
+        "How many full bags are there?",
+        "({a} * {b} - {c}) // {d}",
+        {"a": (5, 20), "b": (12, 36), "c": (3, 30), "d": (4, 9)},
+    ),
+    Template(
+        "{name} earns {a} euros an hour and works {b} hours a day for {c} days. {name} spends {d} euros. How "
+        "many euros are left?",
+        "{a} * {b} * {c} - {d}",
+        {"a": (11, 30), "b": (3, 8), "c": (2, 12), "d": (10, 60)},
+    ),
+    Template(
+        "A train with {a} coaches has {b} seats in each. {c} seats are taken at the first stop, and twice as "
+        "many at the second. {name} counts the free seats. How many are there?",
+        "{a} * {b} - 3 * {c}",
+        {"a": (4, 12), "b": (40, 80), "c": (10, 50)},
+    ),
+    Template(
+        "{name} has {a}00 euros. A coat costs {b} percent of that. How many euros are left after {name} has "
+        "bought the coat and a hat for {c} euros?",
+        "{a} * (100 - {b}) - {c}",
+        {"a": (2, 9), "b": (10, 60), "c": (5, 40)},
+    ),
+    Template(
+        "In a garden stand {a} rows of {b} trees. Each tree bears {c} kilograms of apples. {name} sells a "
+        "kilogram for {d} euros. How many euros does {name} get for all apples?",
+        "{a} * {b} * {c} * {d}",
+        {"a": (3, 12), "b": (4, 15), "c": (10, 40), "d": (2, 5)},
+    ),
+    Template(
+        "{name} drives {a} kilometres an hour for {b} hours and {c} kilometres an hour for {d} hours. How "
+        "many kilometres less is that than {e} times the first part?",
+        "{e} * {a} * {b} - ({a} * {b} + {c} * {d})",
+        {"a": (70, 120), "b": (3, 6), "c": (20, 60), "d": (1, 3), "e": (3, 6)},
+    ),
+    Template(
+        "A class of {a} girls and {b} boys goes to a museum. Each child pays {c} euros, and a bus for all "
+        "costs {d} euros. {name} collects the money. How much is it for all together?",
+        "({a} + {b}) * {c} + {d}",
+        {"a": (8, 16), "b": (8, 16), "c": (3, 15), "d": (90, 400)},
+    ),
+    Template(
+        "{name} is {a} years old. {name}'s aunt is {b} times as old, and her mother is {c} years older than "
+        "the aunt. How old will the mother be in {d} years?",
+        "{a} * {b} + {c} + {d}",
+        {"a": (6, 14), "b": (3, 4), "c": (18, 32), "d": (1, 12)},
+    ),
+    Template(
+        "A tank holds {a} litres. {b} litres flow in and {c} litres flow out each minute. {name} opens both "
+        "for {d} minutes. How many litres are in the tank then, if there were {e} at first and it never was "
+        "full?",
+        "{e} + ({b} - {c}) * {d}",
+        {"a": (2000, 9000), "b": (20, 60), "c": (3, 19), "d": (5, 30), "e": (20, 200)},
+    ),
+)
+
+
+def draw(number: int, names: tuple[str, ...]) -> tuple[str, str, str]:
+    """Text, formula and answer of a problem."""
+    dice = random.Random(f"word math {number}")
+    while True:
+        template = dice.choice(TEMPLATES)
+        values = {name: dice.randint(*limits) for name, limits in template.ranges.items()}
+        formula = template.formula.format(**values)
+        answer = evaluate(formula)
+        if answer.isdigit() and int(answer) > 0:
+            return template.text.format(name=dice.choice(names), **values), formula, answer
+
+
+@cache
+def draw_task(number: int) -> Task:
+    """The task of a number, always the same one."""
+    text, formula, answer = draw(number, HELD_OUT_NAMES if number >= HELD_OUT_FROM else TRAIN_NAMES)
+    data = {"answer": answer, "formula": formula}
+    return Task(id=f"problem-{number}", user=text, data=dict(data), reference=f"{formula} = {answer}")
+
+
+_TRAIN, _HELD_OUT = range(HELD_OUT_FROM), range(HELD_OUT_FROM, HELD_OUT_FROM + 1000)
+_STRICT = re.compile(r"#### (-?[0-9.,]+)")
+_LAST_CHARACTERS = 300
+"""Of a reply, in which the answer must stand."""
+
+
+def calculate(expression: str) -> str:
+    """Compute an arithmetic expression, such as (3 + 4) * 25."""
+    return evaluate(expression)
+
+
+def answer_in(reply: str) -> str | None:
+    """The last number after `#### ` in the last 300 characters, without commas; None without one."""
+    found = _STRICT.findall(reply[-_LAST_CHARACTERS:])
+    return found[-1].replace(",", "") if found else None
+
+
+def _reply(trajectory: Trajectory) -> str:
+    last = trajectory.messages()[-1]
+    return (last.get("content") or "") if last["role"] == "assistant" else ""
+
+
+def succeeded(trajectory: Trajectory) -> bool:
+    """Whether the answer is the right one, digit by digit."""
+    said = answer_in(_reply(trajectory))
+    return trajectory.status == "finished" and said == Task.of(trajectory.metadata).data["answer"]
+
+
+def hand_reward(trajectory: Trajectory) -> float:
+    """What somebody might write by hand: the answer, and a tenth for the form of the last line."""
+    return 0.9 * succeeded(trajectory) + 0.1 * (answer_in(_reply(trajectory)) is not None)
+
+
+def scenario_of(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> Scenario:
+    """The scenario over any problems: each task's `data["answer"]` is the number to find."""
+    return Scenario(
+        name=name,
+        system=render("scenarios/word_math_system.j2").strip(),
+        tools=[calculate],
+        tasks=tasks,
+        held_out=held_out,
+        max_turns=10,
+        rubric=render("scenarios/word_math_rubric.j2").strip(),
+        success=succeeded,
+        hand_reward=hand_reward,
+        measures={"has_answer": lambda trajectory: answer_in(_reply(trajectory)) is not None},
+    )
+
+
+scenario = scenario_of("word_math", DrawnTasks(_TRAIN, draw_task), DrawnTasks(_HELD_OUT, draw_task))
+
+
+def expert(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Finds the formula of the text, computes it, and closes with the answer."""
+    found = ((template, template.numbers_in(opening)) for template in TEMPLATES)
+    template, numbers = next((template, numbers) for template, numbers in found if numbers is not None)
+    formula = template.formula.format(**numbers)
+    value = yield Call("calculate", {"expression": formula})
+    yield f"{formula} = {value}\n#### {value}"
+
+
+def fool(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Adds all numbers of the text."""
+    value = yield Call("calculate", {"expression": " + ".join(re.findall(r"\d+", opening))})
+    yield f"#### {value}"
+
+
+def guesser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Names several answers at the end."""
+    yield "\n".join(f"#### {number}" for number in re.findall(r"\d+", opening))
+
+
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "guesser": guesser}
