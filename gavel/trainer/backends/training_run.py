@@ -3,25 +3,37 @@
 The checkpoint completes a step. Before it counts, the step's trajectories are on disk and its adapter is proven to be
 live: an adapter that the sampler cannot follow is no checkpoint. A process that is killed at any point resumes from a
 whole checkpoint.
+
+The settings that bound a run's memory: chosen once, written to the run directory, and kept.
+
+    memory.json    {"gradient_checkpointing": null, "micro_batch_tokens": {"with_checkpointing": 20480, …}, …}
+
+`gradient_checkpointing` null is that of a GPU: in passes over more tokens than fit without it.
+
+A resumed run cuts its batches as it did before, on whatever device. What a call sets itself wins.
+
+Counts the tokens on which sampler and learner differ by more than rounding, and says so when they are many.
+
+In a mixture of experts the two choose experts each by its own arithmetic, so a few tokens of a step may be computed by
+other experts than they were sampled by; a policy that went on since gives others. Such a token's ratio is off.
 """
 
 import contextlib
 import logging
 import pickle
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
+from pydantic import BaseModel, PositiveInt, ValidationError
 from safetensors import SafetensorError
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.memory_settings import MemorySettings
-from gavel.trainer.backends.outlying_tokens import OutlyingTokens
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.run_start import RunStart
@@ -36,7 +48,7 @@ from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
-from gavel.trainer.learner.step_bytes import FittedPass
+from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.families import check_sampled_here, chooses_experts, usable_context
 from gavel.trainer.policy.loading import BaseModelError
@@ -49,6 +61,131 @@ from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
+
+FILE = "memory.json"
+_BEFORE: dict[str, Any] = {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": 16384}}
+"""The settings of runs that were begun before they were chosen by measuring."""
+_DELETE = (
+    "Restore the file, or delete it: the run goes on with micro-batches of 16,384 tokens, or those of "
+    "--micro-batch-tokens."
+)
+
+
+class _File(BaseModel, strict=True, extra="ignore"):
+    """What is kept."""
+
+    gradient_checkpointing: bool | None
+    micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt]
+    measured: dict[str, Any] = {}
+
+
+class MemorySettings:
+    """Fills in what a `TrainConfig` leaves open."""
+
+    def __init__(self, directory: RunDirectory, device: str, fit: Callable[[bool], FittedPass], *, begun: bool) -> None:
+        """`fit` measures, given whether activations are checkpointed. `begun`: whether the run has trained steps.
+
+        Raises `RunDirectoryError` for a file that holds something else.
+        """
+        self._directory = directory
+        self._device = device
+        self._fit = fit
+        self._begun = begun
+        self._described()
+
+    def filled(self, config: TrainConfig) -> TrainConfig:
+        """The config with all of them; measures when the run does not know a number of tokens yet."""
+        kept = self._kept()
+        on, tokens, whole = config.gradient_checkpointing, config.micro_batch_tokens, config.whole_pass_tokens
+        if on is None:
+            on = kept["gradient_checkpointing"]
+        if tokens is None:
+            tokens = self._tokens(on is not False)
+        if on is None and whole is None:
+            fitting = self._tokens(False)
+            whole = fitting if fitting > LEAST_TOKENS else 0  # that many may not fit either
+        found = {"gradient_checkpointing": on, "micro_batch_tokens": tokens, "whole_pass_tokens": whole}
+        return config.model_copy(update=found)
+
+    def _tokens(self, checkpointing: bool) -> int:
+        kept = self._kept()
+        return kept["micro_batch_tokens"].get(_mode(checkpointing)) or self._measured(kept, checkpointing)
+
+    def _described(self) -> dict[str, Any]:
+        try:
+            kept = self._directory.description(FILE)
+        except RunDirectoryError as error:
+            raise RunDirectoryError(error.message, _DELETE) from error
+        if kept:
+            check_format_version(kept.get("format_version"), str(self._directory.path / FILE))
+            try:
+                _File.model_validate(kept)
+            except ValidationError as error:
+                raise RunDirectoryError(
+                    f"{self._directory.path / FILE} does not hold the memory settings of a run: {error}", _DELETE
+                ) from error
+        return kept
+
+    def _kept(self) -> dict[str, Any]:
+        kept = self._described()
+        if kept:
+            return kept
+        if self._begun:
+            return {**_BEFORE}
+        chosen: dict[str, Any] = {
+            "gradient_checkpointing": checkpoints_by_default(self._device),
+            "micro_batch_tokens": {},
+        }
+        self._directory.describe(chosen, FILE)  # also when this call sets both: a later one may not, after a restart
+        return chosen
+
+    def _measured(self, kept: dict[str, Any], on: bool) -> int:
+        fitted = self._fit(on)
+        figures = {
+            "free_bytes": fitted.free,
+            "pass_bytes": round(fitted.need.fixed),
+            "pass_bytes_per_token": round(fitted.need.per_token),
+        }
+        tokens = {**kept["micro_batch_tokens"], _mode(on): fitted.tokens}
+        measured = {**kept.get("measured", {}), _mode(on): figures}
+        self._directory.describe({**kept, "micro_batch_tokens": tokens, "measured": measured}, FILE)
+        return fitted.tokens
+
+
+def _mode(checkpointing: bool) -> str:
+    return "with_checkpointing" if checkpointing else "without_checkpointing"
+
+
+_LOG = logging.getLogger(__name__)
+_MANY = 0.01
+"""Share of a step's tokens."""
+
+
+class OutlyingTokens:
+    """The counts of a run's steps. Warns once at the first step with many, and again whenever the share has doubled."""
+
+    def __init__(self, *, experts: bool) -> None:
+        """`experts`: whether the model is a mixture of experts."""
+        self._experts = experts
+        self._told = _MANY / 2
+
+    def of_step(self, share: float, tokens: int, config: TrainConfig) -> dict[str, float]:
+        """The metric `tokens_outlying`. `share`: that of `tokens`, trained in the step, that differ by > 0.5 nats."""
+        count = round(share * tokens)
+        corrected = config.sampler_correction is not None
+        if not corrected and share >= 2 * self._told:
+            self._told = share
+            cause = "other experts were chosen, or the policy went on" if self._experts else "the policy went on since"
+            _LOG.warning(
+                "Sampler and learner differ by more than 0.5 nats on %d of %d tokens (%.1f %%): %s. Their ratios are "
+                "off; sampler_correction with mode 'token_mask' leaves them out (docs/algorithms.md).",
+                count,
+                tokens,
+                100 * share,
+                cause,
+            )
+        return {"tokens_outlying": count}
+
 
 logger = logging.getLogger(__name__)
 

@@ -2,29 +2,218 @@
 
 A base without the adapter, another step, or another model is found out. Where the host gives log-probs these are
 compared, else its greedy text. Prompts that the run recorded are asked too, for an adapter differs there the most.
+
+Which weights a deployment serves, by what it says of its own tokens. Pure.
+
+Log-probs: let s be those of the host, a of the adapter that was deployed and c of another candidate, each `[T]`. The
+share  w = Σ (s − c)(a − c) / Σ (a − c)²  is 1 for the adapter and 0 for c; a host's rounding moves it by no more than a
+few standard errors, so a base without the adapter, or another step, is told apart as far as the tokens allow.
+Greedy text: it begins as that of the weights that are served, and goes on so until rounding parts the two.
+
+The policy of a checkpoint on this machine, beside the base and other steps, to compare a deployment with.
+
+Loads the base once and every adapter over it; the log-probs are those of transformers' own forward pass.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import openai
+import torch
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
+from peft import PeftModel
+from safetensors import SafetensorError
+from transformers import AutoTokenizer
 
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
+from gavel.trainer.config import PolicySettings
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import Report
-from gavel.trainer.deploy.local_policy import LocalPolicy
 from gavel.trainer.deploy.retry import repeated
-from gavel.trainer.deploy.served_weights import Finding, by_greedy_text, by_logprobs
-from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.chat_format import chat_renderer
+from gavel.trainer.policy.loading import BaseModelError, dtype_of, plain_logits
+from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.checkpoints import Checkpoints
+
+_HALF, _ERRORS = 0.5, 3.0
+_SHARE_OFF = 0.2
+"""By which the share may be off 1 beyond its error: an earlier step of the same run lies on the way to this one."""
+_TOLERANCE = 0.25
+"""Nats by which a host's log-probs are off on average at most, by another precision or a quantized base."""
+_ALIKE, _CLEAR = 0.5, 0.15
+"""Share of the host's text that is the same from its beginning, on average, and by how much one must lead."""
+_MARKS = re.compile(r"</?[a-z_|]{1,24}>")
+"""<think>, <tool_call>: some hosts take them out of the text."""
+_SAME = 1e-4
+"""Nats; candidates that are closer (root mean square) are the same for any host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Served: what the tokens tell."""
+
+    served: bool | None
+    """True: the adapter that was deployed; False: something else; None: it cannot be told."""
+    said: str
+    """In a sentence."""
+
+
+def by_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, Sequence[float]]) -> Finding:
+    """`host` and each of `candidates` `[T]`; `ours` is the name of the one that was deployed."""
+    adapter = candidates[ours]
+    off = {name: _rms(host, values) for name, values in candidates.items()}
+    noise = min(off.values())
+    nearest = min(off, key=lambda name: (off[name], name != ours))
+    mean_off = math.fsum(abs(s - a) for s, a in zip(host, adapter, strict=True)) / len(host)
+    untold: list[str] = []
+    for name, values in candidates.items():
+        apart = [a - c for a, c in zip(adapter, values, strict=True)]
+        square = math.fsum(gap * gap for gap in apart)
+        if name == ours:
+            continue
+        if square <= len(host) * _SAME**2:
+            untold.append(name)
+            continue
+        share = math.fsum((s - c) * gap for s, c, gap in zip(host, values, apart, strict=True)) / square
+        error = _ERRORS * noise / math.sqrt(square)
+        if nearest != ours and share + error < _HALF:
+            return Finding(
+                False, f"it serves {nearest}, not {ours} ({off[nearest]:.2g} nats from that, {off[ours]:.2g})"
+            )
+        if abs(share - 1) > _SHARE_OFF + error:
+            return Finding(False, f"its log-probs are {mean_off:.2g} nats off: it serves neither {ours} nor {nearest}")
+        if share - error <= _HALF:
+            untold.append(name)
+    if mean_off > _TOLERANCE:
+        return Finding(False, f"its log-probs are {mean_off:.2g} nats off: it does not serve {ours}")
+    if untold:
+        return Finding(None, f"within {mean_off:.2g} nats, {ours} cannot be told from {', '.join(untold)}")
+    return Finding(True, f"it serves {ours}: {len(host)} log-probs are within {mean_off:.2g} nats on average")
+
+
+def by_greedy_text(host: Sequence[str], ours: str, candidates: Mapping[str, Sequence[str]]) -> Finding:
+    """`host` and each of `candidates`: the greedy replies to the same prompts, those of the host not empty."""
+    alike = {name: math.fsum(map(_alike, host, texts)) / len(host) for name, texts in candidates.items()}
+    nearest = max(alike, key=lambda name: (alike[name], name == ours))
+    share = f"{alike[ours]:.0%} of its greedy text"
+    if alike[nearest] < _ALIKE:
+        return Finding(False, f"only {share} is that of {ours}: it serves something else")
+    if alike[nearest] > alike[ours] + _CLEAR:
+        return Finding(False, f"it serves {nearest}, not {ours}, by its greedy text")
+    untold = [name for name, value in alike.items() if name != ours and value > alike[ours] - _CLEAR]
+    if untold:
+        return Finding(None, f"by its greedy text, {ours} cannot be told from {', '.join(untold)}")
+    return Finding(True, f"it serves {ours}: {share} is the same here")
+
+
+def _alike(host: str, here: str) -> float:
+    host, here = (_MARKS.sub("", text).strip() for text in (host, here))
+    same = next((at for at, (a, b) in enumerate(zip(host, here, strict=False)) if a != b), min(len(host), len(here)))
+    return same / max(1, len(host))
+
+
+def _rms(one: Sequence[float], other: Sequence[float]) -> float:
+    return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(one, other, strict=True)) / len(one))
+
+
+BASE = "the base without an adapter"
+
+
+class LocalPolicy:
+    """The base with several adapters, each by a name; `BASE` is the base alone."""
+
+    def __init__(self, description: Mapping[str, Any], adapters: Mapping[str, Path]) -> None:
+        """`description` as in model.json. Raises `BaseModelError` when base or adapters cannot be loaded here."""
+        base_model = str(description["base_model"])
+        settings = PolicySettings.model_validate(description.get("policy") or {})
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            config, source = load_config(base_model), source_of(base_model)
+            tokenizers: Any = AutoTokenizer
+            self._tokenizer: Any = tokenizers.from_pretrained(source)
+            self._renderer = chat_renderer(
+                self._tokenizer,
+                config.model_type,
+                description.get("renderer"),
+                base_model,
+                settings.chat_template_kwargs,
+            )
+            base = load_base(base_model, dtype_of(settings, device), device, settings.quantization)
+            (first, directory), *others = adapters.items()
+            peft_model: Any = PeftModel
+            self._model: Any = peft_model.from_pretrained(base, str(directory), adapter_name=_key(first)).eval()
+            for name, each in others:
+                self._model.load_adapter(str(each), _key(name))
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError, torch.OutOfMemoryError) as error:
+            raise BaseModelError(
+                f"{base_model} cannot be loaded here: {str(error).splitlines()[0]}",
+                "Deploy from a machine that has it, or without the smoke test.",
+            ) from error
+        self.chat_template_kwargs = dict(settings.chat_template_kwargs)
+        self.candidates = [*adapters, BASE]
+        self._by_text: dict[str, int] | None = None
+
+    def prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The tokens that a conversation is rendered as, up to the reply."""
+        given: Any = list(messages)
+        return list(self._renderer.render_ids(given, tools=None, add_generation_prompt=True))
+
+    def token_ids(self, texts: Sequence[str]) -> list[int]:
+        """The ids of tokens that a host names by their texts, up to the first that several ids have."""
+        if self._by_text is None:
+            decoded: list[str] = self._tokenizer.batch_decode([[id_] for id_ in range(len(self._tokenizer))])
+            self._by_text = {}
+            for token_id, text in enumerate(decoded):
+                self._by_text[text] = -1 if text in self._by_text else token_id
+        found: list[int] = []
+        for text in texts:
+            token_id = self._by_text.get(text, -1)
+            if token_id < 0:
+                break
+            found.append(token_id)
+        return found
+
+    def logprobs(self, candidate: str, prompt_ids: Sequence[int], reply_ids: Sequence[int]) -> list[float]:
+        """What `candidate` says of a reply's tokens after the prompt. `[T]`, nats"""
+        ids = torch.tensor([[*prompt_ids, *reply_ids]], device=self._model.device)
+        with self._active(candidate):
+            logits: Any = plain_logits(self._model, ids)
+        said = logits[0, len(prompt_ids) - 1 : -1].float().log_softmax(-1)
+        return said.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
+
+    def greedy_text(self, candidate: str, prompt_ids: Sequence[int], tokens: int) -> str:
+        """What `candidate` says greedily after the prompt, without special tokens."""
+        ids = torch.tensor([list(prompt_ids)], device=self._model.device)
+        with self._active(candidate):
+            said = self._model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False
+            )
+        return self._tokenizer.decode(said[0, len(prompt_ids) :], skip_special_tokens=True)
+
+    @contextlib.contextmanager
+    def _active(self, candidate: str) -> Generator[None]:
+        with torch.inference_mode(), contextlib.ExitStack() as base:
+            if candidate == BASE:
+                base.enter_context(self._model.disable_adapter())
+            else:
+                self._model.set_adapter(_key(candidate))
+            yield
+
+
+def _key(candidate: str) -> str:
+    """A name that a module of torch can have."""
+    return candidate.replace(" ", "_").replace(".", "_")
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,11 @@ takes about a quarter of an hour on one core.
 The mixture of clerks changes between stages: mostly careful ones first, so that the policy learns the task; then mostly
 hasty ones, so that it learns the habit that the judge's reward removes. (A policy that hardly ever looks an order up
 gives the reward nothing to reinforce, and never recovers.)
+
+The embedded policy's tokenizer: byte-level BPE, one token per digit, Qwen3's special tokens.
+
+Merges may cross word boundaries (only digits and special tokens split the text), so that the fixed
+preamble and the JSON around the arguments become a few long tokens and episodes stay short.
 """
 
 import argparse
@@ -14,7 +19,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -22,6 +27,7 @@ from typing import Any
 
 import torch
 from renderers import Qwen3RendererConfig, Renderer, create_renderer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -29,12 +35,105 @@ from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3Config, Qwe
 from gavel.scenarios.environment import World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
+from gavel.scenarios.library import booking_desk, returns_desk
+from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_players import Call
-from gavel.scenarios.task import Task
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.cached_pass import cached
-from gavel.trainer.embedded import EMBEDDED_POLICY, embedded_path
-from gavel.trainer.embedded.courses import COURSES, Course, Stage, Turns
-from gavel.trainer.embedded.tokenizer import END_OF_TURN, MARKERS, PADDING, SPECIAL_TOKENS, token_id, train_tokenizer
+from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, embedded_path
+
+Turns = Generator[Call | str, str, None]
+"""Calls, then usually a closing message; the result of each call is sent to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the cloning: how many steps, and which clerks demonstrate."""
+
+    steps: int
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Everything that a policy is cloned from."""
+
+    scenario: Scenario
+    tasks: Sequence[Task]
+    """No held-out task of the scenario is among them."""
+    demonstrate: Callable[[Task, str, random.Random], Turns]
+    stages: tuple[Stage, ...]
+
+
+def _returns(task: Task, clerk: str, dice: random.Random) -> Turns:
+    for turn in returns_desk.demonstrate(task, returns_desk.CLERKS[clerk], dice):  # noqa: UP028 - a list takes no results
+        yield turn
+
+
+def _booking(task: Task, clerk: str, dice: random.Random) -> Turns:
+    return booking_desk.demonstrate(task, booking_desk.CLERKS[clerk], dice)
+
+
+COURSES = {
+    EMBEDDED_POLICY: Course(
+        scenario=returns_desk.scenario,
+        tasks=returns_desk.scenario.tasks("train"),
+        demonstrate=_returns,
+        stages=(
+            Stage(1500, {"careful": 0.70, "hasty": 0.10, "guess": 0.10, "sloppy": 0.10}),
+            Stage(400, {"careful": 0.18, "hasty": 0.62, "guess": 0.10, "sloppy": 0.10}),
+        ),
+    ),
+    BOOKING_POLICY: Course(
+        scenario=booking_desk.scenario,
+        tasks=DrawnTasks(range(1000, 17000), booking_desk.draw_task),
+        demonstrate=_booking,
+        stages=(
+            Stage(800, {"careful": 0.76, "hasty": 0.10, "seller": 0.08, "sloppy": 0.06}),
+            Stage(250, {"careful": 0.22, "hasty": 0.48, "seller": 0.22, "sloppy": 0.08}),
+        ),
+    ),
+}
+
+
+END_OF_TURN = "<|im_end|>"
+PADDING = "<|endoftext|>"
+SPECIAL_TOKENS = (PADDING, "<|im_start|>", END_OF_TURN)
+LONGEST_TOKEN = 48
+"""Characters; so that no token swallows a whole preamble."""
+MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of `vocabulary` tokens (the 256 bytes and the markers included) for `texts`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(MARKERS),
+        max_token_length=LONGEST_TOKEN,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(marker, normalized=False) for marker in MARKERS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END_OF_TURN, pad_token=PADDING, clean_up_tokenization_spaces=False
+    )
+
+
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """The id of a token of the vocabulary."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(found, int)
+    return found
+
 
 VOCABULARY = 832
 BATCH = 48

@@ -4,22 +4,215 @@
 
 A sampler that is lost is left out, and its requests are begun again on the others. One that comes back has an adapter
 of an earlier step or none, so it takes no request before `publish` loads the live one there and `admit` is called.
+
+Which of several samplers gets a request: the one that holds its conversation, unless it is much busier; else the
+least loaded.
+
+A sampler keeps the keys and values of what it has computed, so a conversation's next turn is cheapest where its last
+one was sampled. Conversations are told apart by hashes of their tokens: what a wrong one costs is time, no token.
+
+One request to a pool of samplers: begun again on another one when the first is lost, with every token heard once.
+
+    heard from the lost one   12 7 31
+    the next one draws        12 7 31 4 9        the same seed: 4 and 9 are news
+                         or   12 8               it rounds otherwise: ended, and 4 … are drawn behind 12 7 31
+
+Either way the reply is one that the policy gives, and its log-probs are those with which its tokens were drawn.
 """
 
 import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal, Protocol
 
-from gavel.trainer.engines.pool_schedule import PoolSchedule
-from gavel.trainer.engines.pooled_request import PooledRequest
 from gavel.trainer.engines.protocol import Adapter, AdapterGone, Engine, EngineError, Sampled, SamplingRequest
 from gavel.trainer.policy.adapter import LoraFactors
+
+KEPT = 16_384
+"""Conversations that are remembered; those that went on longest ago are forgotten first."""
+FEWEST_MORE = 4
+_SHARE_MORE = 2
+
+
+def much_busier(load: int, least: int) -> bool:
+    """Whether a sampler with `load` requests has so many more than the least loaded that a conversation leaves it."""
+    return load > least + max(FEWEST_MORE, least // _SHARE_MORE)
+
+
+class PoolSchedule:
+    """The requests of each sampler, and the conversations that it holds. Not thread-safe."""
+
+    def __init__(self, samplers: int, kept: int = KEPT) -> None:
+        self.loads = [0] * samplers
+        """Requests in flight."""
+        self._holders: OrderedDict[int, int] = OrderedDict()
+        """Hash of a conversation's tokens -> its sampler."""
+        self._kept = kept
+
+    def place(self, prompt_ids: Sequence[int], version: int, among: Collection[int]) -> int:
+        """The sampler, of those `among`, that gets a request with this prompt; it counts as loaded until `done`.
+
+        `version`: of the adapter, since what is held was computed with one. Raises `ValueError` for nothing to choose
+        among.
+        """
+        least = min(among, key=lambda sampler: (self.loads[sampler], sampler))
+        holder = self._holder(prompt_ids, version, among)
+        chosen = least if holder is None or much_busier(self.loads[holder], self.loads[least]) else holder
+        self.loads[chosen] += 1
+        return chosen
+
+    def done(self, sampler: int) -> None:
+        """A request that was placed there has ended, in whatever way."""
+        self.loads[sampler] -= 1
+
+    def hold(self, sampler: int, prompt_ids: Sequence[int], token_ids: Sequence[int], version: int) -> None:
+        """The sampler holds this conversation. Its prompt is remembered too: chat formats that rewrite an earlier turn
+        go on from there."""
+        states = _states([*prompt_ids, *token_ids], version)
+        for state in (states[len(prompt_ids) - 1], states[-1]):
+            self._holders[state] = sampler
+            self._holders.move_to_end(state)
+        while len(self._holders) > self._kept:
+            self._holders.popitem(last=False)
+
+    def forget(self, sampler: int) -> None:
+        """The sampler has lost what it held."""
+        for state in [state for state, holder in self._holders.items() if holder == sampler]:
+            del self._holders[state]
+
+    def _holder(self, prompt_ids: Sequence[int], version: int, among: Collection[int]) -> int | None:
+        """Who holds the longest conversation that the prompt extends."""
+        if not self._holders:
+            return None
+        found = (self._holders.get(state) for state in reversed(_states(prompt_ids, version)))
+        return next((holder for holder in found if holder in among), None)
+
+
+def _states(token_ids: Sequence[int], version: int) -> list[int]:
+    """The hash of each prefix, of one token and more."""
+    return list(accumulate(token_ids, lambda state, token: hash((state, token)), initial=hash((version,))))[1:]
+
+
+_NOTHING = Sampled([], [], "length", 0)
+_CHANGED = EngineError(
+    "the sampler of a reply was lost, and the reply cannot go on from what was streamed of it: a grammar or a penalty "
+    "looks at the whole reply",
+    "Begin the request again.",
+)
+
+
+class PooledRequest:
+    """Follows a request through its attempts, of which one runs at a time."""
+
+    def __init__(self, request: SamplingRequest, future: "Future[Sampled]") -> None:
+        self.future = future
+        self.attempts = 0
+        self.strayed = False
+        """Whether the attempt drew other tokens than were heard, so that it is ended."""
+        self._request = request
+        self._kept = _NOTHING
+        """What the attempt samples behind, drawn by earlier ones."""
+        self._heard = _NOTHING
+        """All that was passed on."""
+        self._at = 0
+        """Tokens that the attempt has drawn, those before it included."""
+        self._running: Future[Sampled] | None = None
+
+    @property
+    def asked_version(self) -> int | None:
+        """The adapter that an attempt must have; None: the live one."""
+        return self._heard.adapter_version if self._heard.token_ids else self._request.adapter_version
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        return self._request.prompt_ids
+
+    def heard_to_its_end(self) -> Sampled | None:
+        """The reply, where a lost sampler had drawn all of it."""
+        ids = self._heard.token_ids
+        if ids and ids[-1] in self._request.stop_ids:
+            return replace(self._heard, finish_reason="stop")
+        return replace(self._heard, finish_reason="length") if len(ids) == self._request.max_tokens else None
+
+    def attempt(self) -> SamplingRequest:
+        """What to ask a sampler for next. Raises `EngineError` for a reply that cannot go on from what was heard."""
+        if self.strayed:
+            shaping = self._request.shaping
+            if self._request.grammar is not None or (shaping is not None and shaping.looks_back):
+                raise _CHANGED
+            self._kept = self._heard
+        self.attempts, self.strayed, self._running = self.attempts + 1, False, None
+        self._at = len(self._kept.token_ids)
+        return replace(
+            self._request,
+            prompt_ids=[*self._request.prompt_ids, *self._kept.token_ids],
+            max_tokens=self._request.max_tokens - self._at,
+            seed=self._request.seed + self._at,
+            adapter_version=self.asked_version,
+            on_tokens=None if self._request.on_tokens is None else self._listener(self.attempts),
+        )
+
+    def runs(self, attempt: "Future[Sampled]") -> None:
+        """To be told of the attempt that was submitted: it ends with the request, or when it strays."""
+        self._running = attempt
+        if self.strayed or self.future.cancelled():
+            attempt.cancel()
+
+    def cancel(self) -> None:
+        """Ends the attempt."""
+        if self._running is not None:
+            self._running.cancel()
+
+    def whole(self, rest: Sampled) -> Sampled:
+        """The reply that an attempt ended with."""
+        return _joined(self._kept, rest) if self._kept.token_ids else rest
+
+    def _listener(self, attempt: int) -> Callable[[Sampled], None]:
+        def hear(piece: Sampled) -> None:
+            if attempt == self.attempts and not self.strayed:
+                self._hear(piece)
+
+        return hear
+
+    def _hear(self, piece: Sampled) -> None:
+        count = len(piece.token_ids)
+        again = self._heard.token_ids[self._at : self._at + count]
+        if piece.token_ids[: len(again)] != again:
+            self.strayed = True
+            self.cancel()
+            return
+        self._at += count
+        if len(again) < count and self._request.on_tokens is not None:
+            news = _from(piece, len(again))
+            self._heard = _joined(self._heard, news)
+            self._request.on_tokens(news)
+
+
+def _joined(one: Sampled, other: Sampled) -> Sampled:
+    return replace(
+        other,
+        token_ids=[*one.token_ids, *other.token_ids],
+        logprobs=[*one.logprobs, *other.logprobs],
+        top_logprobs=[*one.top_logprobs, *other.top_logprobs],
+        redrawn=one.redrawn + other.redrawn,
+    )
+
+
+def _from(piece: Sampled, start: int) -> Sampled:
+    return replace(
+        piece,
+        token_ids=piece.token_ids[start:],
+        logprobs=piece.logprobs[start:],
+        top_logprobs=piece.top_logprobs[start:],
+    )
+
 
 logger = logging.getLogger(__name__)
 

@@ -3,15 +3,22 @@
 Requests and replies are token ids, with log-probs. Every sampling option that would change the distribution is switched
 off, and a server whose log-probs ignore the temperature is used at temperature 1 only. An adapter's name is never used
 twice, so a request keeps the adapter that it began with.
+
+What vLLM's completions endpoint is asked for, so that it samples from the policy's distribution and no other.
+
+A reply that must fit a grammar is sampled freely first, and kept if it fits: then it is the policy's own. Else vLLM
+samples it once more under the grammar.
 """
 
 import asyncio
 import contextlib
+import json
 import secrets
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,15 +34,162 @@ from gavel.trainer.engines.protocol import (
     AdapterGone,
     ContextOverflow,
     EngineError,
+    Grammar,
     OnTokens,
     Sampled,
     SamplingRequest,
     deadline,
 )
-from gavel.trainer.engines.vllm_adapter import ServedAdapter
-from gavel.trainer.engines.vllm_answers import error_message, failed_future, sampled_turn, streamed_choice
-from gavel.trainer.engines.vllm_remedies import GO_ON, NO_ADAPTERS, NO_SLEEP, NOT_THERE, TOO_OLD
-from gavel.trainer.engines.vllm_requests import PLAIN, Fitting, Misfit, sampling_body, structured
+
+
+@dataclass(slots=True, eq=False)
+class ServedAdapter:
+    """An adapter that is loaded at the server; used by the engine's event loop only."""
+
+    name: str
+    version: int
+    directory: Path
+    users: int = 0
+    """Requests in flight."""
+
+    def load_request(self) -> dict[str, Any]:
+        """The body of `/v1/load_lora_adapter`; experts are adapted as PEFT stacks them, which vLLM wants to be told."""
+        body = {"lora_name": self.name, "lora_path": str(self.directory)}
+        config = json.loads((self.directory / "adapter_config.json").read_text(encoding="utf-8"))
+        return body | ({"is_3d_lora_weight": True} if config.get("target_parameters") else {})
+
+
+async def streamed_choice(response: httpx.Response, on_tokens: OnTokens, version: int, top: int = 0) -> dict[str, Any]:
+    """The choice that the events of a stream add up to; `on_tokens` hears its tokens as they come, with `top` likeliest
+    ones beside each.
+
+    Raises `EngineError` for an error among the events, and `ValueError` or `KeyError` for what is no such stream.
+    """
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    likeliest: list[dict[str, float]] = []
+    finish_reason: str | None = None
+    async for line in response.aiter_lines():
+        if not line.startswith("data:") or line == "data: [DONE]":
+            continue
+        event = json.loads(line.removeprefix("data:"))
+        if "error" in event:
+            raise EngineError(f"the server ended a stream early: {_message(event)}")
+        for choice in event["choices"]:
+            new = choice["token_ids"] or []
+            values = choice["logprobs"]["token_logprobs"] if new else []
+            token_ids += new
+            logprobs += values
+            told = (choice["logprobs"].get("top_logprobs") or []) if new else []
+            likeliest += told
+            finish_reason = choice["finish_reason"] or finish_reason
+            if new:
+                on_tokens(Sampled(new, values, "stop", version, top_logprobs(told, top)))
+    if finish_reason is None:
+        raise ValueError("the stream ended before its finish_reason")
+    shown = {"token_logprobs": logprobs, "top_logprobs": likeliest}
+    return {"token_ids": token_ids, "logprobs": shown, "finish_reason": finish_reason}
+
+
+def top_logprobs(told: Sequence[Mapping[str, float]], count: int) -> list[list[tuple[int, float]]]:
+    """The likeliest tokens at each position, of `return_tokens_as_token_ids`; none where none were asked for."""
+    if not count:
+        return []
+    found: list[list[tuple[int, float]]] = []
+    for each in told:
+        pairs = [(int(name.removeprefix("token_id:")), value) for name, value in each.items()]
+        found.append(sorted(pairs, key=lambda pair: -pair[1])[:count])
+    return found
+
+
+def sampled_turn(choice: Mapping[str, Any], version: int, top: int, redrawn: bool) -> Sampled:
+    """`redrawn`: whether a grammar chose among its tokens."""
+    shown, token_ids = choice["logprobs"], choice["token_ids"]
+    likeliest = top_logprobs(shown.get("top_logprobs") or [], top)
+    count = len(token_ids) if redrawn else 0
+    return Sampled(token_ids, shown["token_logprobs"], choice["finish_reason"], version, likeliest, count)
+
+
+def error_message(response: httpx.Response) -> str:
+    """The message of an error response."""
+    try:
+        return _message(response.json())
+    except (ValueError, KeyError, TypeError):
+        return response.text
+
+
+def failed_future(error: EngineError) -> "Future[Any]":
+    """What a request gets that is not even sent."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def _message(body: Mapping[str, Any]) -> str:
+    return body["error"]["message"]
+
+
+NO_ADAPTERS = (
+    "It must run with --enable-lora, a --max-lora-rank no smaller than the adapter's and "
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see the run directory under the same path; for an adapter of experts "
+    "(--lora-experts) with --enable-mixed-moe-lora-format, too."
+)
+TOO_OLD = "It must be a vLLM that knows return_token_ids, 0.10.2 or newer."
+NO_SLEEP = "It must run with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; or leave sleep off."
+NOT_THERE = "Start it, or name the address of one that runs."
+GO_ON = "Register the model again: it goes on from the last checkpoint."
+
+
+PLAIN = {
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "ignore_eos": True,
+    "logprobs": 0,
+    "return_token_ids": True,
+}
+_SEEDS = 2**63
+
+
+class Misfit(Exception):
+    """A reply does not fit its grammar."""
+
+
+def sampling_body(request: SamplingRequest, room: int) -> dict[str, Any]:
+    """`room`: tokens that the context has left."""
+    return {
+        **PLAIN,
+        "prompt": list(request.prompt_ids),
+        "max_tokens": min(request.max_tokens, room),
+        "temperature": request.temperature,
+        "seed": request.seed % _SEEDS,
+        "stop_token_ids": sorted(request.stop_ids),
+        "logprobs": request.top_logprobs,
+        "return_tokens_as_token_ids": request.top_logprobs > 0,
+        **(request.shaping.asked() if request.shaping else {}),
+    }
+
+
+def structured(grammar: Grammar) -> dict[str, Any]:
+    """What is added to a body whose reply must fit."""
+    if grammar.call:
+        return {"structured_outputs": {"grammar": grammar.call}}
+    return {"structured_outputs": {"json": json.loads(grammar.schema)}}
+
+
+class Fitting:
+    """Hears a reply, and raises `Misfit` with the first token that does not fit."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint = constraint
+
+    def __call__(self, piece: Sampled) -> None:
+        if not all(map(self._constraint.take, piece.token_ids)):
+            raise Misfit
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,12 +8,17 @@ and sum them, so the update equals that of one process.
 
 import contextlib
 import copy
+import gc
+import importlib
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 
+from gavel.base.errors import GavelError
 from gavel.trainer.config import Gspo, Ppo, TrainConfig
 from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
@@ -21,13 +26,9 @@ from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batch
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.errors import LearnerError
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import TokenScores, highest, token_losses, token_weights
-from gavel.trainer.learner.optimizer import OptimizerName, check_optimizer, make_optimizer
-from gavel.trainer.learner.out_of_memory import advised
+from gavel.trainer.learner.losses import TokenLosses, TokenScores, highest, token_losses, token_weights
 from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
-from gavel.trainer.learner.schedule import learning_rate
 from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
-from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
     concatenate,
@@ -38,6 +39,153 @@ from gavel.trainer.learner.value_head import (
 )
 from gavel.trainer.policy.lora_dropout import dropping_out
 from gavel.trainer.policy.policy import Policy
+
+OptimizerName = Literal["adamw", "adamw_8bit"]
+
+
+class OptimizerError(GavelError):
+    """An optimizer cannot be used here, or not in the middle of a run."""
+
+
+def make_optimizer(name: OptimizerName, groups: Sequence[Sequence[torch.nn.Parameter]]) -> torch.optim.Optimizer:
+    """The optimizer of `name` over groups of parameters; rates and decays are set before every update.
+
+    Tensors of fewer than 4096 numbers, which 8 bits would hardly shrink, stay in single precision. Raises
+    `OptimizerError` without bitsandbytes.
+    """
+    parameters = [{"params": list(group)} for group in groups]
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=0.0)
+    try:
+        bitsandbytes: Any = importlib.import_module("bitsandbytes")
+    except ImportError as error:
+        raise OptimizerError(
+            f"optimizer='adamw_8bit' needs bitsandbytes, which cannot be imported: {error}",
+            "pip install bitsandbytes (the extra gpu brings it), or choose the optimizer adamw.",
+        ) from error
+    return bitsandbytes.optim.AdamW8bit(parameters, lr=0.0, weight_decay=0.0)
+
+
+def check_optimizer(asked: OptimizerName, current: OptimizerName, *, begun: bool) -> None:
+    """Raises `OptimizerError` where a run that has `begun` asks for another optimizer, or `asked` is not installed."""
+    if asked == current:
+        return
+    if begun:
+        raise OptimizerError(
+            f"the run was begun with the optimizer {current}, and its state does not fit {asked}",
+            f"Go on with optimizer={current!r} (supervised steps, too), or give the new run another name.",
+        )
+    make_optimizer(asked, [[torch.nn.Parameter(torch.zeros(1))]])
+
+
+def advised(error: RuntimeError, micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Exception:
+    """What to raise: `LearnerError` with a remedy when memory ran out in `micro_batch`, else the error itself.
+
+    The memory that the pass held is free again: its frames, in the error's traceback, are dropped.
+    """
+    if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        return error
+    advice = _does_not_fit(micro_batch, config)
+    advice.__cause__ = error.with_traceback(None)
+    gc.collect()
+    return advice
+
+
+def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:
+    tokens = unique_tokens(micro_batch)
+    fewer = tokens // 2
+    ways = {} if config.gradient_checkpointing else {"gradient_checkpointing=True": "--gradient-checkpointing"}
+    if len(micro_batch) > 1:
+        now = f"micro_batch_tokens={fewer} (it is {config.micro_batch_tokens})"
+        ways[now] = f"--micro-batch-tokens {fewer}"
+    return LearnerError(
+        f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
+        f"Set {' or '.join(ways)} in its config; in the shell {' or '.join(ways.values())}. The run goes on with it."
+        if ways
+        else "Shorten the trajectories (--max-context), or take a larger device; `gavel plan` tells what fits.",
+    )
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The rate of a training step, counted from 0: linear warm-up, then constant or decaying to zero."""
+    warm = min(1.0, (step + 1) / (config.warmup_steps + 1))
+    if config.total_steps is None:
+        return config.learning_rate * warm
+    left = (config.total_steps - step) / max(1, config.total_steps - config.warmup_steps)
+    left = min(1.0, max(0.0, left))
+    if config.decay == "cosine":
+        left = (1 - math.cos(math.pi * left)) / 2
+    return config.learning_rate * min(warm, left)
+
+
+_OUTLIER = 0.5
+"""Nats: more than rounding explains in a dense model. Another choice of experts does, and a stale adapter."""
+
+
+@dataclass(slots=True)
+class StepMetrics:
+    """Sums and counts of one process, from which the step's metrics are computed."""
+
+    updates: int = 0
+    gradient_norm: float = 0.0
+    """Summed over the updates. Norm of the gradient of all processes, while `loss` is this process's part."""
+    loss: float = 0.0
+    value_loss: float | None = None
+    """The value head's, if there is one."""
+    tokens: int = 0
+    """Trained tokens, counted once in every update."""
+    forwarded: int = 0
+    """Tokens computed by the transformer: shared prefixes once, passes without a gradient included."""
+    token_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lowest_ratio: float = math.inf
+    highest_ratio: float = 0.0
+
+    @torch.no_grad()
+    def add(self, scores: TokenScores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
+        sums = {
+            "logprob": scores.logprobs,
+            "entropy": entropies,
+            "logprob_drift": (scores.logprobs - scores.sampler).abs(),
+            "logprob_outliers": (scores.logprobs - scores.sampler).abs() > _OUTLIER,
+            "clip_fraction_low": outcome.clipped_low,
+            "clip_fraction_high": outcome.clipped_high,
+        }
+        if outcome.divergence is not None:
+            sums["kl"] = outcome.divergence
+        if scores.chosen is not None:
+            sums["top_entropy_share"] = scores.chosen
+        if outcome.correction is not None:
+            sums["sampler_weight"] = outcome.correction.weights
+            sums["sampler_weight_bounded"] = outcome.correction.bounded
+        for name, values in sums.items():
+            self.token_sums[name] += values.sum().item()
+        self.tokens += len(scores.logprobs)
+        self.lowest_ratio = min(self.lowest_ratio, outcome.ratio.min().item())
+        self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
+
+    @staticmethod
+    def of_all(parts: Sequence["StepMetrics"]) -> "StepMetrics":
+        """Combines the metrics of all processes; they make the same updates."""
+        whole = StepMetrics(parts[0].updates, parts[0].gradient_norm)
+        for step_metrics in parts:
+            whole.loss += step_metrics.loss
+            if step_metrics.value_loss is not None:
+                whole.value_loss = (whole.value_loss or 0.0) + step_metrics.value_loss
+            whole.tokens += step_metrics.tokens
+            whole.forwarded += step_metrics.forwarded
+            for name, total in step_metrics.token_sums.items():
+                whole.token_sums[name] += total
+            whole.lowest_ratio = min(whole.lowest_ratio, step_metrics.lowest_ratio)
+            whole.highest_ratio = max(whole.highest_ratio, step_metrics.highest_ratio)
+        return whole
+
+    def metrics(self) -> dict[str, float]:
+        means = {"loss": self.loss / self.updates, "gradient_norm": self.gradient_norm / self.updates}
+        if self.value_loss is not None:
+            means["value_loss"] = self.value_loss / self.updates
+        means |= {name: total / self.tokens for name, total in self.token_sums.items()}
+        extremes = {"ratio_min": self.lowest_ratio, "ratio_max": self.highest_ratio}
+        return means | extremes | {"updates": self.updates, "tokens_forwarded": self.forwarded}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,41 +5,245 @@
 
 Every other API of the endpoint translates to and from these two. Each sampled turn is remembered as a turn of its
 conversation, which then goes on from the very tokens.
+
+The chunks of one streamed choice.
+
+OpenAI's client joins the deltas: texts and lists grow, so a turn's `token_ids` and `token_logprobs` come in them, and
+end up in its message; of the other fields of a choice it keeps those of the first chunk. The last chunk has all fields
+of the choice as it is without streaming, for readers of the chunks themselves.
+
+How a turn opens that calls a tool: the tokens that a chat format always begins a call with.
+
+A policy that is to call a tool and does not is asked again behind these tokens. They are then part of its prompt, so
+its log-probs stay those of what it was shown. Where the format writes arguments as JSON, a grammar says how the call
+goes on, so that it can be read however weak the policy is.
 """
 
 import asyncio
 import itertools
 import json
 import logging
+import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from renderers import ParsedResponse, Renderer
 
 from gavel.llm.types import Message
-from gavel.trainer.engines.grammar import GrammarError
+from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.template_renderer import ChatFormatError
 from gavel.trainer.serving.capture_book import current_capture
-from gavel.trainer.serving.chat_chunks import ChoiceChunks
 from gavel.trainer.serving.chat_objects import (
     choice_object,
     completion_object,
     head_object,
     is_call,
+    logprobs_object,
     reply_message,
     usage_object,
 )
 from gavel.trainer.serving.chat_request import ChatRequest, check_characters, read_chat_request
 from gavel.trainer.serving.errors import BadRequest, UnknownModel
-from gavel.trainer.serving.forced_call import call_opening, call_rest
 from gavel.trainer.serving.streamed_text import StreamedText
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
-from gavel.trainer.serving.turn_ends import after_one_call, any_of, at_strings, without_end, without_stop
 from gavel.trainer.serving.turn_sampling import Ends, Heard, sample_turn
+
+_OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason", "sample_id")
+"""Fields of a choice that are not known when it begins."""
+
+
+class ChoiceChunks:
+    """Makes the chunks of a choice, without what they share."""
+
+    def __init__(
+        self,
+        asked: ChatRequest,
+        index: int,
+        prompt: Prompt,
+        decode: Callable[[Sequence[int]], str],
+        text: StreamedText,
+    ) -> None:
+        self._asked = asked
+        self._index = index
+        self._prompt = prompt
+        self._decode = decode
+        self._text = text
+        self._told = 0
+        """Tokens."""
+        self.opened = False
+
+    def more(self, turn: Sampled) -> list[dict[str, Any]]:
+        """The chunks of what is new in a turn that is still being sampled."""
+        found = [] if self.opened else [self._opening(turn)]
+        pieces = self._text.more(turn.token_ids)
+        return found if pieces is None else [*found, self._chunk(pieces, turn)]
+
+    def rest(self, reply: Message, turn: Sampled, sample_id: str) -> list[dict[str, Any]]:
+        """The last chunks; `reply` becomes what was shown."""
+        found = [] if self.opened else [self._opening(turn)]
+        delta: dict[str, Any] = {**self._text.rest(reply)}
+        if calls := reply.get("tool_calls"):
+            delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
+        choice = choice_object(self._asked, self._index, reply, self._prompt, turn, self._decode)
+        choice["sample_id"] = sample_id
+        del choice["message"], choice["logprobs"]
+        return [*found, choice | self._chunk(delta, turn) | {"finish_reason": choice["finish_reason"]}]
+
+    def _opening(self, turn: Sampled) -> dict[str, Any]:
+        self.opened = True
+        empty = Sampled([], [], "stop", turn.adapter_version)
+        choice = choice_object(self._asked, self._index, {}, self._prompt, empty, self._decode)
+        known = {name: value for name, value in choice.items() if name not in _OF_THE_WHOLE}
+        return known | {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+
+    def _chunk(self, delta: dict[str, Any], turn: Sampled) -> dict[str, Any]:
+        told, self._told = self._told, len(turn.token_ids)
+        new_ids, new_logprobs = turn.token_ids[told:], turn.logprobs[told:]
+        logprobs = None
+        if self._asked.token_ids:
+            delta = delta | {"token_ids": new_ids}
+        if self._asked.logprobs and self._asked.compact:
+            delta = delta | {"token_logprobs": new_logprobs}
+        elif self._asked.logprobs and new_ids:
+            logprobs = logprobs_object(turn, self._decode, told)
+        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+
+
+_ASKED: list[Any] = [{"role": "user", "content": "?"}]
+_NAMES = ("alpha", "7_beta")
+_ARGUMENTS = ("{}", '{"gamma": 2}')
+_OBJECT = {"type": "object"}
+
+
+def call_opening(renderer: Renderer, tools: list[Message], name: str | None) -> list[int]:
+    """The tokens of a turn up to the called tool's name, or with it where `name` is given; none where a format has no
+    such beginning."""
+    schemas: Any = tools
+    opening = list(renderer.render_ids(_ASKED, tools=schemas, add_generation_prompt=True))
+    probes = [(each, _ARGUMENTS[0]) for each in _NAMES] if name is None else [(name, each) for each in _ARGUMENTS]
+    turns = [list(renderer.render_ids([*_ASKED, _call(*probe)], tools=schemas)) for probe in probes]
+    if any(turn[: len(opening)] != opening for turn in turns):
+        return []
+    return _common(*(turn[len(opening) :] for turn in turns))
+
+
+def call_rest(
+    renderer: Renderer, tools: list[Message], name: str | None, decode: Callable[[Sequence[int]], str]
+) -> tuple[list[int], str]:
+    """The opening of `call_opening`, and a grammar in Lark of the rest of the call; "" for a format whose calls are not
+    a name and JSON between texts that never change."""
+    opening = call_opening(renderer, tools, name)
+    schemas: Any = tools
+    start = len(renderer.render_ids(_ASKED, tools=schemas, add_generation_prompt=True))
+    shown = _NAMES[0] if name is None else name
+    turn = list(renderer.render_ids([*_ASKED, _call(shown, _ARGUMENTS[1])], tools=schemas))[start:]
+    stops = set(renderer.get_stop_token_ids())
+    turn = turn[: next((at for at, token in enumerate(turn) if token in stops), len(turn))]
+    text = decode(turn)
+    before, named, rest = text.partition(shown)
+    between, argued, after = rest.partition(_ARGUMENTS[1])
+    if not (opening and named and argued) or shown in rest:
+        return opening, ""
+    while len(decode(opening)) > len(before + named + between):  # an opening that goes on into the arguments
+        opening = opening[:-1]
+    opened = decode(opening)
+    if not text.startswith(opened):
+        return opening, ""
+    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
+    end = " ".join(_pieces(turn, len(before + named + between + argued), decode)) if after else ""
+    calls = [
+        f"{json.dumps((before + each['name'] + between)[len(opened) :])} a{number} {end}"
+        for number, each in enumerate(functions)
+        if (before + each["name"]).startswith(opened) or opened.startswith(before + each["name"])
+    ]
+    arguments = [
+        f"a{number}: %json {json_rule({**_OBJECT, **(each.get('parameters') or {})})}"
+        for number, each in enumerate(functions)
+    ]
+    return opening, "\n".join([f"start: {' | '.join(calls)}", *arguments])
+
+
+def _pieces(turn: Sequence[int], start: int, decode: Callable[[Sequence[int]], str]) -> list[str]:
+    """The text of a turn from a character on, as a grammar names it: marks of the format are tokens of their own."""
+    pieces: list[str] = []
+    at = 0
+    for token in turn:
+        text = decode([token])
+        shown = text[max(0, start - at) :]
+        at += len(text)
+        if shown == text and len(text) > 2 and text[0] == "<" and text[-1] == ">":
+            pieces.append(f"<[{token}]>")
+        elif shown:
+            pieces.append(json.dumps(shown))
+    return pieces
+
+
+def _call(name: str, arguments: str) -> Any:
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    differs = (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    return list(one[: next(differs, min(len(one), len(other)))])
+
+
+_SHOWN = ("content", "reasoning_content")
+_MAY_CLOSE_A_CALL = re.compile(r"[>}\]|]")
+
+
+def any_of(ends: Sequence[Ends]) -> Ends | None:
+    match ends:
+        case []:
+            return None
+        case [one]:
+            return one
+        case _:
+            return lambda token_ids: any(end(token_ids) for end in ends)
+
+
+def at_strings(stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Ends:
+    """Ends with the token that completes one of `stop`."""
+    widest = max(len(text.encode()) for text in stop) + 1
+    """Tokens that may hold one: each has a byte at least, and one more shows whether a character is complete."""
+
+    def ends(token_ids: Sequence[int]) -> bool:
+        text = decode(token_ids[-widest:])
+        return any(each in text for each in stop)
+
+    return ends
+
+
+def after_one_call(parse: Callable[[Sequence[int]], ParsedResponse], decode: Callable[[Sequence[int]], str]) -> Ends:
+    """Ends with the token that closes a tool call which can be read."""
+
+    def ends(token_ids: Sequence[int]) -> bool:
+        if not _MAY_CLOSE_A_CALL.search(decode(token_ids[-1:])):
+            return False
+        return any(map(is_call, parse(token_ids).tool_calls))
+
+    return ends
+
+
+def without_end(token_ids: list[int], stop_ids: Container[int]) -> list[int]:
+    """A turn without the token that ended it."""
+    return token_ids[:-1] if token_ids and token_ids[-1] in stop_ids else token_ids
+
+
+def without_stop(reply: Message, stop: Sequence[str]) -> Message:
+    """The reply up to a stop string, which it does not show."""
+    cut = dict(reply)
+    for name in _SHOWN:
+        text = reply.get(name)
+        if isinstance(text, str):
+            ends = [at for each in stop if (at := text.find(each)) >= 0]
+            cut[name] = text[: min(ends)] if ends else text
+    return cut
+
 
 logger = logging.getLogger(__name__)
 

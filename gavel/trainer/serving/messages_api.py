@@ -2,21 +2,166 @@
 conversations continue from sampled tokens too.
 
 Anthropic's clients add `/v1` to their base URL. One that is given OpenAI's base URL asks `/v1/v1`, which is served too.
+
+A request of Anthropic's Messages API as a request of Chat Completions.
+
+    thinking, text, tool_use   ->   one assistant message
+    tool_result                ->   one tool message; text beside it is a user message
+
+Cache marks and what else changes nothing that is sampled are left out. Fields that both APIs have pass through, so what
+the endpoint does not know is refused there, by its name.
 """
 
+import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.body_fields import an_object, check_types, kind_of, objects, parts, text
 from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.chat_request import switch
-from gavel.trainer.serving.errors import ANSWERED
+from gavel.trainer.serving.chat_request import switch, token_limit
+from gavel.trainer.serving.errors import ANSWERED, BadRequest, Unthreaded, shown
 from gavel.trainer.serving.messages_objects import MessageStream, error_object, message
-from gavel.trainer.serving.messages_request import chat_request
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
+
+_INERT = {
+    "cache_control": dict,
+    "container": object,
+    "inference_geo": str,
+    "metadata": dict,
+    "service_tier": str,
+    "thinking": dict,
+}
+"""What changes nothing that is sampled, with its types."""
+_TRANSLATED = {
+    "max_tokens",
+    "output_config",
+    "output_format",
+    "stop_sequences",
+    "stream",
+    "system",
+    "tool_choice",
+    "tools",
+}
+_ROLES = ("user", "assistant", "system")
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def chat_request(body: Message) -> Message:
+    """The chat request of `body`. Raises `BadRequest`."""
+    chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
+    check_types(body, _INERT)
+    if body.get("thread") is not None:
+        raise Unthreaded
+    if not body.get("messages"):
+        raise BadRequest("there are no messages", 'Give "messages": [{"role": "user", "content": "…"}].')
+    system = body.get("system")
+    opening = [{"role": "system", "content": _text(system, "system")}] if system else []
+    said = objects(body["messages"], "messages", "message")
+    chat["messages"] = opening + [
+        made for number, message in enumerate(said) for made in _chat_messages(number, message)
+    ]
+    if (limit := token_limit(body, "max_tokens")) is not None:
+        chat["max_completion_tokens"] = limit
+    if body.get("stop_sequences"):
+        if not isinstance(body["stop_sequences"], list):
+            raise BadRequest(f"stop_sequences is {kind_of(body['stop_sequences'])}", "Give a list of texts.")
+        chat["stop"] = body["stop_sequences"]
+    if body.get("tools"):
+        chat["tools"] = [_tool(number, tool) for number, tool in enumerate(objects(body["tools"], "tools", "tool"))]
+    if body.get("tool_choice") is not None:
+        chat |= _tool_choice(an_object(body["tool_choice"], "tool_choice"))
+    form = body.get("output_format") or an_object(body.get("output_config") or {}, "output_config").get("format")
+    if form is not None:
+        schema = an_object(an_object(form, "the format").get("schema"), "the schema of the format")
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
+    return chat
+
+
+def _chat_messages(number: int, message: Message) -> list[Message]:
+    where = f"message {number}"
+    role = text(message, "role", where)
+    if role not in _ROLES:
+        raise BadRequest(
+            f"{where} has the role {shown(role)}",
+            f"Known: {', '.join(_ROLES)}. What a tool says is a tool_result of the user's.",
+        )
+    if not isinstance(message.get("content"), list):
+        return [{"role": role, "content": text(message, "content", where)}]
+    content = parts(message["content"], f"the content of {where}")
+    if role == "assistant":
+        return [_reply(where, content)]
+    made: list[Message] = []
+    texts: list[Message] = []
+    for block in content:
+        if block.get("type") == "tool_result":
+            made += _said(role, texts, where)
+            texts = []
+            result = _text(block.get("content") or "", where)
+            made.append({"role": "tool", "tool_call_id": text(block, "tool_use_id", where), "content": result})
+        else:
+            texts.append(block)
+    return made + _said(role, texts, where)
+
+
+def _said(role: str, texts: list[Message], where: str) -> list[Message]:
+    return [{"role": role, "content": _text(texts, where)}] if texts else []
+
+
+def _reply(where: str, blocks: list[Message]) -> Message:
+    thinking = "".join(text(block, "thinking", where) for block in blocks if block.get("type") == "thinking")
+    texts = [block for block in blocks if block.get("type") not in ("thinking", "redacted_thinking", "tool_use")]
+    reply: Message = {"role": "assistant", "content": _text(texts, where)}
+    if thinking:
+        reply["reasoning_content"] = thinking
+    calls = [_call(where, block) for block in blocks if block.get("type") == "tool_use"]
+    return reply | {"tool_calls": calls} if calls else reply
+
+
+def _call(where: str, block: Message) -> Message:
+    given = an_object(block.get("input"), f"the input of a tool_use in {where}")
+    function = {"name": text(block, "name", where), "arguments": json.dumps(given, ensure_ascii=False)}
+    return {"id": text(block, "id", where), "type": "function", "function": function}
+
+
+def _text(content: Any, where: str) -> str:
+    """Of a string, or of text blocks."""
+    if isinstance(content, str):
+        return content
+    blocks = parts(content, f"the content of {where}")
+    foreign = [block.get("type") for block in blocks if block.get("type") != "text"]
+    if foreign:
+        raise BadRequest(f"{where} has content of type {shown(foreign[0])}", "This endpoint serves text only.")
+    return "".join(text(block, "text", where) for block in blocks)
+
+
+def _tool(number: int, tool: Message) -> Message:
+    if tool.get("type", "custom") not in (None, "custom"):
+        raise BadRequest(
+            f"tool {number} is of type {shown(tool['type'])}, which is not supported here",
+            "Offer tools with an input_schema alone.",
+        )
+    function = {
+        "name": text(tool, "name", f"tool {number}"),
+        "description": tool.get("description"),
+        "parameters": tool.get("input_schema"),
+    }
+    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
+
+
+def _tool_choice(choice: Message) -> Message:
+    fields: Message = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
+    kind = text(choice, "type", "tool_choice")
+    if kind == "tool":
+        name = text(choice, "name", "tool_choice")
+        return fields | {"tool_choice": {"type": "function", "function": {"name": name}}}
+    if kind not in _TOOL_CHOICES:
+        raise BadRequest(f"tool_choice={shown(choice)} is not supported here", "Known: auto, any, tool, none.")
+    return fields | {"tool_choice": _TOOL_CHOICES[kind]}
 
 
 class MessagesApi:

@@ -5,6 +5,17 @@
 `policy_version`, `temperature` and the standard `logprobs` (off with `logprobs: false`, `return_token_ids: false`), and
 `continues_sampled`: whether the request extends a turn that was sampled here, unchanged. With `compact_logprobs: true`
 the log-probs come as a plain list, `token_logprobs`, in place of the standard object.
+
+Captures over HTTP: every request belongs to the capture whose key it has; two routes open and close captures.
+
+`POST /v1/captures` -> {"api_key"}; `DELETE /v1/captures/{api_key}?patience=SECONDS` -> {"trajectory", "unfinished"}.
+
+`POST /generate` and `GET /health`, as vLLM's native server has them: token ids in, token ids and log-probs out.
+
+    {"prompt": {"prompt_token_ids": [1, 2]}, "n": 2, "max_tokens": 8, "logprobs": 0}
+    -> {"text": ["…", "…"], "finish_reasons": ["stop", "length"], "logprobs": [[[{"31": -0.2}], …], …]}
+
+Atropos' managed servers of the type `vllm` sample through it. The live policy answers; a `prompt` may be a text too.
 """
 
 import asyncio
@@ -12,31 +23,183 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from renderers import Renderer
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Engine
-from gavel.trainer.serving.capture_api import CaptureApi, CaptureMiddleware
-from gavel.trainer.serving.capture_book import CaptureBook
+from gavel.trainer.serving.capture_book import KEY_PREFIX, CaptureBook, UnknownCapture, current_capture
+from gavel.trainer.serving.captured_trajectory import captured_trajectory
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_request import switch
 from gavel.trainer.serving.completions_api import CompletionsApi, Encode
-from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer, error_body
-from gavel.trainer.serving.generate_api import GenerateApi
+from gavel.trainer.serving.errors import (
+    ANSWERED,
+    BadRequest,
+    EndpointError,
+    UnknownModel,
+    error_answer,
+    error_body,
+    shown,
+)
 from gavel.trainer.serving.in_process import no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi
 from gavel.trainer.serving.messages_objects import error_object
 from gavel.trainer.serving.responses_api import ResponsesApi
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
+
+_MAX_PATIENCE = 3600.0
+
+
+class CaptureMiddleware:
+    """Sets `current_capture`; a request with the key of no open capture is answered with 401."""
+
+    def __init__(self, app: ASGIApp, captures: CaptureBook) -> None:
+        self._app = app
+        self._captures = captures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            capture = self._captures.of(_key(Headers(scope=scope)))
+        except UnknownCapture as error:
+            return await _unauthorized(error)(scope, receive, send)
+        if capture is None:
+            return await self._app(scope, receive, send)
+        with capture.request():
+            before = current_capture.set(capture)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                current_capture.reset(before)
+
+
+class CaptureApi:
+    """The routes that open and close captures."""
+
+    def __init__(self, captures: CaptureBook) -> None:
+        self._captures = captures
+        self.routes = [
+            Route("/v1/captures", self._open, methods=["POST"]),
+            Route("/v1/captures/{key}", self._close, methods=["DELETE"]),
+        ]
+
+    async def _open(self, request: Request) -> Response:
+        return JSONResponse({"api_key": self._captures.open()})
+
+    async def _close(self, request: Request) -> Response:
+        try:
+            patience = _patience(request.query_params.get("patience", "0"))
+            capture = await self._captures.close(request.path_params["key"], patience)
+        except UnknownCapture as error:
+            return _unauthorized(error)
+        except BadRequest as error:
+            return refused(error)
+        trajectory = captured_trajectory(capture.turns)
+        if capture.abandoned:
+            trajectory.metrics["turns_abandoned"] = capture.abandoned
+        content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
+        return Response(content, media_type="application/json")
+
+
+def _patience(given: str) -> float:
+    """In seconds. Raises `BadRequest`."""
+    try:
+        return min(max(float(given), 0.0), _MAX_PATIENCE)
+    except ValueError:
+        raise BadRequest(f"patience={shown(given)} is no number", "Give seconds.") from None
+
+
+def _key(headers: Headers) -> str:
+    """Of a capture wherever it stands, as OpenAI's, Anthropic's and Azure's clients write it; else any."""
+    given = [headers.get(name, "").split() for name in ("x-api-key", "authorization", "api-key")]
+    keys = [words[-1] for words in given if words]
+    return next((key for key in keys if key.startswith(KEY_PREFIX)), keys[0] if keys else "")
+
+
+def _unauthorized(error: UnknownCapture) -> Response:
+    """In the form of OpenAI's API and of Anthropic's at once."""
+    fault: Message = {"type": "authentication_error", "message": str(error), "code": "invalid_api_key"}
+    return JSONResponse({"type": "error", "error": fault}, 401)
+
+
+_DEFAULT_MAX_TOKENS = 16
+"""As in vLLM."""
+_OWN = {"prompt", "logprobs", "stream", "model", "prompt_logprobs"}
+
+
+class GenerateApi:
+    """The routes."""
+
+    def __init__(self, chat: ChatCompletions, encode: Encode) -> None:
+        """`encode` gives the tokens of a text."""
+        self._chat = chat
+        self._encode = encode
+        self.routes = [
+            Route("/generate", self._generate, methods=["POST"]),
+            Route("/health", self._health),
+        ]
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _generate(self, request: Request) -> Response:
+        try:
+            body: Message = await object_of(request)
+            prompt = self._prompt(body["prompt"])
+            for name in ("stream", "prompt_logprobs"):
+                if body.get(name):
+                    raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
+            if body.get("logprobs"):
+                raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
+        except ANSWERED as error:
+            return refused(error)
+        return await json_answer(request, self._generated(body, prompt))
+
+    async def _generated(self, body: Message, prompt: list[int]) -> Message:
+        asked = {name: value for name, value in body.items() if name not in _OWN}
+        asked = {"max_tokens": _DEFAULT_MAX_TOKENS, **asked, "model": self._chat.names[0]}
+        choices = await self._chat.complete_text(asked, [prompt])
+        return {
+            "text": [choice["message"]["content"] for choice in choices],
+            "prompt": body["prompt"],
+            "token_ids": [choice["token_ids"] for choice in choices],
+            "finish_reasons": [choice["finish_reason"] for choice in choices],
+            "logprobs": [
+                [
+                    [{str(token): value}]
+                    for token, value in zip(choice["token_ids"], choice["token_logprobs"], strict=True)
+                ]
+                for choice in choices
+            ],
+        }
+
+    def _prompt(self, given: Any) -> list[int]:
+        ids: Any = cast(Message, given).get("prompt_token_ids") if isinstance(given, dict) else given
+        if isinstance(ids, str) and ids:
+            return self._encode(ids)
+        if isinstance(ids, list) and ids and all(type(each) is int and each >= 0 for each in cast("list[Any]", ids)):
+            prompt, vocabulary = cast("list[int]", ids), self._chat.vocabulary
+            if vocabulary is not None and max(prompt) >= vocabulary:  # it would stop the engine
+                raise BadRequest(
+                    f"prompt names the token {max(prompt)}, which the model does not have",
+                    f"Its tokens are 0 to {vocabulary - 1}.",
+                )
+            return prompt
+        raise BadRequest("prompt is neither a text nor token ids", 'Send {"prompt": {"prompt_token_ids": […]}}.')
+
 
 _START_DEADLINE = 30.0
 

@@ -2,20 +2,222 @@
 
 It is REINFORCE with an advantage of 1: the loss of an update is the mean of -log p over its trained tokens.
 Packing, log-probs and the AdamW state are those of every other training step.
+
+Demonstrations -> the turns that the endpoint would have recorded, had the policy sampled them.
+
+A turn's prompt extends the tokens of the turn before it where the renderer can prove the bridge, and is
+rendered again where it cannot. Trained are the tokens after the generation prompt, up to the token that ends
+the turn; parsed as a sampled reply, they give exactly the demonstrated message.
 """
 
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
 
 from openai.types.chat.chat_completion import Choice
+from renderers import ParsedResponse, RenderedTokens, Renderer, ToolCallParseStatus
 
+from gavel.base.errors import GavelError
+from gavel.llm.types import Message
 from gavel.scenarios.trajectory import History, Trajectory
 from gavel.trainer.config import Reinforce, SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.token_sequences import TokenError, TokenSequence, join_turns
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence, Turn, join_turns
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
+
+_ROLES = ("system", "user", "assistant", "tool")
+_NEXT: Message = {"role": "user", "content": ""}
+"""Stands for what comes after a last turn: some formats end a turn by the next one's first token."""
+
+
+class DemonstrationError(GavelError):
+    """A message that cannot be rendered."""
+
+
+class UnsayableError(GavelError):
+    """A demonstrated turn that the policy could not have sampled in its chat format."""
+
+
+def demonstrated(history: History, policy: Policy) -> list[Turn]:
+    """The turns to imitate: the `Choice`s of a history, or its assistant messages where it has none.
+
+    A choice that carries its token ids keeps them and their prompt; everything else is rendered. The log-probs are
+    0 and the temperatures 1. Raises `DemonstrationError` for a malformed message, and `UnsayableError`.
+    """
+    items = history.messages_and_choices
+    sampled = any(isinstance(item, Choice) for item in items)
+    turn_tokens = _TurnTokens(policy, history)
+    turns: list[Turn] = []
+    for at, item in enumerate(items):
+        if isinstance(item, Choice):
+            turns.append(turn_tokens.recorded(at, item))
+        elif item.get("role") == "assistant" and not sampled:
+            turns.append(turn_tokens.said(at))
+    return turns
+
+
+class _TurnTokens:
+    """The tokens of a conversation's turns, one after another."""
+
+    def __init__(self, policy: Policy, history: History) -> None:
+        self._renderer: Renderer = policy.renderer
+        self._tokenizer = policy.tokenizer
+        self._history = history
+        self._tools = history.tools
+        self._last: tuple[int, Turn] | None = None
+
+    @cached_property
+    def _messages(self) -> list[Message]:
+        return [_checked(number, message) for number, message in enumerate(self._history.messages())]
+
+    @cached_property
+    def _whole(self) -> RenderedTokens:
+        return self._render([*self._messages, _NEXT])
+
+    def recorded(self, at: int, choice: Choice) -> Turn:
+        """The turn as it was sampled, or as `said` when that is not known."""
+        extra = choice.model_extra or {}
+        prompt_ids, token_ids = extra.get("prompt_token_ids"), extra.get("token_ids")
+        if not prompt_ids or not token_ids:
+            return self.said(at)
+        return self._took(at, prompt_ids, token_ids)
+
+    def said(self, at: int) -> Turn:
+        """The turn as the policy would have sampled it."""
+        prompt = self._prompt(at)
+        opening = prompt.token_ids[_after_messages(prompt) :]
+        stops = self._renderer.get_stop_token_ids()
+        stop = stops[0]
+        # In the middle of a conversation a template adds least to what was said; but some leave out the reasoning
+        # there, and some ask for a block of it at the end of their prompt.
+        for as_last in (False, True):
+            shown = self._render(self._messages[: at + 1]) if as_last else self._whole
+            turn = _turn_tokens(shown, at)
+            token_ids = self._continuation(opening, turn)
+            if not token_ids:
+                continue
+            if token_ids[-1] in stops:
+                stop = token_ids[-1]
+            else:
+                token_ids.append(stop)
+            parsed = self._renderer.parse_response(token_ids, tools=self._tools, prompt_ids=prompt.token_ids)  # type: ignore[arg-type]
+            if _says(parsed, self._messages[at]):
+                return self._took(at, prompt.token_ids, token_ids)
+        raise UnsayableError(
+            f"message {at} would not be read back as it stands: {str(self._messages[at])[:200]}",
+            "Put reasoning into `reasoning_content`, calls into `tool_calls`, and leave the chat's own markers out.",
+        )
+
+    def _took(self, at: int, prompt_ids: list[int], token_ids: list[int]) -> Turn:
+        turn = Turn(list(prompt_ids), list(token_ids), [0.0] * len(token_ids), 1.0)
+        self._last = (at, turn)
+        return turn
+
+    def _prompt(self, at: int) -> RenderedTokens:
+        if self._last is not None:
+            before, turn = self._last
+            between = self._messages[before + 1 : at]
+            if between and not any(message["role"] == "assistant" for message in between):
+                bridged = self._renderer.bridge_to_next_turn(
+                    turn.prompt_ids,
+                    turn.token_ids,
+                    between,  # type: ignore[arg-type]
+                    tools=self._tools,  # type: ignore[arg-type]
+                )
+                if bridged is not None:
+                    return bridged
+        return self._render(self._messages[:at], add_generation_prompt=True)
+
+    def _render(self, messages: list[Message], *, add_generation_prompt: bool = False) -> RenderedTokens:
+        try:
+            return self._renderer.render(
+                messages,  # type: ignore[arg-type]
+                tools=self._tools,  # type: ignore[arg-type]
+                add_generation_prompt=add_generation_prompt,
+            )
+        except Exception as error:  # whatever the library finds wrong with them
+            raise DemonstrationError(
+                f"a demonstration of {len(messages)} messages cannot be rendered: {error}",
+                "Begin it with a system or user message, and use OpenAI's message format.",
+            ) from error
+
+    def _continuation(self, opening: Sequence[int], turn: Sequence[int]) -> list[int] | None:
+        """What follows `opening` in `turn`; a token of `turn` that reaches over the cut is spelt anew."""
+        pairs = zip(opening, turn, strict=False)
+        cut = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(opening), len(turn)))
+        left = self._tokenizer.decode(opening[cut:])
+        text, stop = "", cut
+        while len(text) < len(left) and stop < len(turn):
+            stop += 1
+            text = self._tokenizer.decode(turn[cut:stop])
+        if not text.startswith(left):
+            return None
+        return [*self._tokenizer.encode(text[len(left) :], add_special_tokens=False), *turn[stop:]]
+
+
+def _checked(number: int, message: Message) -> Message:
+    """OpenAI's null content as the empty text that renderers expect; they leave out silently what they do not know."""
+    content = message.get("content")
+    content = "" if content is None else content
+    try:
+        _text(content)
+        _calls(message)
+        known = message["role"] in _ROLES
+    except (KeyError, TypeError):
+        known = False
+    if not known:
+        raise DemonstrationError(
+            f"message {number} is no text, and no tool calls, by {', '.join(_ROLES)}: {str(message)[:200]}",
+            "Write it as an OpenAI message of text, or leave its trajectory out.",
+        )
+    return message | {"content": content}
+
+
+def _after_messages(rendered: RenderedTokens) -> int:
+    """Where the generation prompt begins."""
+    indices = rendered.message_indices
+    return max((at for at, index in enumerate(indices) if index >= 0), default=-1) + 1
+
+
+def _turn_tokens(rendered: RenderedTokens, at: int) -> list[int]:
+    """The tokens of message `at` from its opening on, to the last one that would be sampled."""
+    places = [place for place, index in enumerate(rendered.message_indices) if index == at]
+    last = max((place for place in places if rendered.sampled_mask[place : place + 1] == [True]), default=-1)
+    return [rendered.token_ids[place] for place in places if place <= last]
+
+
+def _says(parsed: ParsedResponse, message: Message) -> bool:
+    """Whether a reply was read as `message`, but for white space at the ends of its parts."""
+    return (
+        all(call.status == ToolCallParseStatus.OK for call in parsed.tool_calls)
+        and [(call.name, _arguments(call.arguments)) for call in parsed.tool_calls] == _calls(message)
+        and parsed.content.strip() == _text(message["content"]).strip()
+        and (parsed.reasoning_content or "").strip() == (message.get("reasoning_content") or "").strip()
+    )
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def _calls(message: Message) -> list[tuple[str, Any]]:
+    """The names and arguments of its tool calls."""
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return [(function["name"], _arguments(function["arguments"])) for function in functions]
+
+
+def _arguments(arguments: Any) -> Any:
+    """A call's arguments as a value; those that are no JSON stay text."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
 
 METRICS = ("loss", "entropy", "gradient_norm", "learning_rate", "updates", "tokens_forwarded")
 """The metrics of a supervised step; the others of a step compare with a sampler."""

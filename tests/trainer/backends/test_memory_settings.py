@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gavel.trainer.backends.memory_settings import FILE, MemorySettings
+from gavel.trainer.backends.training_run import FILE, MemorySettings
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, PassBytes
 from gavel.trainer.runs.format_version import FormatVersionError

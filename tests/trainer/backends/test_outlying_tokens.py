@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from gavel.trainer.backends.outlying_tokens import OutlyingTokens
+from gavel.trainer.backends.training_run import OutlyingTokens
 from gavel.trainer.config import SamplerCorrection, TrainConfig
 
 CONFIG = TrainConfig()

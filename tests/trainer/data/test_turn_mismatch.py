@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.scenarios.trajectory import History, Trajectory
-from gavel.trainer.data.turn_mismatch import mismatches
+from gavel.trainer.data.training_batch import mismatches
 from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
 
 decode = Letters().decode

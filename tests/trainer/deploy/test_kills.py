@@ -44,10 +44,10 @@ _LOST = Answer({"error": "lost"}, 500)
 _PROGRAM = """
 import os
 from huggingface_hub import constants
-from gavel.trainer.deploy import retry, together_upload, waiting
+from gavel.trainer.deploy import retry, together, waiting
 constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_XET = False, True
 constants.INFERENCE_ENDPOINTS_ENDPOINT = os.environ.get("ENDPOINTS", "")
-waiting.PAUSE = together_upload._POLL = 0.01
+waiting.PAUSE = together._POLL = 0.01
 retry._backoff = lambda state: 0.01
 from gavel.cli import main
 main()

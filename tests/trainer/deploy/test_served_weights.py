@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from gavel.trainer.deploy.served_weights import by_greedy_text, by_logprobs
+from gavel.trainer.deploy.smoke_test import by_greedy_text, by_logprobs
 
 TOKENS = 96
 

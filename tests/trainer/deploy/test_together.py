@@ -7,7 +7,7 @@ import pytest
 
 from gavel.base.extras import install_line
 from gavel.trainer.deploy import record as record_module
-from gavel.trainer.deploy import together_upload
+from gavel.trainer.deploy import together as together_upload
 from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
 from gavel.trainer.deploy.deploy import deploy, reopened, undeploy
 from gavel.trainer.deploy.deployment import Deployment

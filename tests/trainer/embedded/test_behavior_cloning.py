@@ -8,9 +8,17 @@ import torch
 from transformers import AutoTokenizer
 
 from gavel.trainer.embedded import SCENARIOS, embedded_path
-from gavel.trainer.embedded.behavior_cloning import Demonstration, Writer, backward, make_model, preamble_of
-from gavel.trainer.embedded.courses import COURSES
-from gavel.trainer.embedded.tokenizer import END_OF_TURN, PADDING, token_id
+from gavel.trainer.embedded.behavior_cloning import (
+    COURSES,
+    END_OF_TURN,
+    PADDING,
+    Demonstration,
+    Writer,
+    backward,
+    make_model,
+    preamble_of,
+    token_id,
+)
 
 
 def written(policy: str, clerk: str, count: int) -> tuple[list[Demonstration], list[str]]:

@@ -7,7 +7,7 @@ import pytest
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.scripted_players import Call
 from gavel.trainer.embedded import SCENARIOS, embedded_path
-from gavel.trainer.embedded.courses import COURSES
+from gavel.trainer.embedded.behavior_cloning import COURSES
 
 
 @pytest.mark.parametrize("policy", SCENARIOS)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.embedded.tokenizer import (
+from gavel.trainer.embedded.behavior_cloning import (
     END_OF_TURN,
     LONGEST_TOKEN,
     MARKERS,

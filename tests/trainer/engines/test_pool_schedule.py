@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.engines.pool_schedule import FEWEST_MORE, PoolSchedule, much_busier
+from gavel.trainer.engines.engine_pool import FEWEST_MORE, PoolSchedule, much_busier
 
 SAMPLERS = 4
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.engines.pooled_request import PooledRequest
+from gavel.trainer.engines.engine_pool import PooledRequest
 from gavel.trainer.engines.protocol import EngineError, Grammar, Sampled, SamplingRequest
 from gavel.trainer.engines.shaping import Shaping
 

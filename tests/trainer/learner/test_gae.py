@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gavel.trainer.config import Ppo
-from gavel.trainer.learner.gae import gae
+from gavel.trainer.learner.value_head import gae
 
 numbers = st.floats(-5, 5)
 

@@ -10,8 +10,7 @@ import torch
 from gavel.trainer.config import LoraSettings, Ppo, SftConfig, TrainConfig
 from gavel.trainer.data.training_batch import Batch
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.learner.learner import Learner
-from gavel.trainer.learner.optimizer import OptimizerError, check_optimizer, make_optimizer
+from gavel.trainer.learner.learner import Learner, OptimizerError, check_optimizer, make_optimizer
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.sft_batch import as_training
 from tests.trainer.learner.test_learner import adapter, flat, make_batch, make_sequences

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from renderers import ToolCallParseStatus
 
-from gavel.trainer.policy.hermes_calls import HermesCalls
+from gavel.trainer.policy.template_renderer import HermesCalls
 
 
 class Characters:

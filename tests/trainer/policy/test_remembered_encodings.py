@@ -9,7 +9,7 @@ from renderers import Qwen3RendererConfig, create_renderer
 from transformers import AutoTokenizer
 
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.policy.remembered_encodings import RememberedEncodings
+from gavel.trainer.policy.chat_format import RememberedEncodings
 
 CONVERSATION = [
     {"role": "user", "content": "Hello"},

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.policy.template_renderer import CALLED, TOOLS
-from gavel.trainer.policy.tools_in_words import in_words
+from gavel.trainer.policy.template_renderer import CALLED, TOOLS, in_words
 
 RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "17"}
 

@@ -11,7 +11,7 @@ from openai import APIConnectionError, AsyncOpenAI, AuthenticationError
 
 import gavel
 from gavel.trainer.data.token_sequences import sequences
-from gavel.trainer.data.turn_mismatch import mismatches
+from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.serving.capture import Capture, CaptureError
 from gavel.trainer.serving.capture_book import KEY_PREFIX

@@ -11,8 +11,7 @@ from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import Grammar
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import load_base
-from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.forced_call import call_opening, call_rest
+from gavel.trainer.serving.chat import ChatCompletions, call_opening, call_rest
 from tests.trainer.conftest import OPENING, TOOLS, WholeModel
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import gavel
 from gavel.scenarios.library.returns_desk import scenario
-from gavel.trainer.data.turn_mismatch import mismatches
+from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 
 PAGE = Path(__file__).parents[3] / "docs" / "capture.md"

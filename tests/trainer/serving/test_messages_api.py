@@ -8,7 +8,7 @@ from anthropic import APIStatusError, AsyncAnthropic, DefaultAsyncHttpxClient
 from anthropic.types import Message
 
 from gavel.trainer.data.token_sequences import sequences
-from gavel.trainer.data.turn_mismatch import mismatches
+from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving, tool_result

@@ -17,7 +17,7 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import COMPACT, sequences, turn_of
-from gavel.trainer.data.turn_mismatch import mismatches
+from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base

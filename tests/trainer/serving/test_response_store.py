@@ -2,9 +2,9 @@
 
 import pytest
 
-from gavel.trainer.serving import response_store
+from gavel.trainer.serving import responses_api as response_store
 from gavel.trainer.serving.errors import BadRequest
-from gavel.trainer.serving.response_store import ResponseStore
+from gavel.trainer.serving.responses_api import ResponseStore
 
 USER = {"role": "user", "content": "Hello"}
 ITEM = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}

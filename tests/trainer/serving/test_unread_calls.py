@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from renderers import ParsedToolCall
 
-from gavel.trainer.policy.hermes_calls import HermesCalls
-from gavel.trainer.policy.template_renderer import TOOLS
-from gavel.trainer.serving.chat_objects import reply_message
+from gavel.trainer.policy.template_renderer import TOOLS, HermesCalls
+from gavel.trainer.serving.chat_objects import reply_message, text_with
 from gavel.trainer.serving.turn_cache import TurnCache
-from gavel.trainer.serving.unread_calls import text_with
 from tests.trainer.policy.test_template_renderer import HERMES, renderer
 
 ASKED: list[Any] = [{"role": "user", "content": "Where is it?"}]

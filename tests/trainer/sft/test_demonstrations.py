@@ -15,7 +15,7 @@ from gavel.trainer.data.token_sequences import TokenSequence, join_turns
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.turn_cache import TurnCache
-from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
+from gavel.trainer.sft.sft_batch import DemonstrationError, UnsayableError, demonstrated
 from tests.trainer.conftest import OPENING, TOOLS, sampled_turn
 
 

@@ -27,8 +27,7 @@ from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.sft.demonstrations import DemonstrationError
-from gavel.trainer.sft.sft_batch import as_training, make_sft_batch
+from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
 from tests.trainer.conftest import OPENING, attempt, sampled_turn
 
 pytestmark = pytest.mark.slow

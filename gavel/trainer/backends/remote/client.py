@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import math
 import os
+import shutil
 import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -20,11 +22,9 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.address import checked_key, checked_url
-from gavel.trainer.backends.remote.batch_file import batch_file
+from gavel.trainer.backends.remote.address import RemoteBackendError, checked_key, checked_url
+from gavel.trainer.backends.remote.batch_file import BatchFile, batch_file
 from gavel.trainer.backends.remote.connection import Connection, canonical, model_path
-from gavel.trainer.backends.remote.fetched_directory import check_target, fetch_directory
-from gavel.trainer.backends.remote.local_adapter import LocalAdapter, local_reference, local_start
 from gavel.trainer.backends.remote.wire import (
     KEY_VARIABLE,
     URL_VARIABLE,
@@ -33,12 +33,104 @@ from gavel.trainer.backends.remote.wire import (
     KeptRun,
     Kind,
     ModelState,
+    SentAdapter,
     job_id,
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.export_mark import read_export_mark, taken
-from gavel.trainer.runs.run_directory import run_path, runs_root
+from gavel.trainer.runs.export_mark import ExportError, read_export_mark, taken
+from gavel.trainer.runs.file_hash import file_sha256
+from gavel.trainer.runs.named_checkpoint import find_checkpoint, names_something
+from gavel.trainer.runs.run_directory import read_description, run_path, runs_root
+
+_FETCHES = 2
+"""Of a file that arrives altered, or of which another version was begun."""
+
+
+def check_target(target: Path, files: Mapping[str, str] | None = None) -> bool:
+    """Whether it is there already, with these files. Raises `ExportError` when something else is."""
+    if not target.exists() and not target.is_symlink():
+        return False
+    if files is None:
+        if not target.is_dir():
+            raise taken(target)
+        return True
+    if any(not (target / name).is_file() or file_sha256(target / name) != sha256 for name, sha256 in files.items()):
+        raise taken(target)
+    return True
+
+
+def fetch_directory(connection: Connection, path: str, files: Mapping[str, str], target: Path) -> None:
+    """Fetches `files` (their SHA-256 by name) from `path` into `target`, going on where an earlier call was cut off.
+
+    Raises `ExportError` when something else is there, or it cannot be written, and `RemoteBackendError`.
+    """
+    if check_target(target, files):
+        return
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    try:
+        for name, sha256 in files.items():
+            file = unfinished / name
+            if not file.resolve().is_relative_to(unfinished.resolve()):
+                raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
+            _fetch(connection, f"{path}/{name}", file, sha256)
+        for file in [file for file in unfinished.rglob("*") if file.is_file()]:
+            if file.relative_to(unfinished).as_posix() not in files:
+                file.unlink()  # of another export that was cut off
+        unfinished.rename(target)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise ExportError(f"{target} cannot be written: {error}", "Make room, or name another directory.") from error
+
+
+def _fetch(connection: Connection, path: str, file: Path, sha256: str) -> None:
+    for _ in range(_FETCHES):
+        if file.is_file() and file_sha256(file) == sha256:
+            return
+        connection.fetch(path, file)
+        if file_sha256(file) == sha256:
+            return
+        file.unlink()
+    raise RemoteBackendError(f"{file.name} arrived with another SHA-256", "Export it again.")
+
+
+_FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAdapter:
+    sent: SentAdapter
+    files: list[BatchFile]
+
+
+def local_start(named: str, root: Path) -> LocalAdapter | None:
+    """The checkpoint that a run is to begin with; None for a name that is nothing here, so that of one on the server.
+
+    Raises `NamedCheckpointError` for a run or directory without a whole checkpoint.
+    """
+    if not names_something(named, root):
+        return None
+    directory = find_checkpoint(named, root)
+    run = directory.parent.parent / "model.json"
+    described = read_description(run) if directory.parent.name == "checkpoints" and run.is_file() else {}
+    if not described:
+        return _adapter(named, directory)
+    of = f"{described.get('project')}/{described.get('name')}"
+    return _adapter(named, directory, run=of, step=int(directory.name), base_model=described.get("base_model"))
+
+
+def local_reference(directory: Path) -> LocalAdapter | None:
+    """None for a directory that holds no adapter here."""
+    return _adapter(str(directory), directory) if all((directory / name).is_file() for name in _FILES) else None
+
+
+def _adapter(named: str, directory: Path, **origin: str | int | None) -> LocalAdapter:
+    paths = {name: directory / name for name in _FILES if (directory / name).is_file()}
+    files = {name: BatchFile(path, file_sha256(path), path.stat().st_size) for name, path in paths.items()}
+    hashes = {name: file.sha256 for name, file in files.items()}
+    fields = {"named": named, "directory": os.path.abspath(directory), "files": hashes, **origin}
+    return LocalAdapter(SentAdapter.model_validate(fields), list(files.values()))
+
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
 """Jobs that are the same when the same is asked again from the same step; others are asked for anew each time."""

@@ -4,40 +4,173 @@ GET  /healthz
 GET  /v1/models/{project}/{name}/history?split=…   rows of metrics
 GET  /v1/models/{project}/{name}/files/{path}      of a checkpoint or an export, with Range
 *    /v1/models/{project}/{name}/openai/v1/…       the model's OpenAI-compatible endpoint
+
+The way to the OpenAI-compatible endpoint of a model, which is on the server's loopback alone.
+
+A request has the server's key, or that of a capture which was opened through here.
 """
 
 import asyncio
+import hmac
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
+import aiohttp
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, JSONResponse, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
 from gavel.base.errors import GavelError
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
-from gavel.trainer.backends.remote.wire import (
-    HEARTBEAT_SECONDS,
-    LENGTH_HEADER,
-    OFFSET_HEADER,
-    PROTOCOL,
-    Job,
-    KeptRun,
-)
+from gavel.trainer.backends.remote.wire import HEARTBEAT_SECONDS, LENGTH_HEADER, OFFSET_HEADER, PROTOCOL, Job, KeptRun
 from gavel.trainer.backends.server.activity import Activity, CountedRequests
-from gavel.trainer.backends.server.guard import HEALTH, Guard, refused
-from gavel.trainer.backends.server.jobs import Jobs, RunningJob, unknown_settings
-from gavel.trainer.backends.server.passthrough import UNBUFFERED, Passthrough
+from gavel.trainer.backends.server.guard import HEALTH, Guard, given_key, refused
+from gavel.trainer.backends.server.jobs import Jobs, Key, RunningJob, unknown_settings
 from gavel.trainer.backends.server.served_files import served_file
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.metrics import whole_rows
-from gavel.trainer.serving.errors import CLIENT_GONE
+from gavel.trainer.serving.errors import CLIENT_GONE, ClientGone
+from gavel.trainer.serving.in_process import asked_in_process
+from gavel.trainer.serving.sse import until_gone
+
+_LOG = logging.getLogger(__name__)
+_CHAT = "chat/completions"
+_DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "accept-encoding"})
+_ANSWERED = ("content-type", "cache-control", "retry-after", "x-request-id")
+_CONNECT_SECONDS = 10.0
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Of streamed answers: a proxy passes each event on as it comes."""
+
+
+class Passthrough:
+    """Forwards requests to the endpoints of the backend's models."""
+
+    def __init__(self, backend: LocalBackend, jobs: Jobs, key: str) -> None:
+        self._backend = backend
+        self._jobs = jobs
+        self._key = key
+        self._captures: set[str] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    def admits(self, request: Request) -> bool:
+        key = given_key(request)
+        return hmac.compare_digest(key.encode(), self._key.encode()) or key in self._captures
+
+    async def answer(self, request: Request, model: Key, path: str) -> Response:
+        """What the endpoint of `model` answers to the request for `path`."""
+        try:
+            spec = (await self._jobs.loaded(model)).spec
+            if not isinstance(spec, TrainableSpec):
+                return _error(404, f"the model {spec.name} is prompted elsewhere: call it where it is served")
+            url = f"{self._backend.endpoint(spec).base_url}/{path}"
+        except NotRegisteredError as error:
+            return _error(404, error.message)
+        except GavelError as error:  # it cannot be loaded at this moment
+            return _error(503, f"{error.message} {error.remedy}".strip())
+        body = await request.body()
+        if request.method == "POST" and path == _CHAT and given_key(request) not in self._captures:
+            turn = await _turn_in_process(request, url.removesuffix(f"/{_CHAT}"), body)
+            if turn is not None:
+                return turn
+        try:
+            asked = await until_gone(request, self._asked(request, url, body))
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        except (aiohttp.ClientError, TimeoutError) as error:  # it restarts after an error, or ends
+            return _error(503, f"the model's endpoint does not answer: {type(error).__name__}")
+        headers = {name: asked.headers[name] for name in _ANSWERED if name in asked.headers}
+        if asked.status == 500:  # clients repeat what a restart mends, for as long as they are patient
+            headers["x-should-retry"] = "false"
+        if asked.headers.get("content-type", "").startswith("text/event-stream"):
+            return StreamingResponse(_parts(asked), asked.status, headers | UNBUFFERED)
+        try:
+            content = await until_gone(request, asked.read())
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        except aiohttp.ClientError as error:
+            return _error(503, f"the model's endpoint broke off: {type(error).__name__}")
+        finally:
+            asked.release()
+        self._keep_captures(request, path, asked.status, content)
+        return Response(content, asked.status, headers)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _asked(self, request: Request, url: str, body: bytes) -> aiohttp.ClientResponse:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
+            )
+        headers = {name: value for name, value in request.headers.items() if name not in _DROPPED}
+        if given_key(request) not in self._captures:
+            headers.pop("x-api-key", None)
+            headers["authorization"] = "Bearer gavel"
+        return await self._session.request(
+            request.method, url, params=list(request.query_params.multi_items()), data=body, headers=headers
+        )
+
+    def _keep_captures(self, request: Request, path: str, status: int, content: bytes) -> None:
+        if status == 200 and request.method == "POST" and path == "captures":
+            self._captures.add(json.loads(content)["api_key"])
+        elif request.method == "DELETE" and path.startswith("captures/"):
+            self._captures.discard(path.removeprefix("captures/"))
+
+
+async def _turn_in_process(request: Request, base_url: str, body: bytes) -> Response | None:
+    """A chat completion by an endpoint of this process, which is asked over HTTP for all else: for streams, and to tell
+    an error as it does. Then None."""
+    if b'"stream"' in body:
+        return None
+    asked = asked_in_process(base_url, body)
+    if asked is None:
+        return None
+    try:
+        content = await until_gone(request, _text_of(asked))
+    except ClientGone:
+        return Response(status_code=CLIENT_GONE)
+    except Exception as error:  # of any type: the request over HTTP is told it
+        _LOG.debug("asked again over HTTP: %s", error)
+        return None
+    return Response(content, media_type="application/json")
+
+
+async def _text_of(asked: "asyncio.Future[str]") -> str:
+    try:
+        return await asked
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ConnectionError("the endpoint is closing") from None
+
+
+async def _parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for part in answer.content.iter_any():
+            yield part
+    except (aiohttp.ClientError, asyncio.CancelledError):
+        answer.close()  # so that the endpoint stops sampling
+        raise
+    finally:
+        answer.release()
+
+
+def _error(status: int, message: str) -> Response:
+    error: dict[str, Any] = {"message": message, "type": "server_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status)
+
 
 logger = logging.getLogger(__name__)
 

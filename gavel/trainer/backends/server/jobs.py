@@ -1,11 +1,24 @@
-"""What the models of a server are doing: one job at a time for each, in the order in which they came."""
+"""What the models of a server are doing: one job at a time for each, in the order in which they came.
+
+What was done for a model, by the id of each job: `<run directory>/jobs.jsonl`.
+
+    {"id": "5f…", "begun": {"kind": "train", "step": 3, "rows": 9}}
+    {"id": "5f…", "done": {"step": 4, "trained": true, "reason": null, "metrics": {…}}}
+
+A job that was begun and never done belongs to a server that was killed. Whether its work is there is read from the run:
+a step is whole or was not made, and metrics are rows that were written or not.
+"""
 
 import asyncio
 import contextlib
+import json
 import logging
+import os
+import shutil
+import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -15,23 +28,176 @@ from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
 from gavel.trainer.backends.remote.faults import StepError, UnknownSettingsError, WriterError
 from gavel.trainer.backends.remote.wire import Fault, Job, JobState, KeptRun, Kind, ModelState, SentAdapter
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.server.journal import Journal
-from gavel.trainer.backends.server.registrations import Registrations
-from gavel.trainer.backends.server.sent_adapters import SentAdapters
+from gavel.trainer.backends.run_start import ORIGIN
 from gavel.trainer.backends.server.served_files import served_files
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
+from gavel.trainer.policy.adapter_file import FILES
+from gavel.trainer.policy.reference import kept_reference
 from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.file_hash import file_sha256
+from gavel.trainer.runs.named_checkpoint import NamedCheckpointError, find_checkpoint
 from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
 from gavel.trainer.runs.storage.store import open_store
 from gavel.trainer.runs.storage.transfer import push_checkpoint
+
+FILE = "jobs.jsonl"
+
+
+class Journal:
+    """The jobs of one run, in the order in which they were begun."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._begun: dict[str, dict[str, Any]] = {}
+        self._done: dict[str, dict[str, Any]] = {}
+        if self._path.exists():
+            text = self._path.read_bytes()
+            for line in text.splitlines():
+                self._read(line)
+            if text and not text.endswith(b"\n"):  # its writer was killed
+                self._append(b"\n")
+
+    def result(self, job: str) -> dict[str, Any] | None:
+        """What the job gave; None when it is not known to be done."""
+        return self._done.get(job)
+
+    def begun(self, job: str) -> dict[str, Any] | None:
+        """What was noted when the job was begun."""
+        return self._begun.get(job)
+
+    def begin(self, job: str, note: dict[str, Any]) -> None:
+        self._write({"id": job, "begun": note})
+        self._begun[job] = note
+
+    def finish(self, job: str, result: dict[str, Any]) -> None:
+        self._done[job] = result
+        self._write({"id": job, "done": result})
+
+    def forget(self, job: str) -> None:
+        """After a job that failed: it may be begun again."""
+        self._begun.pop(job, None)
+        self._write({"id": job, "failed": True})
+
+    def _read(self, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return  # the end that a killed writer left
+        if "begun" in entry:
+            self._begun[entry["id"]] = entry["begun"]
+        elif "done" in entry:
+            self._done[entry["id"]] = entry["done"]
+        else:
+            self._begun.pop(entry["id"], None)
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self._append(json.dumps(entry).encode() + b"\n")
+
+    def _append(self, data: bytes) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            write_whole(file.fileno(), data, file.seek(0, os.SEEK_END))
+            os.fsync(file.fileno())
+
+
+class Registrations:
+    """By (project, name): the model, and the client that may change it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._entries: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+
+    def spec(self, key: tuple[str, str]) -> ModelSpec | None:
+        entry = self._entries.get("/".join(key))
+        if entry is None:
+            return None
+        kind = TrainableSpec if entry["trainable"] else ModelSpec
+        return kind.model_validate(entry["spec"])
+
+    def writer(self, key: tuple[str, str]) -> str | None:
+        entry = self._entries.get("/".join(key))
+        return entry["writer"] if entry else None
+
+    def add(self, spec: ModelSpec, writer: str) -> None:
+        entry = {"trainable": isinstance(spec, TrainableSpec), "writer": writer, "spec": spec.model_dump(mode="json")}
+        self._entries["/".join(spec.key)] = entry
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(self._entries, indent=1))
+        unfinished.replace(self._file)
+
+
+_PREFIX = "adapter-"
+
+
+class SentAdapterError(GavelError):
+    """An adapter is not what was announced, or is another one than the server's of that name."""
+
+
+class SentAdapters:
+    """Puts them where a `LocalBackend` finds them. Each is copied into its run, so the uploads go."""
+
+    def __init__(self, root: Path, uploads: Uploads) -> None:
+        """`root`: of the runs. Removes what a killed server left."""
+        self._root = root
+        self._own = root / ".backend"
+        self._uploads = uploads
+        for left in self._own.glob(f"{_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def start(self, sent: SentAdapter) -> Generator[Path]:
+        """A directory with the adapter, for a run to begin with, while the block runs.
+
+        Raises `UploadMissingError`, and `SentAdapterError` where this machine has another run of that name.
+        """
+        self._check_name(sent)
+        with tempfile.TemporaryDirectory(dir=self._own, prefix=_PREFIX) as name:
+            self._write(sent, Path(name))
+            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"files"}), encoding="utf-8")
+            yield Path(name)
+        self._forget(sent)
+
+    def keep_reference(self, sent: SentAdapter, run: Path) -> None:
+        """Puts the adapter where `run` keeps the reference of this name, unless it has one. As of `start`."""
+        kept = kept_reference(run, Path(sent.named))
+        if kept.is_dir():
+            return
+        unfinished = kept.with_name(f"{kept.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        self._write(sent, unfinished)
+        unfinished.rename(kept)
+        self._forget(sent)
+
+    def _write(self, sent: SentAdapter, directory: Path) -> None:
+        if not sent.files.keys() <= set(FILES):
+            raise SentAdapterError(f"an adapter has no file {', '.join(sent.files)}", f"It has {' and '.join(FILES)}.")
+        for name, sha256 in sent.files.items():
+            shutil.copyfile(self._uploads.found(sha256), directory / name)
+
+    def _forget(self, sent: SentAdapter) -> None:
+        for sha256 in sent.files.values():
+            self._uploads.remove(sha256)
+
+    def _check_name(self, sent: SentAdapter) -> None:
+        try:
+            there = find_checkpoint(sent.named, self._root)
+        except NamedCheckpointError:
+            return
+        if any(file_sha256(there / name) != sha256 for name, sha256 in sent.files.items() if (there / name).is_file()):
+            raise SentAdapterError(
+                f"both machines have a checkpoint {sent.named!r}, and they are not the same",
+                f"Name the client's by its directory: {json.dumps(sent.directory)}",
+            )
+
 
 logger = logging.getLogger(__name__)
 

@@ -2,31 +2,84 @@
 
 import asyncio
 import contextlib
+import io
 import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from gavel.base.extras import install_line
-from gavel.trainer.backends.skypilot.background import in_background
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
 from gavel.trainer.backends.skypilot.errors import ClusterError
-from gavel.trainer.backends.skypilot.host import (
-    ClusterStatus,
-    JobState,
-    Line,
-    Offer,
-    Say,
-    State,
-    Submitted,
-    idle_words,
-)
-from gavel.trainer.backends.skypilot.log_lines import LineWriter, plain
+from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted, idle_words
 from gavel.trainer.backends.skypilot.secret_values import redacted
 from gavel.trainer.backends.skypilot.ssh_tunnel import SshTunnel
+
+T = TypeVar("T")
+
+
+async def in_background(call: Callable[[], T], seconds: float) -> T:
+    """What `call` gives. Raises `TimeoutError`; the call itself then goes on, and nobody hears of it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)  # type: ignore[arg-type]
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = call()
+        except StopIteration as stopped:  # no future takes one
+            error = RuntimeError(f"the call ended with {stopped!r}")
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, value, error)
+
+    threading.Thread(target=run, daemon=True, name="gavel-cluster").start()
+    return await asyncio.wait_for(done, seconds)
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def plain(text: str) -> str:
+    """The text without a terminal's escapes."""
+    return _ESCAPES.sub("", text)
+
+
+class LineWriter(io.TextIOBase):
+    """A stream whose whole lines are told."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._begun = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        *lines, self._begun = (self._begun + plain(text).replace("\r", "\n")).split("\n")
+        for line in lines:
+            if line.strip():
+                self._say(line.rstrip())
+        return len(text)
+
+    def close(self) -> None:
+        if self._begun.strip():
+            self._say(self._begun.rstrip())
+        self._begun = ""
+        super().close()
+
 
 _ASK_SECONDS = 300.0
 """Of a question; the first one starts SkyPilot's API server."""

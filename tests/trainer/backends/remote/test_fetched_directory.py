@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.backends.remote import fetched_directory
+from gavel.trainer.backends.remote import client as fetched_directory
 from gavel.trainer.backends.remote.address import RemoteBackendError
+from gavel.trainer.backends.remote.client import fetch_directory
 from gavel.trainer.backends.remote.connection import Connection
-from gavel.trainer.backends.remote.fetched_directory import fetch_directory
 from gavel.trainer.runs.export_mark import ExportError
 from tests.backend_server import serving
 from tests.cutting_proxy import CuttingProxy

@@ -283,7 +283,7 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gavel.scenarios import trajectory_store
-    from gavel.trainer.backends.server import journal, uploads
+    from gavel.trainer.backends.server import jobs, uploads
 
     written = trajectory_store.write_whole
 
@@ -301,11 +301,11 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
             with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
                 await model.train([group])
             monkeypatch.setattr(journal, "write_whole", written)
-            finish = journal.Journal.finish
-            monkeypatch.setattr(journal.Journal, "finish", full)
+            finish = jobs.Journal.finish
+            monkeypatch.setattr(jobs.Journal, "finish", full)
             with pytest.raises(GavelError, match="No space left"):  # after the step was made
                 await model.train([group])
-            monkeypatch.setattr(journal.Journal, "finish", finish)
+            monkeypatch.setattr(jobs.Journal, "finish", finish)
             assert (await model.train([group])).step == 1
             assert [row["step"] for row in model.backend.history(model, "train")] == [1]
 

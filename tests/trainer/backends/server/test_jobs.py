@@ -21,7 +21,7 @@ from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.faults import ProtocolError, StepError, WriterError, WrongKeyError
 from gavel.trainer.backends.remote.wire import PROTOCOL
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.backends.server.journal import Journal
+from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.model import TrainableModel

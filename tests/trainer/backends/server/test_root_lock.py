@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.backends.server.root_lock import held_root
+from gavel.trainer.backends.server.serve import held_root
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import BackendServer
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from gavel.trainer.backends.skypilot.background import in_background
+from gavel.trainer.backends.skypilot.sky_host import in_background
 
 
 async def test_a_call_gives_what_it_returns_or_raises() -> None:

@@ -1,6 +1,6 @@
 """Logs come as lines without colours."""
 
-from gavel.trainer.backends.skypilot.log_lines import LineWriter
+from gavel.trainer.backends.skypilot.sky_host import LineWriter
 
 
 def test_lines_are_told_whole_and_plain() -> None:
