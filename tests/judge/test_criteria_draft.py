@@ -105,7 +105,9 @@ async def test_a_judge_that_scores_nobody_keeps_no_criteria():
         return "I cannot say."
 
     with pytest.raises(JudgeError, match="scored too few attempts"):
-        await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), drafts_only, content_retries=0)
+        await gavel.draft_criteria(
+            "Who?", saying("Austen", "Shelley"), drafts_only, config=gavel.JudgeConfig(content_retries=0)
+        )
     with pytest.raises(JudgeError, match="goes by rules"):
         await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), "stand-in")
 
