@@ -132,14 +132,6 @@ async def test_a_picture_takes_its_share_of_the_context():
     assert "were shortened" in judged.judgement.warnings[0]
 
 
-@pytest.mark.parametrize(
-    "options", [{"unseen": "hide"}, {"images": "yes"}, {"alone": True}, {"redact": "all"}], ids=str
-)
-def test_an_unknown_policy_is_an_error_that_names_the_known(options):
-    with pytest.raises(JudgeError, match=r"is one of|there is no redaction"):
-        Judge("stand-in", **options)
-
-
 async def test_a_group_of_one_is_scored_when_asked():
     watches = Watches()
     judged = await Judge(watches, alone="scored").score(saying("a"))
