@@ -507,7 +507,16 @@ def test_options_that_make_no_sense_are_refused(options):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"quorum": 1.5}, {"content_retries": -1}, {"timeout": 0}, {"cache": "hot"}, {"unseen": "hide"}, {"images": "yes"}, {"redact": "all"}]
+    "settings",
+    [
+        {"quorum": 1.5},
+        {"content_retries": -1},
+        {"timeout": 0},
+        {"cache": "hot"},
+        {"unseen": "hide"},
+        {"images": "yes"},
+        {"redact": "all"},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(ValidationError):

@@ -334,9 +334,7 @@ async def test_members_without_a_score_have_their_flags_too():
     assert [t.judgement and t.judgement.flags for t in judged] == [[ADDRESSES_JUDGE], [CONTENTLESS], [ADDRESSES_JUDGE]]
 
 
-@pytest.mark.parametrize(
-    "caps", [{"rude": 0.5}, {EMPTY: 1.5}, {EMPTY: -0.1}, {EMPTY: float("nan")}]
-)
+@pytest.mark.parametrize("caps", [{"rude": 0.5}, {EMPTY: 1.5}, {EMPTY: -0.1}, {EMPTY: float("nan")}])
 def test_caps_that_make_no_sense_are_refused(caps):
     with pytest.raises(JudgeError) as caught:
         Judge("stand-in", config=JudgeConfig(caps=caps))
