@@ -12,9 +12,14 @@ from gavel.base.files import replacing, write_atomically
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path):
     path = tmp_path / "run.json"
     write_atomically(path, "old")
-    with pytest.raises(RuntimeError), replacing(path) as unfinished:
-        unfinished.write_text("half")
-        raise RuntimeError
+
+    def fail() -> None:
+        with replacing(path) as unfinished:
+            unfinished.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
     assert path.read_text() == "old"
 

@@ -8,15 +8,21 @@ differs and what is missing. A setting that has no effect here is named once, in
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-from gavel.compat.art import dev, errors, rewards, types, utils
+from gavel.compat.art import dev, errors, gather, model, rewards, trajectories, types, utils
 from gavel.compat.art.auto_trajectory import auto_trajectory, capture_auto_trajectory
-from gavel.compat.art.batches import trajectory_group_batches
-from gavel.compat.art.gather import gather_trajectories, gather_trajectory_groups
-from gavel.compat.art.missing import install
+from gavel.compat.art.errors import add_missing_modules
+from gavel.compat.art.gather import gather_trajectories, gather_trajectory_groups, trajectory_group_batches
 from gavel.compat.art.model import Backend, Model, TrainableModel
-from gavel.compat.art.trajectories import History, Trajectory, TrajectoryGroup
+from gavel.compat.art.trajectories import (
+    History,
+    Trajectory,
+    TrajectoryGroup,
+    capture_yielded_trajectory,
+    yield_trajectory,
+)
 from gavel.compat.art.types import (
     LocalTrainResult,
     LoRAConfig,
@@ -28,15 +34,15 @@ from gavel.compat.art.types import (
     TrainResult,
     TrainSFTConfig,
 )
-from gavel.compat.art.utils.retry import retry
-from gavel.compat.art.yield_trajectory import capture_yielded_trajectory, yield_trajectory
+from gavel.compat.art.utils import retry
 
-install()
+add_missing_modules()
+for _name, _module in (("backend", model), ("batches", gather), ("yield_trajectory", trajectories)):
+    sys.modules[f"{__name__}.{_name}"] = _module  # where ART defines their names
 
 if TYPE_CHECKING:
-    from gavel.compat.art import langgraph, local, mcp, serverless, skypilot
-    from gavel.compat.art.local.backend import LocalBackend
-    from gavel.compat.art.serverless.backend import ServerlessBackend
+    from gavel.compat.art import langgraph, local, mcp
+    from gavel.compat.art.local import LocalBackend
 
 __all__ = [
     "Backend",
@@ -47,7 +53,6 @@ __all__ = [
     "Messages",
     "MessagesAndChoices",
     "Model",
-    "ServerlessBackend",
     "ServerlessTrainResult",
     "Tools",
     "TrainConfig",
@@ -68,8 +73,6 @@ __all__ = [
     "mcp",
     "retry",
     "rewards",
-    "serverless",
-    "skypilot",
     "trajectory_group_batches",
     "types",
     "utils",
@@ -78,8 +81,8 @@ __all__ = [
 
 _LATER = {
     "LocalAPI": "local",
-    "LocalBackend": "local.backend",
-    "ServerlessBackend": "serverless.backend",
+    "LocalBackend": "local",
+    "ServerlessBackend": "serverless",
     **{module: module for module in ("langgraph", "local", "mcp", "pipeline_trainer", "serverless", "skypilot")},
 }
 """What is imported on first use: it needs libraries that not every script has, or training's."""

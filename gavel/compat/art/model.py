@@ -16,10 +16,9 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 import gavel.trainer.model as core
-from gavel.compat.art.art_directory import newest_step
+from gavel.base.files import write_atomically
 from gavel.compat.art.dev import InternalModelConfig
-from gavel.compat.art.errors import absent
-from gavel.compat.art.ignored import ignored
+from gavel.compat.art.errors import absent, ignored
 from gavel.compat.art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -165,9 +164,7 @@ class Model(BaseModel, Generic[Config]):
         """Stores `state` beside the run, in place of what was there."""
         directory = self.output_dir
         directory.mkdir(parents=True, exist_ok=True)
-        unfinished = directory / "state.json.unfinished"
-        unfinished.write_text(json.dumps(dict(state), indent=2))
-        unfinished.replace(directory / "state.json")
+        write_atomically(directory / "state.json", json.dumps(dict(state), indent=2))
 
     write_state = overwrite_state
 
@@ -285,7 +282,7 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     def _as_core(self) -> core.TrainableModel:
         internal = self.internal_config
-        peft = internal.get("peft_args") or {}
+        peft: dict[str, Any] = internal.get("peft_args") or {}
         settings: dict[str, Any] = {
             "rank": peft.get("r"),
             "alpha": peft.get("lora_alpha"),
@@ -296,7 +293,7 @@ class TrainableModel(Model[Config], Generic[Config]):
         }
         for name in set(peft) - {"r", "lora_alpha", "target_modules", "lora_dropout", "use_rslora", "random_state"}:
             ignored(f"peft_args[{name!r}]", "the adapter has rank, alpha, targets, dropout, rslora and seed")
-        template = internal.get("chat_template_kwargs") or {}
+        template: dict[str, Any] = internal.get("chat_template_kwargs") or {}
         return core.TrainableModel(
             name=gavel_name(self.name),
             project=gavel_name(self.project),
@@ -344,3 +341,28 @@ def _as_groups(
         else:
             singles.append(item)
     return [*groups, TrajectoryGroup(singles)] if singles else groups
+
+
+def link_checkpoints(checkpoints: Path, links: Path) -> Path | None:
+    """Makes `links` lead to what is in `checkpoints`; gives the link to the newest one."""
+    links.mkdir(parents=True, exist_ok=True)
+    saved = {f"{int(entry.name):04d}": entry for entry in _numbered(checkpoints)}
+    for link in _numbered(links):
+        if link.is_symlink() and not link.exists():
+            link.unlink()
+    for name, entry in saved.items():
+        link = links / name
+        if not link.is_symlink():
+            link.symlink_to(os.path.relpath(entry, links), target_is_directory=True)
+    return links / max(saved) if saved else None
+
+
+def newest_step(directory: Path) -> int:
+    """The highest step that has a checkpoint in `directory`; 0 when there is none."""
+    return max((int(entry.name) for entry in _numbered(directory)), default=0)
+
+
+def _numbered(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return [entry for entry in directory.iterdir() if entry.name.isdecimal()]

@@ -4,7 +4,8 @@ A group is Gavel's own. A trajectory whose judge failed is no number: it leaves 
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from contextvars import ContextVar
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -91,3 +92,27 @@ class Trajectory(core.Trajectory):
 
     def __str__(self) -> str:
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"
+
+
+_yielded: ContextVar[list[core.Trajectory]] = ContextVar("yielded_trajectories")
+
+
+def yield_trajectory(trajectory: core.Trajectory) -> None:
+    """Hands `trajectory` to the `capture_yielded_trajectory` around; the last one counts."""
+    try:
+        _yielded.get().append(trajectory)
+    except LookupError:
+        raise RuntimeError("yield_trajectory(…) works inside capture_yielded_trajectory(…) only") from None
+
+
+async def capture_yielded_trajectory(coroutine: Coroutine[Any, Any, Any]) -> core.Trajectory:
+    """Runs `coroutine`; gives the trajectory that it yielded. Raises `RuntimeError` when there is none."""
+    yielded: list[core.Trajectory] = []
+    token = _yielded.set(yielded)
+    try:
+        await coroutine
+    finally:
+        _yielded.reset(token)
+    if not yielded:
+        raise RuntimeError("no trajectory was yielded: call art.yield_trajectory(trajectory) in the rollout")
+    return yielded[-1]

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from gavel.compat.art.dev import InternalModelConfig
-from gavel.compat.art.ignored import IgnoredSetting
+from gavel.compat.art.errors import IgnoredSetting
 from gavel.compat.art.model import Model, TrainableModel
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.model import TrainableModel as CoreTrainable
