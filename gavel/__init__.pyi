@@ -6,7 +6,7 @@ from .cli.evaluate_session import evaluate_many as evaluate_many
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig
-from .judge.criteria_draft import draft_criteria as draft_criteria
+from .judge.drafts import draft_criteria as draft_criteria
 from .judge.errors import JudgeError as JudgeError
 from .judge.judge import Judge as Judge
 from .judge.panel.anchors import Anchor as Anchor
