@@ -25,6 +25,7 @@ from typing import Any
 
 from gavel.judge.audit.engine_quality import SimulatedGroup, simulated_groups
 from gavel.judge.audit.noise_prior import fit_noise_prior
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Latent, SimulatedJudge
 from gavel.judge.panel.schedule import orders as orders_of
@@ -78,7 +79,8 @@ async def report(count: int, members: int, truth: int, prior_groups: int, seed: 
             started = time.monotonic()
             alone = await judged(Judge(model, orders=orders, seed=seed), groups)
             prior = fit_noise_prior(await judged(Judge(model, orders=orders, seed=seed), others))
-            with_prior = await judged(Judge(model, orders=orders, seed=seed, noise_prior=prior), groups)
+            calibrated = Judge(model, orders=orders, seed=seed, config=JudgeConfig(noise_prior=prior))
+            with_prior = await judged(calibrated, groups)
             covered: dict[str, list[bool]] = {}
             widths: dict[str, list[float]] = {}
             for whole, one, other in zip(everything, alone, with_prior, strict=True):

@@ -3,14 +3,14 @@ from .cli import run as run
 from .cli.compare_session import compare as compare
 from .cli.evaluate_session import evaluate as evaluate
 from .cli.evaluate_session import evaluate_many as evaluate_many
-from .judge.anchor_file import read_anchors as read_anchors
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig
-from .judge.criteria_draft import draft_criteria as draft_criteria
+from .judge.drafts import draft_criteria as draft_criteria
 from .judge.errors import JudgeError as JudgeError
 from .judge.judge import Judge as Judge
 from .judge.panel.anchors import Anchor as Anchor
+from .judge.panel.anchors import read_anchors as read_anchors
 from .judge.panel.juror import Juror as Juror
 from .judge.rubric import Criterion as Criterion
 from .judge.rubric import Rubric as Rubric

@@ -18,7 +18,7 @@ def rubric(
 ) -> None:
     """Draft a rubric for a job with a judge model."""
     from gavel.cli.settings import Settings
-    from gavel.judge.rubric_draft import draft_rubric
+    from gavel.judge.drafts import draft_rubric
     from gavel.llm.client import Client
     from gavel.llm.prices import prices_from_environment
 

@@ -195,7 +195,7 @@ def _base_type(annotation: Any) -> Any:
     """What the option takes: bool, int, float, a choice of literals, dict (key=value pairs), else str."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
-    members = [member for member in members if member is not type(None)]
+    members = [member for member in members if member is not type(None) and get_origin(member) is not Callable]
     literals = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
     if literals and len(literals) >= len(members) and all(get_origin(member) is Literal for member in members):
         return Literal[tuple(dict.fromkeys(literals))]

@@ -1,21 +1,22 @@
-"""The judge's settings as plain data: for configuration files and the command line.
+"""The judge's settings as plain data: for code, configuration files and the command line.
 
     JudgeConfig(models="openai/gpt-5-mini", orders=4, max_cost_usd=1.0).build()
+    Judge("openai/gpt-5-mini", orders=4, config=JudgeConfig(quorum=0.5))
 
-Each field is documented once, below it; the command line's help and `gavel config` print that text. Defaults equal
-those of `Judge`.
+Each field is documented once, below it; the command line's help and `gavel config` print that text.
 """
 
 import re
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
-from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.judge.errors import JudgeError
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.prompt.shown_content import Redact
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class JudgeConfig(BaseModel):
     """Whether one call shows a whole group, or two of its members; decisions asks decision models, which answer with
     probabilities, and readout reads the probabilities of a digit's tokens (vLLM and others with logprobs)."""
     orders: int = Field(default=2, ge=1)
-    """Orders in which the judge sees a group (in pairwise mode: each pair)."""
+    """Orders in which the judge sees a group (in pairwise mode: each pair). Above 10 members it sees blocks of at most
+    8, and each member at least twice; pairwise compares a member with 8 others, or with all where they are fewer."""
     quorum: float = Field(default=0.0, ge=0, le=1)
     """Share of the jury's weight that must have voted for a member; below it the member is unscored."""
     caps: dict[str, float] | None = None
@@ -78,9 +80,9 @@ class JudgeConfig(BaseModel):
     """Whether images are sent: auto (when LiteLLM knows that every judge model sees them), send, or flag (never)."""
     alone: AlonePolicy = "unscored"
     """Whether a group of one distinct attempt is unscored, or scored by itself."""
-    redact: Literal["secrets"] | None = None
+    redact: Literal["secrets"] | SkipJsonSchema[Redact] | None = None
     """Redact all text of trajectories and tools before it leaves: "secrets" are keys, e-mail addresses and card
-    numbers. Images are not redacted. Default: nothing is."""
+    numbers; in code, a function of the text redacts more. Images are not redacted. Default: nothing is."""
     content_retries: int = Field(default=2, ge=0)
     """Repeated requests after a reply that cannot be read."""
     cache: Literal["auto", "lead", "off"] = "auto"
@@ -130,39 +132,30 @@ class JudgeConfig(BaseModel):
         Raises `JudgeError` for settings that contradict each other, and for a rubric file that cannot be read.
         """
         from gavel.judge.judge import Judge
-        from gavel.judge.panel.juror import jury
-        from gavel.llm.budget import Budget
 
-        named = self.models
-        if isinstance(named, list):
-            named = [one.build() if isinstance(one, JurorConfig) else one for one in named]
-        models = [replace(juror, params={**self.params, **juror.params}) for juror in jury(named)]
-        with llm_errors_as_judge_errors():
-            budget = budget or Budget(self.max_cost_usd, self.max_tokens)
-        return Judge(
-            models,
-            rubric=read_text_option(self.rubric, "rubric") or rubric,
-            mode=self.mode,
-            orders=self.orders,
-            quorum=self.quorum,
-            caps=self.caps,
-            unseen=self.unseen,
-            images=self.images,
-            alone=self.alone,
-            redact=self.redact,
-            content_retries=self.content_retries,
-            cache=self.cache,
-            concurrency=self.concurrency,
-            timeout=self.timeout,
-            deadline=self.deadline,
-            requests_per_minute=self.requests_per_minute,
-            tokens_per_minute=self.tokens_per_minute,
-            budget=budget,
-            cassette=cassette or (None if self.cassette == _NO_CASSETTE else self.cassette),
-            prices=self.prices,
-            seed=self.seed,
-            noise_prior=self.noise_prior,
-        )
+        return Judge(rubric=None if self.rubric else rubric, cassette=cassette, budget=budget, config=self)
+
+    def with_given(self, **settings: object) -> Self:
+        """These settings with those that are not None in their place. Raises `JudgeError` for an invalid one."""
+        given = {name: value for name, value in settings.items() if value is not None}
+        if not given:
+            return self
+        try:
+            return type(self).model_validate({**dict(self), **given})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise JudgeError(f"the judge's setting {where} cannot be {first['input']!r}: {first['msg']}.") from error
+
+    def jurors(self) -> "list[str | Juror]":
+        """The judge models that are named here; none = `GAVEL_JUDGE_MODEL`."""
+        named = [self.models] if isinstance(self.models, str) else self.models or []
+        return [one.build() if isinstance(one, JurorConfig) else one for one in named]
+
+    @property
+    def cassette_file(self) -> Path | None:
+        """The file of the cassette, if there is one."""
+        return None if self.cassette == _NO_CASSETTE else self.cassette
 
 
 def read_text_option(value: str | None, what: str) -> str | None:

@@ -11,46 +11,44 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 
 import asyncio
 import copy
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
+from openai.types.chat.chat_completion import Choice
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
 from gavel.base.text import counted
+from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors
 from gavel.judge.offline import stand_in
-from gavel.judge.panel.anchors import Anchor, check_anchors
-from gavel.judge.panel.ballot import Ballot
+from gavel.judge.panel.anchors import Anchor, check_anchors, read_attempts
+from gavel.judge.panel.ballot import Ballot, Progress
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.polling import Poll
-from gavel.judge.panel.position_bias import PositionBias, bias_warnings
-from gavel.judge.panel.probes import probe_all
-from gavel.judge.panel.progress import Progress
-from gavel.judge.panel.prompt_caching import CacheName
-from gavel.judge.panel.served_models import ServedModels
-from gavel.judge.panel.shown_attempts import read_attempts
+from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.judge.panel.thread_offload import characters_of, off_loop_if_long
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, with_reference
-from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
+from gavel.judge.prompt.content_policies import AlonePolicy
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.prompt.redaction import redaction
-from gavel.judge.prompt.shown_content import Redact, View
+from gavel.judge.prompt.shown_content import View
 from gavel.judge.rubric import Rubric
+from gavel.judge.stats import PositionBias
 from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
+from gavel.llm.errors import LlmError
 from gavel.llm.loop_turns import next_turn
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe
@@ -62,7 +60,7 @@ from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
-_LIMITS = Limits()
+_LOG = logging.getLogger(__name__)
 _PREFETCH = 2
 """Groups prepared per concurrent call (prefetch factor). More would fill memory with waiting prompts, and delay the
 first call until all groups are read."""
@@ -76,98 +74,77 @@ class Judge:
         models: Models | None = None,
         *,
         rubric: Rubric | str | None = None,
-        mode: ModeName = "groupwise",
+        mode: ModeName | None = None,
+        orders: int | None = None,
         anchors: Iterable[Anchor] = (),
-        orders: int = 2,
-        quorum: float = 0.0,
-        caps: Mapping[str, float] | None = None,
-        unseen: UnseenPolicy = "unscored",
-        images: ImagePolicy = "auto",
-        alone: AlonePolicy = "unscored",
-        redact: Literal["secrets"] | Redact | None = None,
-        content_retries: int = 2,
-        cache: CacheName = "auto",
-        concurrency: int = _LIMITS.concurrency,
-        timeout: float = _LIMITS.timeout,
-        deadline: float = _LIMITS.deadline,
-        requests_per_minute: int | None = None,
-        tokens_per_minute: int | None = None,
+        alone: AlonePolicy | None = None,
+        concurrency: int | None = None,
         budget: Budget | None = None,
         cassette: Cassette | str | Path | None = None,
         prices: Prices | None = None,
-        seed: int = 0,
-        noise_prior: NoisePrior | None = None,
+        seed: int | None = None,
+        config: JudgeConfig | None = None,
     ) -> None:
-        """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
+        """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s.
 
-        `mode`: whether a call shows the group, or two members of it ("pairwise"), and whether scores are said or read
-        from probabilities ("decisions": of a decision model; "readout": of a digit's tokens). `anchors`: trajectories
-        with fixed scores, shown in every call, which put the scores of all groups on their scale. `orders`: calls per
-        group and juror; per member of a group above 10, which is shown in blocks of at most 8, at least 2 (without
-        anchors); per pair in
-        the mode "pairwise", which compares a member with 8 others, or with all where they are fewer. `quorum`: the
-        share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
-        member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge",
-        "unseen content"); None = flags are shown and recorded only. `unseen`: a member with content that the judge is
-        not shown (audio, a file, an unknown block, an image for a judge that sees none) is "unscored", or scored with
-        the "flag". `images`: "auto" sends them when LiteLLM knows that every judge model sees them, "send" always,
-        "flag" never; they are unseen content then. `alone`: a group of one distinct attempt is "unscored", or "scored"
-        by itself. `redact`: what is done to all text of trajectories and tools before it leaves: a function of it, or
-        "secrets" for keys, e-mail addresses and card numbers; images are sent as they are, or not at all.
-        `content_retries`: max repair requests for an invalid reply. `cache`: whether a juror's first call on a group
-        goes ahead and the others follow when it is answered, or after a second, so that they find the beginning of the
-        prompt in the server's cache: "auto" where LiteLLM knows that the model caches prompts and the beginning is long
-        enough, "lead" always, "off" never. `concurrency`: max concurrent calls to one model;
-        `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
-        `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
-        or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
-        million cached prompt tokens; None = `GAVEL_PRICES`. `noise_prior`: the noise of this judge's votes in other
-        groups (`gavel.judge.audit.noise_prior.fit_noise_prior`), with which standard errors are estimated; None = from
-        the group's own votes.
+        `config`: all settings, described in `JudgeConfig`; the keywords stand above it, and what neither names has the
+        default of `JudgeConfig`. `anchors`: trajectories with fixed scores, shown in every call, which put the scores
+        of all groups on their scale. `budget`: may be shared with other judges. `cassette`: a file, or one that judges
+        share.
+
+        Raises `JudgeError` for settings that make no sense, alone or together.
         """
-        if orders < 1 or content_retries < 0:
-            raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
-        if not 0 <= quorum <= 1:
-            raise JudgeError(f"a quorum is a share from 0 to 1, not {quorum}.")
+        given = {"mode": mode, "orders": orders, "alone": alone, "concurrency": concurrency, "seed": seed}
+        config = (config or JudgeConfig()).with_given(**given)
+        self.config = config
         self.anchors = check_anchors(anchors)
-        self._mode = choose_mode(mode, has_anchors=bool(self.anchors))
+        self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors))
         self.mode = self._mode.name
         """Stored in the judgements: "groupwise", "anchored", "pairwise", "decisions" or "readout"."""
-        self.rubric = Rubric.of(rubric)
-        self.jurors = jury(models)
-        self.orders = orders
-        self.content_retries = content_retries
-        if cache not in get_args(CacheName):
-            raise JudgeError(f"there is no cache {cache!r}.", 'There are "auto", "lead" and "off".')
-        self.cache: CacheName = cache
-        self.quorum = quorum
-        self.caps = validate_caps(caps)
-        self.seed = seed
-        self.noise_prior = noise_prior
-        self.unseen: UnseenPolicy = checked_choice("unseen", unseen, UnseenPolicy)
-        self.images: ImagePolicy = checked_choice("images", images, ImagePolicy)
-        self.alone: AlonePolicy = checked_choice("alone", alone, AlonePolicy)
-        self._redact = redaction(redact)
-        self._served_models = ServedModels()
+        self.rubric = Rubric.of(read_text_option(config.rubric or None, "rubric") if rubric is None else rubric)
+        self.jurors = tuple(
+            replace(juror, params={**config.params, **juror.params})
+            for juror in jury((config.jurors() or None) if models is None else models)
+        )
+        self.orders = config.orders
+        self.caps = validate_caps(config.caps)
+        self._redact = redaction(config.redact)
+        self._served_by: dict[str, list[str]] = {}
+        """By model asked, the names under which its servers answered."""
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
-        self.budget = budget or Budget()
         self.activity = Activity()
         """What its calls wait for now."""
+        cassette = config.cassette_file if cassette is None else cassette
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
-        self._max_prepared = _PREFETCH * concurrency
+        prices = config.prices if prices is None else prices
         with llm_errors_as_judge_errors():
-            limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
+            self.budget = budget or Budget(config.max_cost_usd, config.max_tokens)
+            limits = Limits(
+                concurrency=config.concurrency,
+                timeout=config.timeout,
+                deadline=config.deadline,
+                requests_per_minute=config.requests_per_minute,
+                tokens_per_minute=config.tokens_per_minute,
+            )
             prices = prices_from_environment() if prices is None else checked_prices(prices)
-        form, shared = self._mode.form, (limits, prices, self.budget, self.cassette)
-        params = [{**form.params, **juror.params} for juror in self.jurors]
         self._clients = [
             [
-                Client(model, params[number], *shared, juror.context, self.activity, wire=form.wire)
+                Client(
+                    model,
+                    {**self._mode.params, **juror.params},
+                    limits,
+                    prices,
+                    self.budget,
+                    self.cassette,
+                    juror.context,
+                    self.activity,
+                    wire=self._mode.wire,
+                )
                 for model in juror.models
             ]
-            for number, juror in enumerate(self.jurors)
+            for juror in self.jurors
         ]
 
     @property
@@ -189,15 +166,15 @@ class Judge:
             "rubric": self.rubric.id,
             "mode": self.mode,
             "anchors": [anchor.id for anchor in self.anchors],
-            "quorum": self.quorum,
+            "quorum": self.config.quorum,
             "caps": dict[str, JsonValue](self.caps),
-            "unseen": self.unseen,
-            "images": self.images,
-            "alone": self.alone,
+            "unseen": self.config.unseen,
+            "images": self.config.images,
+            "alone": self.config.alone,
             "redact": getattr(self._redact, "__qualname__", None if self._redact is None else "a function"),
-            "content_retries": self.content_retries,
-            "seed": self.seed,
-            "noise_prior": self.noise_prior and self.noise_prior.model_dump(),
+            "content_retries": self.config.content_retries,
+            "seed": self.config.seed,
+            "noise_prior": self.config.noise_prior and self.config.noise_prior.model_dump(),
         }
 
     def check(self) -> None:
@@ -224,26 +201,37 @@ class Judge:
         Without `replayed`, models that have replies on the cassette are asked as by `probe_when_asked`.
         """
         self.check()
-        return await probe_all(self._clients, replayed=replayed)
+        asked = {_endpoint(one): one for one in chain.from_iterable(self._clients) if one.can_be_probed}
+        if not replayed:
+            for endpoint in [endpoint for endpoint, client in asked.items() if await client.has_replies()]:
+                asked.pop(endpoint).probe_when_asked()
+        async with asyncio.TaskGroup() as tasks:
+            probing = {endpoint: tasks.create_task(_probe(client)) for endpoint, client in asked.items()}
+        answers = {endpoint: task.result() for endpoint, task in probing.items()}
+        for clients in self._clients:
+            errors = [answers.get(_endpoint(client)) for client in clients]
+            if isinstance(first := errors[0], LlmError) and all(isinstance(error, LlmError) for error in errors):
+                raise as_judge_error(first)
+        failed = {name: error.message for (name, _), error in answers.items() if isinstance(error, LlmError)}
+        probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
+        return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
 
     def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
         """A judge of the same settings that asks `stand_in` of each juror's first client instead."""
-        other = copy.copy(self)
-        other.position_bias = {}
-        other._clients = [[stand_in(clients[0])] for clients in self._clients]
-        return other
+        return self._copy(_clients=[[stand_in(clients[0])] for clients in self._clients])
 
     def with_rubric(self, rubric: Rubric | str) -> "Judge":
         """A judge of the same models, limits, budget and cassette that scores by another rubric."""
-        other = copy.copy(self)
-        other.position_bias, other.rubric = {}, Rubric.of(rubric)
-        return other
+        return self._copy(rubric=Rubric.of(rubric))
 
     def without_cassette(self) -> "Judge":
         """A judge of the same settings, limits and budget whose replies are all asked for anew."""
+        anew = [[replace(client, cassette=None) for client in clients] for clients in self._clients]
+        return self._copy(cassette=None, _clients=anew)
+
+    def _copy(self, **changes: object) -> "Judge":
         other = copy.copy(self)
-        other.position_bias, other.cassette = {}, None
-        other._clients = [[replace(client, cassette=None) for client in clients] for clients in self._clients]
+        vars(other).update(position_bias={}, **changes)
         return other
 
     @property
@@ -303,10 +291,12 @@ class Judge:
             )
         loop = asyncio.get_running_loop()
         if loop not in self._prepared_groups:
-            self._prepared_groups[loop] = CapacityLimiter(self._max_prepared)
+            self._prepared_groups[loop] = CapacityLimiter(_PREFETCH * self.config.concurrency)
         async with self._prepared_groups[loop]:
             await next_turn()
-            scored, whole = await self._judge(group, attempts, noise_prior or self.noise_prior, progress or Progress())
+            scored, whole = await self._judge(
+                group, attempts, noise_prior or self.config.noise_prior, progress or Progress()
+            )
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)
 
@@ -320,63 +310,89 @@ class Judge:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
         truth = truth_of(group)
         rubric = self.rubric.for_task(truth)
-        characters = characters_of(group.trajectories)
+        characters = _characters(group.trajectories)
         failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
         view = View(self._image_support, self._redact)
-        content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.unseen)
-        fixed = content.fixed
+        content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.config.unseen)
         canonical = with_reference(content.seen, None if truth.reference is None else view.text(truth.reference))
-        ballots: list[Ballot] = []
-        if len(canonical.members) > 1 or (len(canonical.members) == 1 and not fixed and self.alone == "scored"):
-            self.check()
-            poll = Poll(
-                self.jurors,
-                self._clients,
-                rubric,
-                self.content_retries,
-                self.position_bias,
-                self.cache,
-                self._mode.form,
-            )
-            counts = [juror.orders or self.orders for juror in self.jurors]
-            seed = f"{self.seed}/{canonical.digest}"
-            max_shown = partial(poll.max_shown, canonical)
-            schedule = await off_loop_if_long(
-                characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
-            )
-            progress.calls, progress.group = sum(map(len, schedule)), canonical
-            ballots = await poll.poll(canonical, schedule, seed, progress.ballots.append)
-            if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
-                raise closed
-            if ballots and all(ballot.no_room and not ballot.calls for ballot in ballots):
-                raise next(ballot.no_room for ballot in ballots if ballot.no_room)
-        aggregate = partial(self._mode.aggregate, fixed=fixed, noise_prior=noise_prior)
-        members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
+        ballots = await self._ballots(canonical, content.fixed, rubric, characters, progress)
+        aggregate = partial(self._mode.aggregate, fixed=content.fixed, noise_prior=noise_prior)
+        members = judge_members(group.trajectories, canonical, ballots, self.config.quorum, aggregate)
         for index, reason in content.unseen.items():
             members[index] = Judgement(reason=reason)
         for part in (canonical, failed, content.hidden):
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
-        whole.mode = self.mode
-        whole.warnings += self._served_models.changes(ballots)
-        whole.warnings += bias_warnings(self.position_bias, {len(ballot.shown) for ballot in ballots})
+        whole.warnings += self._warnings(ballots)
         if any(ballot.model == stand_in.MODEL and ballot.scores for ballot in ballots):
             short = stand_in.shortfall(rubric, canonical, has_reference=truth.reference is not None)
             whole.warnings += filter(None, [short])
-        whole.models = self.names
+        whole.mode, whole.models, whole.seed, whole.settings = self.mode, self.names, self.config.seed, self.settings
         whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
-        whole.seed = self.seed
-        whole.settings = self.settings
         if truth:
             whole.settings |= {"task_rubric": rubric.id, "truth": truth.dump()}
         return members, whole
 
+    async def _ballots(
+        self, group: CanonicalGroup, fixed: Mapping[int, float], rubric: Rubric, characters: int, progress: Progress
+    ) -> list[Ballot]:
+        """The ballots of all jurors; none where there is nothing to compare.
+
+        Raises `JudgeError` when a juror cannot be asked, or when no juror has room for two members.
+        """
+        size = len(group.members)
+        if not (size > 1 or (size == 1 and not fixed and self.config.alone == "scored")):
+            return []
+        self.check()
+        poll = Poll(
+            self.jurors,
+            self._clients,
+            rubric,
+            self.config.content_retries,
+            self.position_bias,
+            self.config.cache,
+            self._mode,
+        )
+        counts = [juror.orders or self.orders for juror in self.jurors]
+        seed = f"{self.config.seed}/{group.digest}"
+        max_shown = partial(poll.max_shown, group)
+        schedule = await off_loop_if_long(characters, self._mode.schedule, size, counts, seed, fixed, max_shown)
+        progress.calls, progress.group = sum(map(len, schedule)), group
+        ballots = await poll.poll(group, schedule, seed, progress.ballots.append)
+        if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
+            raise closed
+        no_room = [ballot.no_room for ballot in ballots if ballot.no_room and not ballot.calls]
+        if ballots and len(no_room) == len(ballots):
+            raise no_room[0]
+        return ballots
+
+    def _warnings(self, ballots: Sequence[Ballot]) -> list[str]:
+        """A sentence for each model that another one answers for than before, told once, and for a position bias."""
+        warnings: list[str] = []
+        for ballot in ballots:
+            name = ballot.replies[-1].served_by if ballot.replies else ""
+            known = self._served_by.setdefault(ballot.model, [])
+            if not name or name in known:
+                continue
+            if known:
+                warnings.append(f"{ballot.model} is now served by {name}, before by {known[-1]}: scores may shift")
+                _LOG.warning("%s", warnings[-1])
+            known.append(name)
+        for size in sorted({len(ballot.shown) for ballot in ballots}):
+            if (bias := self.position_bias.get(size)) and bias.is_biased:
+                warnings.append(
+                    f"this judge has a position bias: of {size} members shown, the last has gained "
+                    f"{2 * bias.slope:+.2f} over the first ({bias.ballots} ballots); an even number of orders balances "
+                    "its linear part"
+                )
+        return warnings
+
     @cached_property
     def _image_support(self) -> ImageSupport:
         """The images that every model which may be asked can be sent."""
-        if self.images == "flag":
+        if self.config.images == "flag":
             return "none"
-        asked = self.images == "send"
+        asked = self.config.images == "send"
         found = {image_support(client.model, asked=asked) for client in chain.from_iterable(self._clients)}
         return next(support for support in ("none", "embedded", "any") if support in found)
 
@@ -384,3 +400,31 @@ class Judge:
 def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
     """The trajectories that are no attempts, with their flags."""
     return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
+
+
+async def _probe(client: Client) -> Probe | LlmError:
+    try:
+        return await client.probe()
+    except LlmError as error:
+        return error
+
+
+def _endpoint(client: Client) -> tuple[str, str]:
+    """Clients for which one question answers for all."""
+    return client.name, repr(sorted(client.params.items()))
+
+
+def _characters(trajectories: Iterable[Trajectory]) -> int:
+    """About the characters of the trajectories' messages, as far as it takes to see that they are many."""
+    total = 0
+    for trajectory in trajectories:
+        for history in (trajectory, *trajectory.additional_histories):
+            for item in history.messages_and_choices:
+                if isinstance(item, Choice):
+                    parts: list[Any] = [item.message.content, item.message.tool_calls]
+                else:
+                    parts = [item.get("content"), item.get("tool_calls")]
+                total += sum(len(part if isinstance(part, str) else str(part)) for part in parts if part)
+            if total > LONG:
+                return total
+    return total

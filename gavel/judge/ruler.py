@@ -8,17 +8,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from gavel.base.text import counted
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
-from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy
-from gavel.judge.prompt.shown_content import Redact
+from gavel.judge.prompt.content_policies import AlonePolicy
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
@@ -34,28 +33,18 @@ DEFAULT_MODEL = "openai/gpt-5-mini"
 
 
 class JudgeOptions(TypedDict, total=False):
-    """The options of `Judge` other than its models and rubric."""
+    """The keywords of `Judge` other than its models and rubric."""
 
     mode: ModeName
-    anchors: Iterable[Anchor]
     orders: int
-    quorum: float
-    caps: Mapping[str, float] | None
-    unseen: UnseenPolicy
-    images: ImagePolicy
+    anchors: Iterable[Anchor]
     alone: AlonePolicy
-    redact: Literal["secrets"] | Redact | None
-    content_retries: int
     concurrency: int
-    timeout: float
-    deadline: float
-    requests_per_minute: int | None
-    tokens_per_minute: int | None
     budget: Budget | None
     cassette: Cassette | str | Path | None
     prices: Prices | None
     seed: int
-    noise_prior: NoisePrior | None
+    config: JudgeConfig | None
 
 
 async def ruler_score_group(

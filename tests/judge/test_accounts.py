@@ -286,6 +286,7 @@ async def test_every_vote_carries_the_key_of_its_reply(endpoint, tmp_path):
 
 PROMPTS = """
 import asyncio, hashlib
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from tests.judge.groups import TOOLS, desk, saying
 from gavel.scenarios.group import TrajectoryGroup
@@ -295,7 +296,7 @@ async def judge(messages, schema):
     return "no"
 
 group = TrajectoryGroup([desk("refund"), desk("get_order", "deny"), desk(ending=None), *saying("x", "y")])
-asyncio.run(Judge(judge, orders=4, content_retries=1).score(group))
+asyncio.run(Judge(judge, orders=4, config=JudgeConfig(content_retries=1)).score(group))
 """
 
 

@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import Estimate, estimate_groups, estimate_run
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
@@ -50,7 +51,7 @@ async def test_prompt_tokens_are_those_of_the_prompts_that_judging_sends():
         asked.append(sum(len(re.findall(r"\w+|\W", message["content"])) for message in messages))
         return "no"
 
-    judge = Judge(mine, orders=2, content_retries=0)
+    judge = Judge(mine, orders=2, config=JudgeConfig(content_retries=0))
     estimate = await estimate_groups(judge, GROUPS[:1])
     assert asked == []
     await judge.score(GROUPS[0])

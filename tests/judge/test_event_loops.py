@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.llm.budget import Budget
@@ -27,7 +28,12 @@ def judge(endpoint: Endpoint, tmp_path: Path) -> Judge:
     juror = Juror("openai/judge", params=endpoint.params)
     budget = Budget(max_cost_usd=5)
     return Judge(
-        juror, budget=budget, prices=PRICE, cassette=tmp_path / "c.sqlite", concurrency=4, requests_per_minute=6000
+        juror,
+        budget=budget,
+        prices=PRICE,
+        cassette=tmp_path / "c.sqlite",
+        concurrency=4,
+        config=JudgeConfig(requests_per_minute=6000),
     )
 
 

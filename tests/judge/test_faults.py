@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
@@ -65,7 +66,7 @@ async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoi
     fickle = _Fickle(endpoint, 7, share)
     endpoint.script = [fickle]
     juror = Juror("openai/judge", params=endpoint.params)
-    judge = Judge(juror, orders=1, content_retries=1, timeout=5.0, concurrency=8)
+    judge = Judge(juror, orders=1, concurrency=8, config=JudgeConfig(content_retries=1, timeout=5.0))
     asked = [saying(f"a {number}", f"b {number}") for number in range(groups)]
     judged = await asyncio.gather(*(judge.score(group) for group in asked))
     assert fickle.faults > 0.2 * groups
@@ -88,7 +89,7 @@ async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoi
 
 async def test_a_judge_that_never_answers_ends_at_the_deadline(endpoint: Endpoint):
     endpoint.script = [endpoint.silence]
-    judge = Judge(Juror("openai/judge", params=endpoint.params), deadline=0.5, orders=1)
+    judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1, config=JudgeConfig(deadline=0.5))
     judged = await asyncio.wait_for(judge.score(saying("a", "b")), HANG_SECONDS)
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"

@@ -5,9 +5,12 @@ import math
 import re
 
 import pytest
+from pydantic import ValidationError
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.judge.panel.ballot import Progress
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.llm.errors import PermanentError
@@ -16,6 +19,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
 from tests.judge.groups import desk, saying
+from tests.limits import HANG_SECONDS
 
 
 def judge_of(endpoint: Endpoint, **options) -> Judge:
@@ -159,13 +163,6 @@ async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost(
     assert "independent_reward" not in judged.trajectories[1].metrics
 
 
-async def test_judging_again_keeps_the_first_reward():
-    group = saying("a", "bb")
-    group.trajectories[0].reward = 0.25
-    twice = await Judge(prefers_length).score(await Judge(prefers_length).score(group))
-    assert twice.trajectories[0].metrics["independent_reward"] == 0.25
-
-
 async def test_a_pending_group_is_run_first():
     async def rollout(text: str) -> Trajectory:
         await asyncio.sleep(0)
@@ -173,11 +170,6 @@ async def test_a_pending_group_is_run_first():
 
     judged = await Judge(prefers_length).score(TrajectoryGroup(rollout(text) for text in ("a", "bb")))
     assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
-
-
-async def test_a_group_of_nobody_is_an_error():
-    with pytest.raises(JudgeError, match="no trajectories to judge"):
-        await Judge(prefers_length).score(TrajectoryGroup([], exceptions=[ValueError("x")]))
 
 
 async def test_jurors_vote_with_their_weights_and_in_their_own_orders():
@@ -226,13 +218,13 @@ async def test_without_a_quorum_nobody_gets_a_number():
         raise ValueError("no idea")
 
     jurors = [Juror(prefers_length, weight=1.0), Juror(broken, weight=2.0)]
-    judged = await Judge(jurors, quorum=0.5).score(saying("a", "bb"))
+    judged = await Judge(jurors, config=JudgeConfig(quorum=0.5)).score(saying("a", "bb"))
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "33% of the jury voted, not 50%" in (judged.judgement.reason or "")
     assert "no idea" in (judged.judgement.reason or "")
     assert all(t.reward is None and t.judgement and len(t.judgement.votes) == 2 for t in judged)
-    enough = await Judge(jurors, quorum=1 / 3).score(saying("a", "bb"))
+    enough = await Judge(jurors, config=JudgeConfig(quorum=1 / 3)).score(saying("a", "bb"))
     assert [trajectory.reward for trajectory in enough] == [0.1, 0.2]
 
 
@@ -359,15 +351,6 @@ async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
     degenerate = (await judge.score(saying("a", "a"))).judgement
     assert degenerate is not None
     assert degenerate.warnings == []
-
-
-async def test_replies_that_stay_useless_leave_no_number(endpoint):
-    endpoint.script = [lambda _: says("no")]
-    judged = await judge_of(endpoint, orders=1, content_retries=2).score(saying("a", "b"))
-    assert len(endpoint.requests) == 3
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
-    assert all(t.reward is None and t.judgement and "cannot be used" in (t.judgement.reason or "") for t in judged)
 
 
 async def test_a_judge_that_is_down_leaves_no_number(endpoint):
@@ -508,13 +491,83 @@ async def test_the_environment_names_the_judge(monkeypatch):
 
 @pytest.mark.parametrize(
     "options",
-    [{"orders": 0}, {"content_retries": -1}, {"quorum": 1.5}, {"rubric": " "}, {"concurrency": 0}, {"timeout": 0}],
+    [
+        {"orders": 0},
+        {"mode": "best"},
+        {"alone": "maybe"},
+        {"rubric": " "},
+        {"concurrency": 0},
+        {"config": JudgeConfig(rubric="@nowhere.md")},
+        {"config": JudgeConfig(caps={"no such flag": 0.5})},
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(JudgeError):
         Judge("stand-in", **options)
 
 
-async def test_the_rubric_reaches_the_judge_as_it_was_written(endpoint):
-    await judge_of(endpoint, orders=1, rubric="Prefer {{ answers }} that <cite>.").score(saying("a", "b"))
-    assert "Prefer {{ answers }} that <cite>." in endpoint.requests[0]["messages"][0]["content"]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quorum": 1.5},
+        {"content_retries": -1},
+        {"timeout": 0},
+        {"cache": "hot"},
+        {"unseen": "hide"},
+        {"images": "yes"},
+        {"redact": "all"},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ValidationError):
+        JudgeConfig(**settings)
+
+
+async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_default(tmp_path):
+    rubric = tmp_path / "rubric.md"
+    rubric.write_text("Be brief.")
+    config = JudgeConfig(
+        models="stand-in,constant", rubric=f"@{rubric}", orders=3, seed=5, quorum=0.5, max_tokens=9, params={"top_p": 1}
+    )
+    judge = Judge(orders=4, seed=0, config=config)
+    assert [juror.model for juror in judge.jurors] == ["stand-in", "constant"]
+    assert [juror.params for juror in judge.jurors] == [{"top_p": 1}] * 2
+    assert (judge.orders, judge.rubric.text, judge.budget.max_tokens) == (4, "Be brief.", 9)
+    assert {name: judge.settings[name] for name in ("orders", "seed", "quorum", "mode", "alone")} == {
+        "orders": [4, 4],
+        "seed": 0,
+        "quorum": 0.5,
+        "mode": "groupwise",
+        "alone": "unscored",
+    }
+    assert Judge("constant", rubric="Be long.", config=config).rubric.text == "Be long."
+    assert judge.settings == {**config.build().settings, "orders": [4, 4], "seed": 0}
+
+
+async def test_votes_are_there_as_soon_as_their_ballot_is_over():
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    calls: list[int] = []
+
+    async def judge(messages, schema) -> str:
+        calls.append(1)
+        if len(calls) > 1:
+            asked.set()
+            await go_on.wait()
+        labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
+        return json.dumps({"scores": [{"trajectory_id": n, "explanation": "so", "score": 0.5} for n in labels]})
+
+    group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "aba")
+    progress = Progress()
+    assert (progress.answered, progress.calls, progress.votes()) == (0, 0, {})
+    judging = asyncio.create_task(Judge(judge, orders=2).score(group, progress=progress))
+    await asked.wait()
+    async with asyncio.timeout(HANG_SECONDS):
+        while not progress.answered:  # noqa: ASYNC110  the second request may go out before the first reply is read
+            await asyncio.sleep(0.01)
+    assert (progress.answered, progress.calls) == (1, 2)
+    assert {index: len(votes) for index, votes in progress.votes().items()} == {0: 1, 1: 1, 2: 1}
+    go_on.set()
+    judged = await judging
+    assert progress.answered == 2
+    votes = [trajectory.judgement.votes for trajectory in judged.trajectories if trajectory.judgement]
+    assert [progress.votes()[index] for index in range(3)] == votes

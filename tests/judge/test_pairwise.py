@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
@@ -143,7 +144,7 @@ async def test_jurors_compare_with_their_weights_and_a_quorum():
         judged = await Judge(jury, mode="pairwise").score(group)
         short, long = [trajectory.reward or 0.0 for trajectory in judged]
         assert (long > short) == longer_wins
-    judged = await Judge([prefers_length, broken], mode="pairwise", quorum=0.6).score(group)
+    judged = await Judge([prefers_length, broken], mode="pairwise", config=JudgeConfig(quorum=0.6)).score(group)
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "50% of the jury voted" in (judged.judgement.reason or "")

@@ -1,11 +1,13 @@
 import math
 import statistics
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.stats import centred_positions, mean_and_error, score_interval
+from gavel.judge.panel.schedule import orders
+from gavel.judge.stats import PositionBias, centred_positions, mean_and_error, order_agreement, score_interval
 from gavel.scenarios.judgement import Judgement
 
 scores = st.lists(st.floats(0, 1), min_size=2, max_size=12)
@@ -50,3 +52,76 @@ def test_an_interval_is_that_of_students_t_and_stays_within_the_scale():
 @pytest.mark.parametrize("judgement", [Judgement(reason="no vote"), Judgement(score=0.5)])
 def test_without_a_score_or_its_error_there_is_no_interval(judgement: Judgement):
     assert score_interval(judgement) is None
+
+
+def test_the_offset_of_each_position_is_found_over_many_ballots():
+    bias = PositionBias()
+    for row in orders(4, 64, "seed"):
+        bias.add([0.2 + member / 10 - position / 20 for position, member in enumerate(row)])
+    assert bias.means == pytest.approx([0.075, 0.025, -0.025, -0.075])
+    assert bias.slope == pytest.approx(-0.075)
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), min_size=2, max_size=20))
+def test_the_slope_s_error_is_that_of_the_mean_of_the_ballots_slopes(ballots):
+    bias, slopes = PositionBias(), []
+    for scores in ballots:
+        bias.add(scores)
+        slopes.append((scores[4] - scores[0] + (scores[3] - scores[1]) / 2) / 2.5)
+    assert bias.slope == pytest.approx(statistics.fmean(slopes), abs=1e-9)
+    assert bias.slope_error == pytest.approx(statistics.stdev(slopes) / math.sqrt(len(slopes)), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ballots", "gain", "noise", "biased"),
+    [
+        (50, 0.11, 0.0, True),
+        (49, 0.11, 0.0, False),
+        (50, -0.11, 0.0, True),
+        (50, 0.09, 0.0, False),
+        (50, 0.11, 0.4, False),
+    ],
+)
+def test_a_bias_must_be_large_and_significant(ballots, gain, noise, biased):
+    bias = PositionBias()
+    for number in range(ballots):
+        tilt = gain + (noise if number % 2 else -noise)
+        bias.add([0.5 - tilt, 0.5, 0.5 + tilt])
+    assert bias.is_biased == biased
+
+
+FOUR = {0: 0.9, 1: 0.6, 2: 0.4, 3: 0.1}
+BACK = {0: 0.1, 1: 0.4, 2: 0.6, 3: 0.9}
+
+CASES = {
+    "two orders that agree": ([FOUR, FOUR], 1.0),
+    "another scale": ([FOUR, {member: score / 10 for member, score in FOUR.items()}], 1.0),
+    "two opposed orders": ([FOUR, BACK], -1.0),
+    "two orders of two members": ([{0: 0.9, 1: 0.1}, {0: 0.1, 1: 0.9}], -1.0),
+    "three against one": ([FOUR, FOUR, FOUR, BACK], 0.0),
+    "one order": ([FOUR], None),
+    "no order": ([], None),
+    "orders that tie all": ([dict.fromkeys(FOUR, 0.5)] * 2, None),
+    "an order that ties all": ([FOUR, dict.fromkeys(FOUR, 0.5)], None),
+    "blocks without common pairs": ([{0: 0.9, 1: 0.1}, {1: 0.1, 2: 0.9}], None),
+    "blocks with a common pair": ([{0: 0.9, 1: 0.1}, {0: 0.7, 1: 0.3, 2: 1.0}], 1.0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_agreement_is_the_mean_tau_between_orders(case):
+    orders, expected = CASES[case]
+    assert order_agreement(orders) == expected
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 5), st.sampled_from([0.1, 0.5, 0.6, 0.9])), max_size=5))
+def test_agreement_counts_each_two_orders_and_each_two_members(orders):
+    signs = [
+        (scores[a] > scores[b]) - (scores[a] < scores[b])
+        for pair in combinations(orders, 2)
+        for a, b in combinations(range(6), 2)
+        if all(a in scores and b in scores and scores[a] != scores[b] for scores in pair)
+        for scores in pair
+    ]
+    products = [one * other for one, other in zip(signs[::2], signs[1::2], strict=True)]
+    assert order_agreement(orders) == (pytest.approx(sum(products) / len(products)) if products else None)

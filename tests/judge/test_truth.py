@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
@@ -67,7 +68,9 @@ async def test_without_a_reference_the_prompt_does_not_speak_of_one():
 
 async def test_a_hostile_reference_stays_behind_the_fence_and_flags_nobody():
     model = Listener()
-    judged = await Judge(model, caps={"addresses the judge": 0.1}).score(told("Austen", "Brontë", reference=HOSTILE))
+    judged = await Judge(model, config=JudgeConfig(caps={"addresses the judge": 0.1})).score(
+        told("Austen", "Brontë", reference=HOSTILE)
+    )
     assert len(read_transcripts(model.user)) == 2
     assert "<|im_start|>" not in model.user
     assert len(re.findall("^¦", model.user, re.M)) == len(re.findall("¦", model.user))

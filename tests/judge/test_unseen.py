@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
@@ -57,7 +58,9 @@ async def test_a_member_with_content_that_is_not_shown_is_unscored_and_says_what
 
 async def test_a_member_with_unseen_content_is_scored_with_the_flag_when_asked():
     watches = Watches()
-    judged = await Judge(watches, unseen="flag", caps={"unseen content": 0.2}).score(with_part(AUDIO, "a", "b"))
+    judged = await Judge(watches, config=JudgeConfig(unseen="flag", caps={"unseen content": 0.2})).score(
+        with_part(AUDIO, "a", "b")
+    )
     assert [t.reward for t in judged] == [0.5, 0.2]
     assert judged.trajectories[1].judgement.flags == ["unseen content"]
     assert "note: some of its content is not shown" in watches.prompts[0][1]["content"]
@@ -86,7 +89,7 @@ async def test_pictures_are_sent_once_and_numbered_in_every_order():
         ]
     )
     watches = Watches()
-    judged = await Judge(watches, images="send", orders=2).score(group)
+    judged = await Judge(watches, orders=2, config=JudgeConfig(images="send")).score(group)
     assert judged.judgement.status == "scored"
     for system, user in watches.prompts:
         assert 'An "image" line says which picture stood there' in system["content"]
@@ -124,17 +127,9 @@ async def test_a_picture_takes_its_share_of_the_context():
     watches = Watches()
     group = with_part(PICTURE, "a " * 2_000, "b " * 2_000)
     context = 2 * (1_200 + IMAGE_TOKENS)
-    judged = await Judge(Juror(watches, context=context), images="send").score(group)
+    judged = await Judge(Juror(watches, context=context), config=JudgeConfig(images="send")).score(group)
     assert judged.judgement.status == "scored"
     assert "were shortened" in judged.judgement.warnings[0]
-
-
-@pytest.mark.parametrize(
-    "options", [{"unseen": "hide"}, {"images": "yes"}, {"alone": True}, {"redact": "all"}], ids=str
-)
-def test_an_unknown_policy_is_an_error_that_names_the_known(options):
-    with pytest.raises(JudgeError, match=r"is one of|there is no redaction"):
-        Judge("stand-in", **options)
 
 
 async def test_a_group_of_one_is_scored_when_asked():
@@ -149,7 +144,7 @@ async def test_no_secret_leaves_for_the_judge():
     watches = Watches()
     group = saying("mail bob@example.com", "use sk-proj-abcdefghijklmnop1234567890")
     group.trajectories[0].tools = [{"function": {"name": "f", "description": "for bob@example.com"}}]
-    judged = await Judge(watches, redact="secrets").score(group)
+    judged = await Judge(watches, config=JudgeConfig(redact="secrets")).score(group)
     assert judged.judgement.status == "scored"
     prompt = json.dumps(watches.prompts)
     assert "bob@" not in prompt
@@ -164,9 +159,9 @@ async def test_a_redaction_that_fails_sends_nothing():
 
     watches = Watches()
     with pytest.raises(JudgeError, match="redact failed: ValueError: no idea; nothing was sent"):
-        await Judge(watches, redact=broken).score(saying("a", "b"))
+        await Judge(watches, config=JudgeConfig(redact=broken)).score(saying("a", "b"))
     with pytest.raises(JudgeError, match="redact returned NoneType"):
-        await Judge(watches, redact=lambda text: None).score(saying("a", "b"))  # type: ignore[arg-type, return-value]
+        await Judge(watches, config=JudgeConfig(redact=lambda text: None)).score(saying("a", "b"))  # type: ignore[arg-type, return-value]
     assert watches.prompts == []
 
 

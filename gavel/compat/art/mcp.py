@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, Self, cast, overload
 
 from gavel.compat.art.errors import add_aliases
-from gavel.judge.drafted_reply import DraftError
+from gavel.judge.drafts import DraftError
 from gavel.judge.task_drafts.writer import Material, write_batch
 from gavel.llm.client import Client
 

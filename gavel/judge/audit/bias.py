@@ -12,8 +12,7 @@ from itertools import combinations
 from gavel.judge.audit.bootstrap import IntervalEstimate, ratio
 from gavel.judge.audit.length_bias import length_correlation
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
-from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.stats import centred_positions
+from gavel.judge.stats import PositionBias, centred_positions
 from gavel.scenarios.group import TrajectoryGroup
 
 _SAME = 1e-9

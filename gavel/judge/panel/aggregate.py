@@ -4,14 +4,13 @@ Each function takes the calls that were answered and scores only members that th
 number that no judge gave.
 """
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 
-from gavel.judge.panel.anchors import fit_scale
 from gavel.judge.panel.bradley_terry import Comparison, preference, rate
-from gavel.judge.panel.equating import Point, equate
-from gavel.judge.panel.jury_scale import JurorScores, reliability, stretch_factors
+from gavel.judge.panel.scales import JurorScores, equate, fit_scale, reliability, stretch_factors
 from gavel.judge.panel.standard_errors import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.stats import centred_positions, mean_and_error
 
@@ -44,6 +43,8 @@ class AggregateScore:
 
 Scores = Mapping[int, AggregateScore | str]
 """By member: its score, or the reason why its votes give none."""
+_NEGLIGIBLE = 1e-3
+"""Share of an error below which the differences between orders do not count for its degrees of freedom."""
 Aggregate = Callable[[Sequence[Answer], int], Scores]
 """(answers, number of members in the group) -> scores by member."""
 
@@ -74,7 +75,7 @@ def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]
     """
     if members == 1:
         return {member: AggregateScore(score) for member, score in fixed.items()}
-    votes: list[_Vote] = []
+    votes: list[NoisyVote] = []
     usable = [answer for answer in answers if answer.scores.keys() & fixed.keys()]
     for juror in dict.fromkeys(answer.juror for answer in usable):
         own = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
@@ -108,31 +109,47 @@ def pairwise(answers: Sequence[Answer], members: int) -> Scores:
     return scores
 
 
-@dataclass(frozen=True, slots=True)
-class _Vote(NoisyVote):
-    call: int = 0
+def with_spreads(scores: Scores, answers: Sequence[Answer], fixed: Mapping[int, float]) -> Scores:
+    """The scores with the spreads of their votes, where they are means of distributions, in the standard errors.
+
+    A judge that answers with a distribution has doubts of its own, which more orders of the same text do not resolve.
+    How far its answers differ from order to order is error too, which shrinks with their number. Both add up:
+
+        error² = (error of the mean over orders)² + Σ over jurors of share² · mean(spread²)
+
+    So one call has the distribution's standard deviation as its error, and jurors, whose doubts are their own, halve
+    it. `fixed`: scores of anchors, by member; a spread is put on their scale.
+    """
+    slopes = {juror: _slope(answers, juror, fixed) for juror in {answer.juror for answer in answers}}
+    combined = dict(scores)
+    for member, score in scores.items():
+        if isinstance(score, AggregateScore) and any(member in answer.spreads for answer in answers):
+            combined[member] = _with_doubt(score, _doubt(member, answers, slopes))
+    return combined
 
 
-def _votes(answers: Sequence[Answer], members: int) -> list[_Vote]:
+def _votes(answers: Sequence[Answer], members: int) -> list[NoisyVote]:
     """A juror's calls on the whole group share one scale; each call on a block has its own."""
-    votes: list[_Vote] = []
+    votes: list[NoisyVote] = []
     for answer in answers:
         scale = answer.juror, None if len(answer.scores) == members else answer.call
         positions = centred_positions(len(answer.scores))
         square = sum(position**2 for position in positions) / len(positions)
         for position, (member, score) in zip(positions, answer.scores.items(), strict=True):
             votes.append(
-                _Vote(member, scale, answer.juror, position, score, answer.weight, position**2 - square, answer.call)
+                NoisyVote(
+                    member, scale, answer.juror, position, score, answer.weight, position**2 - square, answer.call
+                )
             )
     return votes
 
 
-def _comparable(answers: Sequence[Answer], members: int) -> list[_Vote]:
+def _comparable(answers: Sequence[Answer], members: int) -> list[NoisyVote]:
     """The votes of all answers on one scale."""
     return _equated(_with_one_spread(_votes(answers, members)))
 
 
-def _with_one_spread(votes: Sequence[_Vote]) -> list[_Vote]:
+def _with_one_spread(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
     """The votes of a jury, each juror's stretched about their mean to the jury's common spread."""
     jurors = {vote.juror: vote.weight for vote in votes}
     if len(jurors) < 2:
@@ -154,14 +171,14 @@ def _with_one_spread(votes: Sequence[_Vote]) -> list[_Vote]:
     ]
 
 
-def _equated(votes: Sequence[_Vote]) -> list[_Vote]:
+def _equated(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
     """The votes on one scale."""
-    offsets, _ = equate([Point(vote.scale, vote.member, vote.score, vote.weight) for vote in votes])
+    offsets = equate(votes)
     return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes]
 
 
-def _means(votes: Sequence[_Vote], noise_prior: NoisePrior | None = None) -> dict[int, AggregateScore]:
-    of_member: dict[int, list[_Vote]] = {}
+def _means(votes: Sequence[NoisyVote], noise_prior: NoisePrior | None = None) -> dict[int, AggregateScore]:
+    of_member: dict[int, list[NoisyVote]] = {}
     for vote in votes:
         of_member.setdefault(vote.member, []).append(vote)
     errors = standard_errors(votes, residual_noise(votes), noise_prior)
@@ -193,3 +210,33 @@ def _within_range(scores: dict[int, AggregateScore]) -> dict[int, AggregateScore
         return replace(aggregate, score=score, standard_error=error)
 
     return {member: moved(score) for member, score in scores.items()}
+
+
+def _with_doubt(score: AggregateScore, doubt: float) -> AggregateScore:
+    between, freedom = score.standard_error or 0.0, score.degrees_of_freedom
+    error = math.hypot(between, doubt)
+    if freedom is not None:  # Satterthwaite 1946: the doubts are known, not estimated
+        freedom = freedom * (error / between) ** 4 if between > _NEGLIGIBLE * error else None
+    return replace(score, standard_error=error, degrees_of_freedom=freedom)
+
+
+def _doubt(member: int, answers: Sequence[Answer], slopes: Mapping[int, float]) -> float:
+    squares: dict[int, list[tuple[float, float]]] = {}
+    for answer in answers:
+        if member in answer.spreads:
+            spread = answer.spreads[member] / slopes[answer.juror]
+            squares.setdefault(answer.juror, []).append((answer.weight, spread**2))
+    weights = {juror: math.fsum(weight for weight, _ in of_juror) for juror, of_juror in squares.items()}
+    total = math.fsum(weights.values())
+    parts = [
+        (weights[juror] / total) ** 2 * math.fsum(weight * square for weight, square in of_juror) / weights[juror]
+        for juror, of_juror in squares.items()
+    ]
+    return math.sqrt(math.fsum(parts))
+
+
+def _slope(answers: Sequence[Answer], juror: int, fixed: Mapping[int, float]) -> float:
+    """By how much the juror's scores change with the scale of the anchors; 1 without anchors."""
+    own = [answer.scores for answer in answers if answer.juror == juror]
+    votes = [(score, fixed[member]) for scores in own for member, score in scores.items() if member in fixed]
+    return fit_scale(votes).slope if votes else 1.0

@@ -2,22 +2,27 @@
 
 A judge sees them among a group's members without being told which they are; its votes for them calibrate its scale
 (offset and slope). They are not members of the judged group.
+
+    judge = gavel.Judge("openai/gpt-5-mini", anchors=gavel.read_anchors("runs/annotations.jsonl"))
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from os import PathLike
+from pathlib import Path
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
+from gavel.judge.prompt.content_policies import UnseenPolicy
+from gavel.judge.prompt.flags import UNSEEN, unseen_reasons, with_flags
 from gavel.judge.prompt.shown_content import View
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 
+_HUMAN = "human"
+"""The metric in which `gavel view` stores the scores of a person."""
 MAX_ANCHORS = 6
 """They are shown in every call, and a block of a large group must have positions left for others."""
-MIN_SLOPE, MAX_SLOPE = 0.25, 4.0
-"""Range of plausible slopes of a juror's scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +82,73 @@ def insert_anchors(
 
 
 @dataclass(frozen=True, slots=True)
-class LinearScale:
-    """A line that maps a juror's scores to the scale of the anchors; called with a score."""
+class Attempts:
+    """The attempts of a group as the judge sees them."""
 
-    given: float = 0.0
-    true: float = 0.0
-    slope: float = 1.0
-    """Change of the juror's score per unit of the true score."""
+    seen: CanonicalGroup
+    """Those that are judged, and the anchors among them, with their flags."""
+    fixed: dict[int, float]
+    """The scores of the anchors by member."""
+    hidden: CanonicalGroup
+    """Those that are not, because of content that is not shown."""
+    unseen: dict[int, str]
+    """What that is, by index of the trajectory."""
 
-    def __call__(self, score: float) -> float:
-        return self.true + (score - self.given) / self.slope
 
+def read_attempts(
+    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View, policy: UnseenPolicy
+) -> Attempts:
+    """The attempts, by index, with the anchors among them, as the view shows them.
 
-def fit_scale(votes: Sequence[tuple[float, float]]) -> LinearScale:
-    """The scale of a juror from its votes for anchors, each (score given, true score); at least one.
-
-    Least squares of given on true scores, which leaves the scores of a juror with random errors unbiased. One true
-    score alone determines no slope, and a slope outside [`MIN_SLOPE`, `MAX_SLOPE`] is noise, or a juror that inverts
-    the anchors, and would amplify noise: in both cases the scale only shifts the scores (slope 1).
+    With the policy "unscored", those with content that is not shown are hidden, and an anchor with such content is a
+    `JudgeError`: its score would set the scale for what the judge has not seen.
     """
-    given = fmean(vote for vote, _ in votes)
-    true = fmean(score for _, score in votes)
-    spread = sum((score - true) ** 2 for _, score in votes)
-    slope = sum((vote - given) * (score - true) for vote, score in votes) / spread if spread > 1e-9 else 1.0
-    return LinearScale(given, true, slope if MIN_SLOPE <= slope <= MAX_SLOPE else 1.0)
+    group, fixed = insert_anchors(attempts, anchors, view)
+    unseen = unseen_reasons(group) if policy == "unscored" else {}
+    hidden = CanonicalGroup(members=())
+    if unseen:
+        hidden = with_flags(canonicalize({i: attempts[i] for i in unseen}, view))
+        group, fixed = insert_anchors({i: t for i, t in attempts.items() if i not in unseen}, anchors, view)
+    group = with_flags(group)
+    if policy == "unscored" and any(UNSEEN in group.members[number].flags for number in fixed):
+        raise JudgeError(
+            "an anchor has unseen content: the judge cannot score by what it is not shown.",
+            'Give an anchor of text, a judge that sees images, or unseen="flag".',
+        )
+    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
+    return Attempts(group, fixed, hidden, unseen)
+
+
+def read_anchors(file: str | PathLike[str], *, metric: str = _HUMAN, most: int = 3) -> list[Anchor]:
+    """At most `most` attempts of the file (1 to 6), spread over what `metric` gives them, from the best to the worst.
+
+    `metric`: from 0 to 1; attempts without it are passed over, and so are further ones of the same score. Anchors are
+    attempts at the task that is judged, or at a similar one: take a file of one kind of task.
+
+    Raises `JudgeError` where fewer than two scores are there, for one that is not from 0 to 1, and where one attempt
+    has two scores; `GavelError` for a file that cannot be read.
+    """
+    from gavel.scenarios.formats.reading import read_groups
+
+    if not 1 < most <= MAX_ANCHORS:
+        raise JudgeError(f"most={most} is no number of anchors.", f"Take 2 to {MAX_ANCHORS}: two or three are enough.")
+    members = [member for group in read_groups(Path(file)) for member in group]
+    known: dict[float, Trajectory] = {}
+    for member in members:
+        if (score := _score(member.metrics.get(metric))) is not None:
+            known.setdefault(score, member)
+    if len(known) < 2:
+        others = sorted({name for member in members for name in member.metrics} - {metric})
+        raise JudgeError(
+            f"{file} has {'no attempt' if not known else 'attempts of one score only'} for {metric}: anchors need two.",
+            f"Score some (gavel view), or name another metric: {', '.join(others)}." if others else "Score some first.",
+        )
+    scores = sorted(known, reverse=True)
+    count = min(most, len(scores))
+    chosen = [scores[round(at * (len(scores) - 1) / (count - 1))] for at in range(count)]
+    bare = {score: known[score].model_copy(update={"judgement": None, "reward": None}) for score in chosen}
+    return list(check_anchors(Anchor(bare[score], score) for score in chosen))
+
+
+def _score(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

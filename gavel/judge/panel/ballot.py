@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from gavel.judge.errors import ContextTooSmallError
+from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.reply.verdict import Scored
 from gavel.llm.types import Reply
 from gavel.prompts import render, template_id
@@ -79,3 +80,33 @@ class Ballot:
             spread=scored.spread,
             reply_key=self.reply_key,
         )
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the judging of one group has come; `Judge.score` fills it in.
+
+    The votes are those that came in so far; what they come to is decided when all have.
+    """
+
+    calls: int = 0
+    """Ballots that the judge asks for; 0 until that is decided."""
+    group: CanonicalGroup | None = None
+    """The members as ballots show them."""
+    ballots: list[Ballot] = field(default_factory=list[Ballot])
+    """Those that are over, also without a usable reply."""
+
+    @property
+    def answered(self) -> int:
+        """Number of ballots that are over."""
+        return len(self.ballots)
+
+    def votes(self) -> dict[int, list[Vote]]:
+        """The votes so far, by the index of the trajectory in the group."""
+        found: dict[int, list[Vote]] = {}
+        for ballot in self.ballots:
+            for number, member in enumerate(self.group.members if self.group else ()):
+                if (vote := ballot.vote(number)) is not None:
+                    for index in member.indices:
+                        found.setdefault(index, []).append(vote)
+        return found

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
-from gavel.judge.panel.agreement import agreement_of
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.prompt.canonical_group import CanonicalGroup
-from gavel.judge.stats import mean_and_error
+from gavel.judge.stats import mean_and_error, order_agreement
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -101,7 +100,9 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
     calls = sum(ballot.calls for ballot in ballots) - cached_calls
     paid_calls = calls - sum(ballot.free_calls for ballot in ballots)
     costs = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
-    agreement = agreement_of(ballots)
+    agreement = order_agreement(
+        {member: scored.score for member, scored in ballot.scores.items()} for ballot in ballots if ballot.scores
+    )
     return GroupJudgement(
         status=status,
         reason=reason,

@@ -1,32 +1,46 @@
-"""Modes of judging: how a group's members are shown to the jurors, and how the answers become scores.
+"""Modes of judging: what a juror is shown, what it is asked for, and how its answers become scores.
 
-A mode is an object with a name, a `schedule` and an `aggregate`. To add one, write a class here and name it in
-`choose_mode` and in `ModeName`.
+A mode is a class with a `schedule`, a form of reply (`prompt`, `schema`, `read`) and an `aggregate`. All modes show the
+same transcripts. To add one, write a class here and name it in `choose_mode` and in `ModeName`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel import aggregate
 from gavel.judge.panel.aggregate import Answer, Scores
-from gavel.judge.panel.distribution_spread import with_spreads
-from gavel.judge.panel.requested_reply import Digits, Questions, ReplyForm, Words
 from gavel.judge.panel.schedule import Schedule, group_schedule, pair_schedule
 from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.prompt.call_prompt import template_names, with_request
+from gavel.judge.prompt.sanitize import sanitize
+from gavel.judge.reply import readout
+from gavel.judge.reply.criteria import ids_to_score, read_scores
+from gavel.judge.reply.distribution import read_decisions
+from gavel.judge.reply.verdict import Verdict, reply_schema
+from gavel.judge.rubric import Rubric
+from gavel.llm.decisions import MOST_LEVELS, MOST_QUESTIONS, score_question
+from gavel.llm.logprobs import PARAMS
+from gavel.llm.types import Message, Schema, Wire
+from gavel.prompts import render
 
 ModeName = Literal["groupwise", "pairwise", "decisions", "readout"]
 """The modes that a user may choose; anchors make "groupwise" "anchored"."""
 
 
-class Mode(Protocol):
-    """One way of comparing the members of a group."""
+class Groupwise:
+    """Shows the group in each call, a large one in blocks, and asks for JSON with an explanation and a score for each
+    member; a score is a mean of votes. The base of the other modes."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = "groupwise"
     """Stored in judgements and in records of experiments."""
-    form: ClassVar[ReplyForm]
-    """What judge models are asked for."""
+    wire: ClassVar[Wire] = "chat"
+    params: ClassVar[Mapping[str, Any]] = {}
+    """LiteLLM parameters that a call takes."""
+    can_be_repaired: ClassVar[bool] = True
+    """Whether an invalid reply is sent back with its problem."""
+    most_scores: ClassVar[int | None] = None
+    """Max scores of one call; None = as many as fit."""
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -36,38 +50,35 @@ class Mode(Protocol):
         `counts`: orders of each juror. `fixed`: the members that are anchors. `max_shown`: gives the number of members
         that fit one prompt; it counts tokens, so it is called only where the number matters.
         """
-        ...
+        return group_schedule(members, counts, seed, fixed, max_shown())
+
+    def templates(self, rubric: Rubric) -> Sequence[str]:
+        """Names of the prompt templates, for the judgement."""
+        return template_names(rubric)
+
+    def prompt(self, messages: list[Message], rubric: Rubric, labels: Sequence[str]) -> list[Message]:
+        """The messages of a call, from those that ask for scores in words."""
+        return messages
+
+    def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
+        """What a reply has to match."""
+        return reply_schema(ids_to_score(rubric, labels))
+
+    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+        """The scores in a reply. Raises `VerdictError` for a reply without a score that can be used."""
+        return read_scores(reply, rubric, labels, cut_off=cut_off)
 
     def aggregate(
         self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
     ) -> Scores:
         """The score of each of the group's `members`, or the reason why it has none.
 
-        `fixed`: scores of the anchors. `noise_prior`: the noise of votes in earlier groups; only
-        groupwise standard errors use it, since votes of other modes are on other scales.
+        `fixed`: scores of the anchors. `noise_prior`: the noise of votes in earlier groups; only groupwise standard
+        errors use it, since votes of other modes are on other scales.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Groupwise:
-    """Shows the group in each call, a large one in blocks; a score is a mean of votes."""
-
-    name: ClassVar[str] = "groupwise"
-    form: ClassVar[ReplyForm] = Words()
-
-    def schedule(
-        self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
-    ) -> Schedule:
-        return group_schedule(members, counts, seed, fixed, max_shown())
-
-    def aggregate(
-        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
-    ) -> Scores:
         return aggregate.groupwise(answers, members, noise_prior)
 
 
-@dataclass(frozen=True, slots=True)
 class Anchored(Groupwise):
     """Shows the group with anchors in each call, and reads the votes on the scale of the anchors."""
 
@@ -79,12 +90,10 @@ class Anchored(Groupwise):
         return aggregate.anchored(answers, members, fixed)
 
 
-@dataclass(frozen=True, slots=True)
-class Pairwise:
+class Pairwise(Groupwise):
     """Shows two members in each call; a score is the mean probability of winning (Bradley-Terry)."""
 
     name: ClassVar[str] = "pairwise"
-    form: ClassVar[ReplyForm] = Words()
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -97,34 +106,74 @@ class Pairwise:
         return aggregate.pairwise(answers, members)
 
 
-@dataclass(frozen=True, slots=True)
 class Decisions(Groupwise):
-    """Shows the group to decision models, which answer a question for each member with a distribution over levels.
-
-    A score is the mean of the distributions, on the scale of the anchors where there are any.
-    """
+    """Shows the group to decision models, which answer one score question for each member with a distribution over
+    levels. A score is the mean of the distributions, on the scale of the anchors where there are any."""
 
     name: ClassVar[str] = "decisions"
-    form: ClassVar[ReplyForm] = Questions()
+    wire: ClassVar[Wire] = "decisions"
+    can_be_repaired: ClassVar[bool] = False
+    most_scores: ClassVar[int | None] = MOST_QUESTIONS
+
+    def templates(self, rubric: Rubric) -> Sequence[str]:
+        return template_names(rubric)[0], "judge/decision.j2"
+
+    def prompt(self, messages: list[Message], rubric: Rubric, labels: Sequence[str]) -> list[Message]:
+        return _ask_for_digits(messages, MOST_LEVELS - 1, "")
+
+    def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
+        highest = MOST_LEVELS - 1
+        levels = ["0 (worst)", *map(str, range(1, highest)), f"{highest} (best)"]
+        criteria = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered] or [("", "")]
+        questions: list[Schema] = []
+        for letter, name in criteria:
+            for label in labels:
+                text = render("judge/decision.j2", label=label, letter=letter, criterion=name).strip()
+                questions.append(score_question(label + letter, text, levels))
+        return {"questions": questions}
+
+    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+        return read_decisions(reply, rubric, labels, MOST_LEVELS)
 
     def aggregate(
         self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
     ) -> Scores:
         if fixed:
-            return with_spreads(aggregate.anchored(answers, members, fixed), answers, fixed)
-        return with_spreads(aggregate.groupwise(answers, members, noise_prior), answers, fixed)
+            return aggregate.with_spreads(aggregate.anchored(answers, members, fixed), answers, fixed)
+        return aggregate.with_spreads(aggregate.groupwise(answers, members, noise_prior), answers, fixed)
 
 
-@dataclass(frozen=True, slots=True)
 class Readout(Decisions):
-    """Shows the group, and reads a distribution for each member out of the probabilities of a digit's tokens."""
+    """Shows the group, asks for one digit for each member, and reads a distribution out of the probabilities of the
+    digit's tokens."""
 
     name: ClassVar[str] = "readout"
-    form: ClassVar[ReplyForm] = Digits()
+    wire: ClassVar[Wire] = "logprobs"
+    params: ClassVar[Mapping[str, Any]] = PARAMS
+    most_scores: ClassVar[int | None] = None
+
+    def templates(self, rubric: Rubric) -> Sequence[str]:
+        return template_names(rubric)[0], "judge/readout.j2"
+
+    def prompt(self, messages: list[Message], rubric: Rubric, labels: Sequence[str]) -> list[Message]:
+        highest = readout.LEVELS - 1
+        criteria = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
+        ids = ids_to_score(rubric, labels)
+        request = render("judge/readout.j2", ids=ids, highest=highest, criteria=criteria)
+        return _ask_for_digits(messages, highest, request)
+
+    def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
+        digit = {"type": "integer", "enum": list(range(readout.LEVELS))}
+        ids = ids_to_score(rubric, labels)
+        properties = dict.fromkeys(ids, digit)
+        return {"type": "object", "properties": properties, "required": ids, "additionalProperties": False}
+
+    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+        return readout.read_readout(reply, rubric, labels)
 
 
-def choose_mode(name: str, *, has_anchors: bool) -> Mode:
-    """The mode of this name. Raises `JudgeError` for an unknown one, and for anchors in the mode "pairwise"."""
+def choose_mode(name: ModeName, *, has_anchors: bool) -> Groupwise:
+    """The mode of this name. Raises `JudgeError` for anchors in the mode "pairwise"."""
     match name:
         case "groupwise":
             return Anchored() if has_anchors else Groupwise()
@@ -139,5 +188,29 @@ def choose_mode(name: str, *, has_anchors: bool) -> Mode:
             return Decisions()
         case "readout":
             return Readout()
-        case _:
-            raise JudgeError(f"there is no mode {name!r} of judging.", f"There are {', '.join(get_args(ModeName))}.")
+
+
+_FOR_DIGITS = {
+    "from 0 (worst) to 1 (best)": "from 0 (worst) to {highest} (best)",
+    "Write the explanation first, one or two sentences about what decided the score, then the score.": (
+        "Give the score alone, as one digit, without an explanation."
+    ),
+}
+"""What the system message says of scores in words, and of digits."""
+
+
+def _ask_for_digits(messages: list[Message], highest: int, request: str) -> list[Message]:
+    """The messages with the transcripts as they are, on another scale and with another request after them."""
+    system, user = messages
+    rules: str = system["content"]
+    for words, digits in _FOR_DIGITS.items():
+        before, found, after = rules.partition(words)  # the first: the rubric, which may say the same, comes last
+        assert found, words
+        rules = before + digits.format(highest=highest) + after
+    content = user["content"]
+    if isinstance(content, str):
+        shown: Any = with_request(content, request)
+    else:
+        first, *images = content
+        shown = [{**first, "text": with_request(first["text"], request)}, *images]
+    return [{**system, "content": rules}, {**user, "content": shown}]

@@ -1,48 +1,91 @@
-"""Polling: asks the jurors for their ballots. A failed call costs its votes, not the group. The loops, outermost first:
+"""Polling: asks the jurors for their ballots. A failed call costs its votes, not the group. Three loops ask again:
 
 poll                         one ballot per scheduled call of each juror, concurrently
-└─ _without_refused          the members but those whose text the juror refuses (searched for in refusal_search.py)
-   └─ _with_fallbacks        the juror's next model, when the one before cannot be used
-      └─ _fit_and_ask        a shorter prompt, when the model's context is smaller than assumed
-         └─ ask_with_repair      the prompt and the invalid reply, when the reply cannot be read (repair_requests.py)
-            └─ Client.ask        the same request, when the transport fails (loops of gavel/llm/client.py)
+└─ _without_refused          1. without the members whose text the juror refuses (searched for in refusal_search.py)
+   └─ _with_fallbacks        2. the juror's next model, when the one before cannot be used
+      └─ _ask_model          3. a shorter prompt, when it is too long for the model; the prompt with the invalid reply
+         │                      and its problem, when the reply cannot be read
+         └─ Client.ask       the same request, when the transport fails (loops of gavel/llm/client.py)
+
+A reply that cannot be read is asked for again with its problem, `content_retries` times; only the last one is shown:
+
+    system, user                                                   {"A": 0.9, "B": "good"}      cannot be read
+    system, user, assistant: the reply, user: "B has no number"    {"A": 0.9, "B": 0.7}         the ballot's scores
 """
 
 import asyncio
+import contextvars
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from random import Random
+from typing import Literal, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.panel.prompt_caching import CacheName, PromptCaching
+from gavel.judge.panel.modes import Groupwise
 from gavel.judge.panel.refusal_search import Refusals
-from gavel.judge.panel.repair_requests import RepairRequests
-from gavel.judge.panel.requested_reply import ReplyForm, Words
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
-from gavel.judge.panel.thread_offload import off_loop_if_long
 from gavel.judge.prompt.call_prompt import (
     GroupPrompts,
+    Prompt,
     count_message_tokens,
     fit_messages,
     max_members_per_prompt,
 )
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.prompt.fenced_transcript import draw_markers
+from gavel.judge.prompt.token_count import count_tokens
+from gavel.judge.reply.attempts import name_attempts
+from gavel.judge.reply.criteria import ids_to_score
+from gavel.judge.reply.verdict import Verdict, VerdictError
 from gavel.judge.rubric import Rubric
+from gavel.judge.stats import PositionBias
 from gavel.llm.client import Client
-from gavel.llm.errors import ContextError
-from gavel.llm.message_parts import IMAGE_TOKENS
+from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.loop_turns import next_turn
+from gavel.llm.message_parts import IMAGE_TOKENS, text_of
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, Lead, caches_prompts, min_cached_tokens
+from gavel.llm.prompt_cut import PromptCutError
+from gavel.llm.refusal_wording import CONTENT_FILTER, filtered, is_refusal_text
+from gavel.llm.types import Message, Reply, Schema
 from gavel.prompts import template_id
 
+CacheName = Literal["auto", "lead", "off"]
+"""Whether a juror's first call on a group goes ahead: "auto" where that saves money, "lead" always, "off" never."""
+LONG = 200_000
+"""Characters from which a group is processed in a thread: it takes 0.1 s and more, which would block other calls."""
 _INSTRUCTION_BYTES, _TEXT_OVERHEAD_BYTES = 8_000, 40
 """Upper estimates of a prompt's bytes outside of its texts, and around each text; below them no tokens are counted."""
 _MAX_FITTINGS = 5
 """Max prompts made for a model whose context size is not known."""
+_MAX_ECHO = 4_000
+"""Max characters of an invalid reply echoed in the repair prompt."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
+
+
+async def off_loop_if_long(characters: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs `work` over a group's text of so many characters; in a thread when they are many.
+
+    Threads share one interpreter, so `work` must consist of short steps: one text at a time, never all text at once.
+    It is one thread for an event loop: several would not be faster, and the loop would wait for each one's turn.
+    """
+    if characters <= LONG:
+        return work(*args, **kwargs)
+    loop = asyncio.get_running_loop()
+    if loop not in _threads:
+        _threads[loop] = ThreadPoolExecutor(max_workers=1, thread_name_prefix="long group")
+    within = partial(contextvars.copy_context().run, work, *args, **kwargs)
+    return await loop.run_in_executor(_threads[loop], within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +95,64 @@ class _Question:
     group: CanonicalGroup
     prompts: GroupPrompts
     clients: Sequence[Client]
-    caching: PromptCaching
+    caching: "_PromptCaching"
+
+
+@dataclass(slots=True)
+class _Request:
+    """What one model is asked for a ballot; after an invalid reply, with that reply and its problem."""
+
+    mode: Groupwise
+    rubric: Rubric
+    prompt: list[Message]
+    indices: Mapping[str, Sequence[int]]
+    """By label, in the order shown, the member's trajectories in the group."""
+    room: int
+    """Tokens that the prompt was fitted to."""
+    prefix: CachedPrefix
+    schema: Schema
+    repair: list[Message] = field(default_factory=list[Message])
+    unusable: list[tuple[list[Message], Reply]] = field(default_factory=list[tuple[list[Message], Reply]])
+    """Invalid replies so far, with their prompts: a cassette does not keep them."""
+    _read: dict[tuple[str, bool], Verdict | VerdictError] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
+    """A reply is read to decide whether a cassette keeps it, and again for its scores."""
+
+    def read(self, reply: Reply) -> Verdict:
+        """The scores in a reply. Raises `VerdictError`."""
+        key = reply.text, reply.finish_reason == "length"
+        if key not in self._read:
+            try:
+                self._read[key] = self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=key[1])
+            except VerdictError as error:
+                self._read[key] = error
+        if isinstance(found := self._read[key], Verdict):
+            return found
+        if reply.repairs["reasoning"]:
+            raise VerdictError("it is reasoning without an answer") from found
+        raise found
+
+    def can_be_used(self, reply: Reply) -> bool:
+        """Whether a cassette should keep the reply."""
+        try:
+            self.read(reply)
+        except VerdictError:
+            return False
+        return reply.finish_reason != CONTENT_FILTER
+
+    async def send(self, client: Client) -> Reply:
+        """The model's reply. Raises `LlmError`."""
+        reply = await client.ask(self.prompt + self.repair, self.schema, self.can_be_used, self.unusable, self.prefix)
+        await next_turn()  # reading takes time; the calls that waited for this one's place are sent first
+        return reply
+
+    def send_back(self, reply: Reply, problem: str, ballot: Ballot) -> None:
+        """Shows the invalid reply with its problem in the next request."""
+        self.unusable.append((self.prompt + self.repair, reply))
+        ids = ids_to_score(self.rubric, list(self.indices))
+        self.repair = [
+            {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
+            {"role": "user", "content": ballot.render("judge/repair.j2", problem=problem, labels=ids)},
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +168,7 @@ class Poll:
     """By number of members shown; updated with every ballot."""
     cache: CacheName = "auto"
     """Whether the first call of each juror goes ahead."""
-    form: ReplyForm = field(default_factory=Words)
+    mode: Groupwise = field(default_factory=Groupwise)
 
     async def poll(
         self, group: CanonicalGroup, schedule: Schedule, seed: str, on_ballot: Callable[[Ballot], None]
@@ -88,7 +188,7 @@ class Poll:
                 zip(self.jurors, self.clients, schedule, strict=True)
             ):
                 refusals = Refusals(len(group.members))
-                caching: dict[int, PromptCaching] = {}
+                caching: dict[int, _PromptCaching] = {}
                 for shown in calls_shown:
                     repetition = repetitions[shown]
                     repetitions[shown] += 1
@@ -97,7 +197,7 @@ class Poll:
                             await off_loop_if_long(group.characters, self._prompts, group, f"{seed}/{repetition}")
                         )
                     if repetition not in caching:
-                        caching[repetition] = PromptCaching(self.cache, calls_shown, len(calls))
+                        caching[repetition] = _PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
                     question = _Question(group, prompts[repetition], clients, caching[repetition])
                     calls.append(tasks.create_task(self._in_turn(ballot, question, refusals, on_ballot)))
@@ -109,7 +209,7 @@ class Poll:
     def max_shown(self, group: CanonicalGroup) -> int:
         """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
         entries = LARGEST_WHOLE * max(1, len(self.rubric.criteria))
-        most = self.form.most_scores
+        most = self.mode.most_scores
         if most is not None and most < entries:
             return max(2, most * LARGEST_WHOLE // entries)
         room = min(client.room(entries) for client in chain.from_iterable(self.clients))
@@ -167,43 +267,149 @@ class Poll:
         ballot.refusal = ""
         for client in question.clients:
             ballot.model = client.name
-            await self._fit_and_ask(ballot, question, client)
+            await self._ask_model(ballot, question, client)
             if ballot.scores is not None:
                 ballot.refusal = ""
                 break
         return ballot
 
-    async def _fit_and_ask(self, ballot: Ballot, question: _Question, client: Client) -> None:
-        """Asks with a prompt that fits the model's context, and a shorter one when the model refuses it as too long."""
-        entries = len(ballot.shown) * max(1, len(self.rubric.criteria))
-        for _ in range(_MAX_FITTINGS):
-            room = client.room(entries)
+    async def _ask_model(self, ballot: Ballot, question: _Question, client: Client) -> None:
+        """Asks one model until a reply can be read; with a shorter prompt when the model refuses it as too long, and
+        with the invalid reply and its problem, `content_retries` times."""
+        fittings, retries = _MAX_FITTINGS, self.content_retries if self.mode.can_be_repaired else 0
+        request: _Request | None = None
+        refusal = ""
+        while retries >= 0:
+            if request is None:
+                if not fittings or (request := await self._fit(ballot, question, client)) is None:
+                    return
+                fittings -= 1
+            ballot.calls += 1
             try:
-                prompt = await off_loop_if_long(
-                    question.group.characters, fit_messages, question.prompts, ballot.shown, room
-                )
-            except ContextTooSmallError as error:
-                ballot.problem, ballot.no_room = error.message, error
-                return
-            ballot.no_room, ballot.shortened = None, prompt.shortened
-            ballot.prompt_ids += map(template_id, self.form.templates(self.rubric))
-            try:
-                labels, members = question.prompts.markers.labels, question.group.members
-                indices = {labels[member]: members[member].indices for member in ballot.shown}
-                prompt = replace(prompt, messages=self.form.prompt(prompt.messages, self.rubric, list(indices)))
-                prefix = await question.caching.prefix(ballot.order, prompt, client)
-                await self._repaired.ask_with_repair(ballot, prompt, prefix, indices, client)
-                return self._learn_position_bias(ballot)
+                reply = await request.send(client)
             except ContextError as error:
                 ballot.problem = error.message
-                client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
+                if isinstance(error, PromptCutError):
+                    ballot.replies.append(error.reply)
+                else:
+                    ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
+                tokens = count_message_tokens(request.prompt)
+                client.shrink(request.room, tokens, self._entries(ballot), error.limit)
+                request = None
+                continue
+            except LlmError as error:
+                if isinstance(error, NotAskedError):
+                    ballot.calls -= 1
+                else:
+                    ballot.free_calls += not error.may_be_paid
+                ballot.problem = error.message
+                if isinstance(error, RefusedError):
+                    ballot.refusal = error.message
+                return
+            ballot.replies.append(reply)
+            if reply.finish_reason == CONTENT_FILTER:
+                ballot.refusal = ballot.problem = filtered(client.name, reply.text)
+                return
+            try:
+                verdict = request.read(reply)
+            except VerdictError as error:
+                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
+                problem = cut_off + error.message
+                ballot.problem = f"the reply cannot be used: {name_attempts(problem, request.indices)}"
+                refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
+                request.send_back(reply, problem, ballot)
+                retries -= 1
+                continue
+            return self._fill(ballot, request, reply, verdict)
+        ballot.refusal = refusal
 
-    @property
-    def _repaired(self) -> RepairRequests:
-        return RepairRequests(self.form, self.rubric, self.content_retries)
+    async def _fit(self, ballot: Ballot, question: _Question, client: Client) -> _Request | None:
+        """The request with a prompt that fits the model's context; None when there is no room for one."""
+        room = client.room(self._entries(ballot))
+        try:
+            prompt = await off_loop_if_long(
+                question.group.characters, fit_messages, question.prompts, ballot.shown, room
+            )
+        except ContextTooSmallError as error:
+            ballot.problem, ballot.no_room = error.message, error
+            return None
+        ballot.no_room, ballot.shortened = None, prompt.shortened
+        ballot.prompt_ids += map(template_id, self.mode.templates(self.rubric))
+        labels, members = question.prompts.markers.labels, question.group.members
+        indices = {labels[member]: members[member].indices for member in ballot.shown}
+        prompt = replace(prompt, messages=self.mode.prompt(prompt.messages, self.rubric, list(indices)))
+        prefix = await question.caching.prefix(ballot.order, prompt, client)
+        schema = self.mode.schema(self.rubric, list(indices))
+        return _Request(self.mode, self.rubric, prompt.messages, indices, room, prefix, schema)
 
-    def _learn_position_bias(self, ballot: Ballot) -> None:
-        """Takes the ballot into the mean offset of each position, if it has a score for every member that it showed."""
-        if ballot.scores is not None and not ballot.unread:
+    def _entries(self, ballot: Ballot) -> int:
+        """Scores that a reply holds."""
+        return len(ballot.shown) * max(1, len(self.rubric.criteria))
+
+    def _fill(self, ballot: Ballot, request: _Request, reply: Reply, verdict: Verdict) -> None:
+        """Takes the scores, with attempts named by number in place of labels, and what they tell of position bias."""
+        by_label = dict(zip(request.indices, ballot.shown, strict=True))
+        ballot.scores = {
+            member: replace(scored, explanation=name_attempts(scored.explanation, request.indices))
+            for label, member in by_label.items()
+            if (scored := verdict.scores.get(label))
+        }
+        ballot.unread = {by_label[label]: problem for label, problem in verdict.unread.items()}
+        ballot.reply_key = reply.key
+        ballot.repairs = reply.repairs + verdict.repairs
+        if not ballot.unread:
             bias = self.position_bias.setdefault(len(ballot.shown), PositionBias())
             bias.add([ballot.scores[member].score for member in ballot.shown])
+
+
+class _PromptCaching:
+    """How a juror's calls on one group use the server's prompt cache.
+
+    All orders of a group have the same beginning, which a server charges at a tenth to a half of the price when it is
+    in its cache, and it is there when the first request is being answered. So the first call goes ahead, and the others
+    follow when it is answered, or a second after it was sent.
+    """
+
+    def __init__(self, cache: CacheName, calls_shown: Sequence[tuple[int, ...]], first: int) -> None:
+        """`calls_shown`: the members that each of the juror's calls shows. `first`: the number of the first call."""
+        self._cache: CacheName = cache if len(calls_shown) > 1 else "off"
+        self._same_members = len(set(map(frozenset, calls_shown))) == 1
+        self._first = first
+        self._lead = Lead()
+        self._long_enough: dict[tuple[str, int], bool] = {}
+        """Whether a beginning of so many characters is cached, by model: it is counted once for all calls."""
+
+    @contextmanager
+    def call(self, number: int) -> Generator[None]:
+        """The block makes the call of this number."""
+        try:
+            yield
+        finally:
+            if number == self._first:
+                self._lead.answered()
+
+    async def prefix(self, number: int, prompt: Prompt, client: Client) -> CachedPrefix:
+        """What the call has in common with the juror's other calls. Returns when it may be sent."""
+        if self._cache == "off":
+            return NO_PREFIX
+        characters = self._cached_characters(prompt, client)
+        if number == self._first:
+            return CachedPrefix(len(prompt.messages) - 1, characters, self._lead.sent)
+        if characters or self._cache == "lead":
+            await self._lead.warm()
+        return CachedPrefix(len(prompt.messages) - 1, characters)
+
+    def _cached_characters(self, prompt: Prompt, client: Client) -> int:
+        """Characters of the last message that the model's server keeps in its cache, as far as LiteLLM knows."""
+        if not caches_prompts(client.model):
+            return 0
+        characters = prompt.same_in_orders
+        if not self._same_members:  # calls with other members are shortened to other lengths
+            characters = 0 if prompt.shortened else prompt.same_in_group
+        key = client.name, characters
+        if key not in self._long_enough:
+            *before, last = (text_of(message) for message in prompt.messages)
+            needed = min_cached_tokens(client.model)
+            shared = "\n".join([*before, last[:characters]])
+            self._long_enough[key] = count_tokens(shared, stop_at=needed) >= needed
+        return characters if self._long_enough[key] else 0

@@ -61,6 +61,8 @@ class NoisyVote:
     weight: float = 1.0
     square: float = 0.0
     """`position²` less its mean over the prompt."""
+    call: int = 0
+    """The call that it was read from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from gavel.judge.drafted_reply import DraftError, ask_for, read_object
+from gavel.judge.drafts import DraftError, ask_for, read_object
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
 from gavel.judge.prompt.canonical_group import canonicalize

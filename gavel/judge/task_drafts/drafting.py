@@ -16,9 +16,7 @@ from pathlib import Path
 from gavel.base.errors import first_error
 from gavel.judge.errors import JudgeError
 from gavel.judge.task_drafts.attempts import Attempts, cannot_be_checked
-from gavel.judge.task_drafts.drafted_task import DraftedTask, reason_to_leave_out
-from gavel.judge.task_drafts.likeness import SAME, likeness
-from gavel.judge.task_drafts.record import DraftRecord
+from gavel.judge.task_drafts.drafted_task import SAME, DraftedTask, DraftRecord, likeness, reason_to_leave_out
 from gavel.judge.task_drafts.writer import Material, write_batch
 from gavel.llm.client import Client
 from gavel.scenarios.bridges.mcp_survey import McpSurvey

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gavel.judge.drafted_reply import DraftError, ask_for, read_object
+from gavel.judge.drafts import DraftError, ask_for, read_object
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.task_drafts.drafted_task import DraftedTask

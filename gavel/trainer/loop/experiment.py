@@ -67,8 +67,8 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
     told = [task for scenario in mixture for split in SPLITS for task in _told(scenario.tasks(split))]
     truths = [(task.id, task.truth.dump()) for task in told if task.truth]
     experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
-    if judge.noise_prior is not None:
-        experiment["noise_prior"] = judge.noise_prior.model_dump()
+    if judge.config.noise_prior is not None:
+        experiment["noise_prior"] = judge.config.noise_prior.model_dump()
     return experiment
 
 

@@ -217,7 +217,7 @@ class _Loop:
 
     def _settle_noise_prior(self, step: int, groups: list[TrajectoryGroup]) -> None:
         """Stores the noise of the judge's votes in the first step's groups, for the groups of later steps."""
-        if step or self.judge is None or self.judge.noise_prior or self._stored_noise_prior():
+        if step or self.judge is None or self.judge.config.noise_prior or self._stored_noise_prior():
             return
         if (prior := fit_noise_prior(groups)) is not None:
             self.model.backend.record(self.model, prior.model_dump(), NOISE_PRIOR)

@@ -1,6 +1,6 @@
 """`gavel config`, and that every option is declared once."""
 
-import inspect
+import re
 import tomllib
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from gavel.cli.config import app
 from gavel.cli.run_options import run_config
 from gavel.judge.config import JudgeConfig
-from gavel.judge.judge import Judge
 
 
 def printed(*arguments: str) -> str:
@@ -43,7 +42,7 @@ def test_what_is_printed_reads_back_as_the_same_configuration(tmp_path: Path, op
 
 def test_each_field_is_printed_with_its_description_and_what_follows_from_others_as_a_comment() -> None:
     text = printed("returns_desk", "--steps", "9")
-    assert "# Orders in which the judge sees a group (in pairwise mode: each pair).\norders = 2\n" in text
+    assert re.search(r"# Orders in which the judge sees a group.*\n(#.*\n)*orders = 2\n", text)
     assert "# total_steps = 9  (follows from other settings)" in text
     assert "# learning_rate = 0.002  (follows from other settings)" in text
     assert 'kind = "grpo"' in text
@@ -54,19 +53,10 @@ def test_a_seed_given_over_a_printed_file_is_the_judges_seed_too(tmp_path: Path)
     assert run_config(str(tmp_path / "run.toml"), {"seed": 5}).resolved().judge.seed == 5
 
 
-def test_the_judges_settings_have_the_defaults_of_the_judge() -> None:
-    declared = {name: field.get_default(call_default_factory=True) for name, field in JudgeConfig.model_fields.items()}
-    parameters = inspect.signature(Judge.__init__).parameters
-    not_data = {"self", "models", "anchors", "budget"}
-    for name in parameters.keys() - not_data:
-        assert declared[name] == parameters[name].default, name
-    assert declared.keys() - parameters.keys() == {"max_cost_usd", "max_tokens", "params"}
-
-
 def test_a_judge_is_built_with_its_budget_and_parameters() -> None:
     config = JudgeConfig(models="stand-in", max_cost_usd=0.5, params={"temperature": 0.1}, orders=3, quorum=0.5)
     judge = config.build("Be brief.")
-    assert (judge.budget.max_cost_usd, judge.orders, judge.quorum) == (0.5, 3, 0.5)
+    assert (judge.budget.max_cost_usd, judge.orders, judge.config.quorum) == (0.5, 3, 0.5)
     assert judge.jurors[0].params == {"temperature": 0.1}
     assert judge.rubric.text == "Be brief."
     assert JudgeConfig(models="stand-in", rubric="Be kind.").build("Be brief.").rubric.text == "Be kind."

@@ -126,7 +126,7 @@ def test_tool_calls_as_trl_writes_them_are_read(judge: gavel.Judge, endpoint: En
 def test_an_image_of_pil_is_sent_to_the_judge(endpoint: Endpoint):
     pil = pytest.importorskip("PIL.Image")
     endpoint.script = [lambda request: says("no")]
-    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), images="send")
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), config=gavel.JudgeConfig(images="send"))
     content = [{"type": "image", "image": pil.new("RGB", (2, 2))}, {"type": "text", "text": "What is it?"}]
     prompts = [[{"role": "user", "content": content}]] * 2
     trl(judge)(prompts=prompts, completions=[said("a b"), said("a")])

@@ -55,7 +55,9 @@ def test_a_policy_learns_what_the_judge_prefers(tmp_path: Path, endpoint: Endpoi
 
 def test_a_policy_of_which_nothing_can_be_judged_stays_as_it_is(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [lambda request: share_of_a({**request, "messages": [{}, {"content": ""}]})]  # scores of nobody
-    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=1, content_retries=0)
+    judge = gavel.Judge(
+        gavel.Juror(MODEL, params=endpoint.params), orders=1, config=gavel.JudgeConfig(content_retries=0)
+    )
     model, tokenizer = tiny_policy()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     trainer = GRPOTrainer(

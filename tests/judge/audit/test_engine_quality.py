@@ -12,6 +12,7 @@ from gavel.judge.audit.engine_quality import (
     simulated_groups,
     single_prompt_scorer,
 )
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.stats import centred_positions
@@ -65,7 +66,7 @@ async def test_a_judge_that_never_answers_leaves_members_unscored_and_no_figures
     groups, table = made(count=2)
     judge = SimulatedJudge(table, PERFECT, Faults(refusal=0.5, rate_limit=0.5))
     ways = (
-        engine_scorer(Judge(judge, orders=1, content_retries=0)),
+        engine_scorer(Judge(judge, orders=1, config=JudgeConfig(content_retries=0))),
         arrival_order_scorer(judge, 1),
         arrival_order_scorer(judge, 1, by_position=True),
     )

@@ -2,6 +2,7 @@ import pytest
 
 from gavel.judge.audit.engine_quality import simulated_groups
 from gavel.judge.audit.noise_prior import fit_noise_prior, noise_of
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.judge.panel.standard_errors import shrunk
@@ -31,7 +32,7 @@ async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
     assert noisy.variance > 20 * steady.variance
     table: dict[str, Latent] = {}
     (simulated,) = simulated_groups(1, 6, 1, table)
-    judge = Judge(SimulatedJudge(table, Bias(noise=0.1)), noise_prior=noisy)
+    judge = Judge(SimulatedJudge(table, Bias(noise=0.1)), config=JudgeConfig(noise_prior=noisy))
     own, given = await judge.score(simulated.group), await judge.score(simulated.group, noise_prior=steady)
     for wide, narrow in zip(own, given, strict=True):
         assert wide.judgement

@@ -3,6 +3,7 @@ from statistics import fmean
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import INJECTION, POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
@@ -129,7 +130,7 @@ async def test_a_juror_that_only_refuses_abstains():
     jurors = [Juror(simulated(name="steady")), Juror(simulated(faults=Faults(refusal=1.0), name="silent"), weight=5.0)]
     judged = await Judge(jurors, orders=1).score(eight())
     assert [logit(trajectory.reward) for trajectory in judged] == pytest.approx(QUALITIES)
-    with_quorum = await Judge(jurors, orders=1, quorum=0.5).score(eight())
+    with_quorum = await Judge(jurors, orders=1, config=JudgeConfig(quorum=0.5)).score(eight())
     assert with_quorum.judgement is not None
     assert with_quorum.judgement.status == "unscored"
 

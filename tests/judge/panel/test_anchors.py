@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -11,12 +12,15 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.judge.panel.aggregate import Answer, anchored
-from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, fit_scale, insert_anchors
+from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, read_anchors, read_attempts
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.scales import fit_scale
 from gavel.judge.panel.schedule import BLOCK, LARGEST_WHOLE, group_schedule
+from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from tests.judge.groups import saying
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from tests.judge.groups import desk, saying
 
 QUALITIES = {"sim-low": -1.5, "sim-high": 1.5, "sim-probe": 0.3}
 QUALITIES |= {f"sim-weak{n}": -1.8 + n / 5 for n in range(7)} | {f"sim-strong{n}": 0.6 + n / 5 for n in range(7)}
@@ -84,17 +88,6 @@ async def test_anchors_are_shown_like_any_member_and_are_none_of_the_judged_grou
     assert judged.trajectories[0].messages() == group.trajectories[0].messages()
 
 
-async def test_where_an_anchor_is_shown_changes_over_the_orders():
-    slots: list[int] = []
-
-    async def judge(messages, schema):
-        slots.append(list(by_length(messages).values()).index(0.4))
-        return json.dumps(by_length(messages))
-
-    await Judge(judge, anchors=[anchor("bbbb", 0.5)], orders=6).score(saying("aaa", "aaaaa"))
-    assert sorted(slots) == [0, 0, 1, 1, 2, 2]
-
-
 @pytest.mark.parametrize("texts", [("aaa",), ("aaa", "aaa")])
 async def test_a_group_without_a_difference_is_scored_beside_an_anchor(texts):
     judged = await Judge(harsh, anchors=[anchor("bbbb", 0.4)]).score(saying(*texts))
@@ -124,16 +117,6 @@ async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nob
     assert [trajectory.reward for trajectory in judged] == [0.6, 0.6]
     assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
-
-
-async def test_a_judge_that_fails_beside_anchors_leaves_no_number():
-    async def broken(messages, schema):
-        raise ValueError("no idea")
-
-    judged = await Judge(broken, anchors=[anchor("bbbb", 0.5)]).score(saying("a", "aa"))
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
 
 
 async def test_anchors_alone_are_not_judged_when_all_rollouts_failed():
@@ -245,21 +228,6 @@ def test_an_answer_without_an_anchor_makes_no_score():
     assert standings[1].score == pytest.approx(0.6)
 
 
-def test_an_anchor_that_is_no_trajectory_of_the_group_has_no_index():
-    group, fixed = insert_anchors(
-        dict(enumerate(saying("a", "b", "a").trajectories)), [anchor("b", 0.2), anchor("c", 0.8)]
-    )
-    assert sorted(member.indices for member in group.members) == [(), (0, 2), (1,)]
-    assert {group.members[member].indices: score for member, score in fixed.items()} == {(1,): 0.2, (): 0.8}
-    assert insert_anchors({}, ANCHORS)[0].members == ()
-
-
-def test_an_anchor_s_id_tells_content_and_score():
-    ids = {anchor("a", 0.5).id, anchor("a", 0.6).id, anchor("b", 0.5).id}
-    assert len(ids) == 3
-    assert anchor("a", 0.5).id in ids
-
-
 @pytest.mark.parametrize("score", [-0.1, 1.1, math.nan])
 def test_an_anchor_s_score_is_from_0_to_1(score):
     with pytest.raises(JudgeError, match="from 0 to 1"):
@@ -275,3 +243,77 @@ def test_anchors_that_make_no_sense_are_refused():
         Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)])
     with pytest.raises(JudgeError, match="cannot be used with"):
         Judge("stand-in", anchors=ANCHORS, mode="pairwise")
+
+
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA"}}
+
+
+def said(*parts) -> Trajectory:
+    return Trajectory(
+        messages_and_choices=[{"role": "user", "content": "?"}, {"role": "assistant", "content": [*parts]}]
+    )
+
+
+def test_those_with_unseen_content_stand_apart_and_keep_their_numbers():
+    attempts = {0: said("a"), 2: said("b", AUDIO), 5: said("c")}
+    found = read_attempts(attempts, (), View(), "unscored")
+    assert sorted(index for member in found.seen.members for index in member.indices) == [0, 5]
+    assert found.unseen == {2: "unseen content: 1 input_audio"}
+    assert [member.indices for member in found.hidden.members] == [(2,)]
+    flagged = read_attempts(attempts, (), View(), "flag")
+    assert len(flagged.seen.members) == 3
+    assert flagged.unseen == {}
+
+
+def test_an_anchor_that_the_judge_does_not_see_is_an_error():
+    anchor = Anchor(said("x", AUDIO), 0.5)
+    with pytest.raises(JudgeError, match="an anchor has unseen content"):
+        read_attempts({0: said("a")}, (anchor,), View(), "unscored")
+    assert read_attempts({0: said("a")}, (anchor,), View(), "flag").fixed
+
+
+def scored(file: Path, *groups: dict[str, float | None]) -> Path:
+    for group in groups:
+        members = [
+            desk(ending=text, metrics={"turns": 1} | ({} if score is None else {"human": score}))
+            for text, score in group.items()
+        ]
+        TrajectoryStore(file).append(TrajectoryGroup(members))
+    return file
+
+
+def endings(file: Path, most: int) -> list[tuple[str | None, float]]:
+    return [(anchor.trajectory.messages()[-1].get("content"), anchor.score) for anchor in read_anchors(file, most=most)]
+
+
+def test_anchors_are_spread_over_the_scores_from_the_best_to_the_worst(tmp_path: Path) -> None:
+    file = scored(tmp_path / "a.jsonl.zst", {"bad": 0.1, "skipped": None, "fair": 0.5}, {"good": 0.9, "poor": 0.2})
+    assert endings(file, 2) == [("good", 0.9), ("bad", 0.1)]
+    assert endings(file, 3) == [("good", 0.9), ("poor", 0.2), ("bad", 0.1)]
+    assert endings(file, 6) == [("good", 0.9), ("fair", 0.5), ("poor", 0.2), ("bad", 0.1)]
+
+
+async def test_a_judge_takes_them_and_says_so(tmp_path: Path) -> None:
+    file = scored(tmp_path / "a.jsonl.zst", {"bad": 0.1, "good": 0.9})
+    judge = Judge("constant", anchors=read_anchors(file))
+    judged = await judge.score(TrajectoryGroup([desk(ending="one"), desk(ending="two")]))
+    assert judge.mode == "anchored"
+    assert judged.judgement is not None
+    assert len(judged.judgement.settings["anchors"]) == 2  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([{"one": None, "two": None}], "no attempt for human"),
+        ([{"one": 0.5, "two": 0.5}], "attempts of one score only for human"),
+        ([{"one": 0.5, "two": 7.0}], "from 0 to 1, not 7"),
+        ([{"same": 0.5}, {"same": 0.9}], "look the same to a judge"),
+    ],
+)
+def test_what_is_no_set_of_anchors_is_refused(tmp_path: Path, groups: list[dict[str, float | None]], said: str) -> None:
+    file = scored(tmp_path / "a.jsonl.zst", *groups)
+    with pytest.raises(JudgeError, match=said):
+        read_anchors(file)
+    with pytest.raises(JudgeError, match="no number of anchors"):
+        read_anchors(file, most=1)

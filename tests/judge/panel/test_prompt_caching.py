@@ -4,7 +4,6 @@ import json
 import pytest
 
 from gavel.judge.config import JudgeConfig
-from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.llm.providers import load_litellm
@@ -108,7 +107,9 @@ async def test_the_first_order_goes_ahead_and_the_others_find_its_prompt_in_the_
 async def test_without_a_lead_all_orders_are_sent_at_once(endpoint, model, cache):
     server = CachingServer(requests_at_once=4)
     endpoint.script = [server]
-    await Judge(Juror(model, params=endpoint.params), orders=4, cache=cache).score(with_shared_dump())
+    await Judge(Juror(model, params=endpoint.params), orders=4, config=JudgeConfig(cache=cache)).score(
+        with_shared_dump()
+    )
     assert server.cached == [0] * 4
 
 
@@ -120,7 +121,9 @@ async def test_a_short_prompt_is_not_worth_a_wait(endpoint):
 
 async def test_a_lead_that_is_asked_for_is_there_for_any_model():
     judge = Starts()
-    scoring = asyncio.create_task(Judge(judge, orders=4, cache="lead").score(saying("a", "b", "c", "d")))
+    scoring = asyncio.create_task(
+        Judge(judge, orders=4, config=JudgeConfig(cache="lead")).score(saying("a", "b", "c", "d"))
+    )
     for _ in range(50):
         await asyncio.sleep(0)
     assert judge.started == 1
@@ -134,7 +137,9 @@ async def test_the_others_do_not_wait_for_a_slow_first_call(monkeypatch):
     monkeypatch.setattr("gavel.llm.prompt_cache.WARM_SECONDS", 0.01)
     judge = Starts()
     async with asyncio.timeout(HANG_SECONDS):
-        scoring = asyncio.create_task(Judge(judge, orders=4, cache="lead").score(saying("a", "b", "c", "d")))
+        scoring = asyncio.create_task(
+            Judge(judge, orders=4, config=JudgeConfig(cache="lead")).score(saying("a", "b", "c", "d"))
+        )
         await judge.all_started.wait()
         judge.may_answer.set()
         await scoring
@@ -142,7 +147,9 @@ async def test_the_others_do_not_wait_for_a_slow_first_call(monkeypatch):
 
 async def test_each_juror_has_a_lead_of_its_own():
     one, other = Starts(), Starts()
-    scoring = asyncio.create_task(Judge([one, other], orders=4, cache="lead").score(saying("a", "b", "c", "d")))
+    scoring = asyncio.create_task(
+        Judge([one, other], orders=4, config=JudgeConfig(cache="lead")).score(saying("a", "b", "c", "d"))
+    )
     for _ in range(50):
         await asyncio.sleep(0)
     assert (one.started, other.started) == (1, 1)
@@ -154,12 +161,6 @@ async def test_each_juror_has_a_lead_of_its_own():
 async def test_the_others_are_asked_when_the_first_call_fails(endpoint):
     endpoint.script = [lambda _: says("no"), CachingServer()]
     juror = Juror("openai/gpt-5-mini", params=endpoint.params)
-    judged = await Judge(juror, orders=4, content_retries=0).score(with_shared_dump())
+    judged = await Judge(juror, orders=4, config=JudgeConfig(content_retries=0)).score(with_shared_dump())
     assert judged.judgement.lost_orders == 1
     assert judged.judgement.status == "scored"
-
-
-def test_what_is_no_way_of_caching_is_refused():
-    with pytest.raises(JudgeError, match="no cache 'hot'"):
-        Judge("stand-in", cache="hot")  # type: ignore[arg-type]
-    assert JudgeConfig(models="stand-in", cache="lead").build().cache == "lead"

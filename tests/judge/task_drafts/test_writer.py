@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.drafted_reply import DraftError
+from gavel.judge.drafts import DraftError
 from gavel.judge.task_drafts.writer import Material, read_batch, write_batch
 from gavel.llm.client import Client
 from tests.endpoint import Endpoint, says

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.progress import Progress
+from gavel.judge.panel.ballot import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.judges import Judges
 from gavel.judge.service.engine.key_budgets import KeyBudgets

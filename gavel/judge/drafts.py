@@ -1,24 +1,27 @@
-"""Criteria for one task, written by a model that has seen the attempts, and kept where they tell them apart.
+"""Drafts by a language model: a rubric from a task's description, and criteria for one task from attempts at it.
 
+    rubric = await draft_rubric(client, "The agent runs a returns desk.")
     task.criteria = await draft_criteria(task, attempts, "openai/gpt-5-mini")
+
+What is drafted is valid or an error: a reply is read by the rules of a rubric file, and an invalid one goes back to the
+model with the reason, a limited number of times. Criteria are kept where they tell the attempts apart:
 
 1. The model reads the attempts and writes criteria.
 2. A judge scores the attempts by all of them, in balanced orders.
 3. Criteria by which the attempts differ no more than by chance are dropped.
 4. Near-duplicates are merged: criteria that say the same, or that score all attempts the same; their weights add up.
-
-All attempts of a group are judged by the same criteria: those of their task.
 """
 
+import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, pvariance, variance
-from typing import Unpack
+from typing import Any, TypeGuard, TypeVar, Unpack
 
-from gavel.judge.errors import JudgeError
+from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.schedule import LARGEST_WHOLE
@@ -27,19 +30,24 @@ from gavel.judge.prompt.canonical_group import canonicalize, has_reference, with
 from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
+from gavel.judge.reply.lenient_json import Broken, find_value
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.judge.rubric_draft import MOST_CRITERIA, ask_for_rubric
 from gavel.judge.ruler import JudgeOptions
 from gavel.llm.client import Client
 from gavel.llm.message_parts import text_of
 from gavel.llm.prices import prices_from_environment
-from gavel.llm.types import Message
+from gavel.llm.types import Message, Reply, Schema
 from gavel.prompts import render
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import KEY, Truth
 
+_T = TypeVar("_T")
+
+LONGEST = 4000
+"""Max characters of a draft: every call of the judge that uses it pays for them."""
+MOST_CRITERIA = 10
 MIN_SPREAD = 0.05
 """Standard deviation of the attempts' scores, below which a criterion tells nothing."""
 _ABOVE_NOISE = 2.0
@@ -48,6 +56,136 @@ _SAME_WORDS = 0.6
 """Share of common words from which two criteria say the same."""
 _SAME_SCORES = 0.05
 """Root mean square of the differences up to which two criteria score the same."""
+
+
+class DraftError(JudgeError):
+    """The reply is not what was asked for; the message, which is shown to the model, says why."""
+
+
+async def ask_for(
+    client: Client,
+    prompt: list[Message],
+    schema: Schema,
+    read: Callable[[str], _T],
+    *,
+    noun: str,
+    content_retries: int = 2,
+) -> _T:
+    """What `read` finds in the model's reply; it raises `DraftError` for an invalid one.
+
+    `content_retries`: max repair requests. `noun`: what the model writes, for errors. Raises `DraftError` when the last
+    reply is invalid too, and `JudgeError` when the model cannot be asked.
+    """
+    check_can_write(client, noun)
+    repair: list[Message] = []
+    unusable: list[tuple[list[Message], Reply]] = []
+    problem = ""
+
+    def is_valid(reply: Reply) -> bool:
+        try:
+            read(reply.text)
+        except DraftError:
+            return False
+        return True
+
+    for _ in range(1 + content_retries):
+        with llm_errors_as_judge_errors():
+            reply = await client.ask(prompt + repair, schema, is_valid, unusable)
+        try:
+            return read(reply.text)
+        except DraftError as error:
+            problem = error.message.removesuffix(".")
+            unusable.append((prompt + repair, reply))
+            repair = [
+                {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
+                {"role": "user", "content": render("judge/draft_repair.j2", problem=problem)},
+            ]
+    raise DraftError(
+        f"{client.name} drafted no {noun.removeprefix('a ')}: {problem}.",
+        "Try again, or with another model: --model MODEL.",
+    )
+
+
+def check_can_write(client: Client, noun: str) -> None:
+    """Raises `JudgeError` for a model that cannot write `noun`, or cannot be asked."""
+    if client.name.startswith("gavel/"):
+        raise JudgeError(
+            f"{client.name} goes by rules and cannot draft {noun}.",
+            "Name a model that can write, with --model or GAVEL_JUDGE_MODEL: openai/gpt-5-mini, ollama/qwen3.",
+        )
+    with llm_errors_as_judge_errors():
+        client.check()
+
+
+def read_object(reply: str) -> dict[str, Any]:
+    """The JSON object that a reply is. Raises `DraftError`."""
+    try:
+        value = find_value(reply).value
+    except Broken as broken:
+        raise DraftError(broken.problem) from broken
+    if not _is_object(value):
+        raise DraftError("it is no JSON object")
+    return value
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+async def draft_rubric(client: Client, description: str, *, criteria: bool = False, content_retries: int = 2) -> Rubric:
+    """A rubric for the job that `description` describes: a text, or with `criteria` weighted criteria.
+
+    `content_retries`: max repair requests for an invalid reply. Raises `DraftError` when the last one is invalid too,
+    and `JudgeError` when the description is empty or the model cannot be asked.
+    """
+    if not description.strip():
+        raise JudgeError("there is no description of the task.", "Say in a sentence or more what the agent's job is.")
+    return await ask_for_rubric(client, draft_prompt(description, criteria=criteria), criteria, content_retries)
+
+
+async def ask_for_rubric(client: Client, prompt: list[Message], criteria: bool, content_retries: int = 2) -> Rubric:
+    """The rubric that the model replies to the prompt with. Raises as `draft_rubric` does."""
+    return await ask_for(
+        client,
+        prompt,
+        draft_schema(criteria=criteria),
+        lambda reply: read_draft(reply, criteria=criteria),
+        noun="a rubric",
+        content_retries=content_retries,
+    )
+
+
+def draft_prompt(description: str, *, criteria: bool) -> list[Message]:
+    words = render("judge/draft_rubric.j2", description=sanitize(description.strip()), criteria=criteria)
+    return [{"role": "user", "content": words}]
+
+
+def draft_schema(*, criteria: bool) -> Schema:
+    """The JSON schema of a draft."""
+    if not criteria:
+        return _object({"text": {"type": "string"}})
+    criterion = _object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
+    return _object({"criteria": {"type": "array", "items": criterion}})
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def read_draft(reply: str, *, criteria: bool) -> Rubric:
+    """The rubric in a reply, its last JSON object. Raises `DraftError`."""
+    value = read_object(reply)
+    try:
+        rubric = Rubric.of(sanitize(json.dumps(value, ensure_ascii=False, default=lambda _: None)))
+    except JudgeError as error:
+        raise DraftError(error.message) from error
+    if criteria and not 2 <= len(rubric.criteria) <= MOST_CRITERIA:
+        raise DraftError(f"it has {len(rubric.criteria)} criteria, not 2 to {MOST_CRITERIA}")
+    if not criteria and (rubric.criteria or not rubric.text):
+        raise DraftError("it has criteria where a text was asked for")
+    if len(rubric.words) > LONGEST:
+        raise DraftError(f"it is {len(rubric.words):,} characters long, and {LONGEST:,} are the most")
+    return rubric
 
 
 async def draft_criteria(
