@@ -47,7 +47,6 @@ from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.prompt.redaction import redaction
 from gavel.judge.prompt.shown_content import Redact, View
 from gavel.judge.rubric import Rubric
-from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
@@ -55,7 +54,7 @@ from gavel.llm.loop_turns import next_turn
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
-from gavel.llm.rate_limits import Limits
+from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
@@ -158,13 +157,22 @@ class Judge:
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
         self._max_prepared = _PREFETCH * concurrency
         with llm_errors_as_judge_errors():
-            limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
+            limits = Limits(concurrency, timeout, deadline, requests_per_minute, tokens_per_minute)
             prices = prices_from_environment() if prices is None else checked_prices(prices)
-        form, shared = self._mode.form, (limits, prices, self.budget, self.cassette)
+        form, shared = self._mode.form, (prices, self.budget, self.cassette)
         params = [{**form.params, **juror.params} for juror in self.jurors]
         self._clients = [
             [
-                Client(model, params[number], *shared, juror.context, self.activity, wire=form.wire)
+                Client(
+                    model,
+                    params[number],
+                    replace(limits, deadline=deadline / len(juror.models)),
+                    *shared,
+                    juror.context,
+                    self.activity,
+                    wire=form.wire,
+                    has_fallback=model is not juror.models[-1],
+                )
                 for model in juror.models
             ]
             for number, juror in enumerate(self.jurors)

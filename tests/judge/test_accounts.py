@@ -92,12 +92,12 @@ async def test_a_used_up_budget_is_an_error_of_the_one_liner(endpoint):
 async def test_what_fails_costs_nothing_and_what_is_given_up_counts_as_expected(endpoint):
     budget = Budget(max_tokens=1_000_000)
     endpoint.script = [fails(500), fails(429), endpoint.silence]
-    asking = Client("openai/judge", endpoint.params, Limits(attempts=2), budget=budget)
+    asking = Client("openai/judge", endpoint.params, Limits(deadline=0.05), budget=budget)
     with pytest.raises(LlmError):
         await asking.ask(PROMPT, {})
     assert budget.spent_tokens == 0
     with pytest.raises(LlmError):
-        await Client("openai/judge", endpoint.params, Limits(timeout=0.3, attempts=1), budget=budget).ask(PROMPT, {})
+        await Client("openai/judge", endpoint.params, Limits(deadline=0.3), budget=budget).ask(PROMPT, {})
     assert budget.spent_tokens > 1000
     assert budget._in_flight == []
 

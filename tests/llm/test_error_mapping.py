@@ -3,7 +3,7 @@
 import pytest
 
 from gavel.llm.client import Client
-from gavel.llm.error_mapping import as_llm_error
+from gavel.llm.failures import as_llm_error
 from gavel.llm.errors import ContextError
 from tests.endpoint import Endpoint, fails
 

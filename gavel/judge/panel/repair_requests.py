@@ -20,10 +20,10 @@ from gavel.judge.reply.verdict import Verdict, VerdictError
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.failures import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.loop_turns import next_turn
 from gavel.llm.prompt_cache import CachedPrefix
 from gavel.llm.prompt_cut import PromptCutError
-from gavel.llm.refusal_wording import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message, Reply
 
 _MAX_ECHO = 4_000
