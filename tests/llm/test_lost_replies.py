@@ -11,7 +11,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.llm.rate_limits import Limits
-from tests.endpoint import Answer, Endpoint, fails, limit_attempts, says
+from tests.endpoint import Answer, fails, limit_attempts, says
 
 ASKED = [{"role": "user", "content": "Where?"}]
 BODY = says("Here.").body
