@@ -86,7 +86,7 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or a page
         return True
     failure = read_failure(error)
-    if failure.is_quota or is_refusal(error) or is_too_long(error) or failure.status is None:
+    if failure.is_quota or is_refusal(error) or is_too_long(error) or failure.status is None or _not_set_up(error):
         return False
     return failure.status in (408, 409, 429) or failure.status >= 500
 
@@ -96,7 +96,12 @@ def is_permanent(error: BaseException) -> bool:
     failure = read_failure(error)
     if is_refusal(error) or isinstance(error, openai.APIConnectionError):
         return False
-    return failure.status in (401, 403, 404) or failure.is_quota or failure.is_unknown_model
+    return failure.status in (401, 403, 404) or failure.is_quota or failure.is_unknown_model or _not_set_up(error)
+
+
+def _not_set_up(error: BaseException) -> bool:
+    """Whether OpenAI's client itself failed, as it does without a key; LiteLLM calls that a 500."""
+    return any(type(cause) is openai.OpenAIError for cause in _causes(error))
 
 
 def may_be_the_format(error: openai.OpenAIError) -> bool:

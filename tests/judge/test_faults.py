@@ -8,7 +8,7 @@ import pytest
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
+from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, limit_attempts, says, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 
@@ -61,7 +61,7 @@ class _Fickle:
     ("share", "groups"), [(0.3, 120), (0.9, 40), pytest.param(0.3, 500, marks=pytest.mark.thorough)]
 )
 async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoint, monkeypatch, share, groups):
-    monkeypatch.setattr("gavel.llm.failures.backoff", lambda longest: 0.0)
+    limit_attempts(monkeypatch, 6)
     fickle = _Fickle(endpoint, 7, share)
     endpoint.script = [fickle]
     juror = Juror("openai/judge", params=endpoint.params)
