@@ -92,4 +92,4 @@ async def test_a_judge_that_never_answers_ends_at_the_deadline(endpoint: Endpoin
     judged = await asyncio.wait_for(judge.score(saying("a", "b")), HANG_SECONDS)
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
-    assert "did not answer within 0.5 s" in (judged.judgement.reason or "")
+    assert "no complete reply within 0.5 s" in (judged.judgement.reason or "")
