@@ -44,9 +44,7 @@ def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def budget_after(params: dict[str, Any]) -> Budget:
     """What a call that fails leaves on its budget, which its error agrees with."""
     budget = Budget()
-    client = Client(
-        "openai/m", params=params, budget=budget, limits=Limits()
-    )
+    client = Client("openai/m", params=params, budget=budget, limits=Limits())
     with pytest.raises(LlmError) as failed:
         await client.ask(ASKED, {"type": "object", "properties": {}, "required": []})
     assert failed.value.may_be_paid == (budget.unpriced_calls > 0)
