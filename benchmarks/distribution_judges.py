@@ -53,7 +53,7 @@ def distribution(score: float) -> list[float]:
 
 
 def _with_tokens(distributions: Mapping[str, list[float]]) -> dict[str, Any]:
-    """A reply as `gavel.llm.logprobs` writes it: the likeliest digits, with the alternatives in their places."""
+    """A reply as `gavel.llm.response` writes it: the likeliest digits, with the alternatives in their places."""
     tokens: list[tuple[str, list[tuple[str, float]]]] = []
     for number, (label, probabilities) in enumerate(distributions.items()):
         before = f'{", " if number else "{"}"{label}":'

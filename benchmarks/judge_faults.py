@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.llm import call as call_module
+from gavel.llm import rate_limits as call_module
 from tests.endpoint import Endpoint
 from tests.judge.groups import saying
 from tests.judge.test_vendors import GOOD, Vendor
@@ -114,9 +114,9 @@ async def judged(params: dict[str, Any], *, pauses: bool) -> tuple[float, list[O
     def ended(task: Any) -> None:
         orders[task].ended = now()
 
-    async def counted_sleep(self: call_module.Call, seconds: float) -> None:
+    async def counted_sleep(self: call_module.Call, seconds: float, error: Exception) -> None:
         pause[asyncio.current_task()] = seconds if pauses else 0.0
-        await sleep(self, seconds if pauses else 0.0)
+        await sleep(self, seconds if pauses else 0.0, error)
 
     async def counted_acquire(self: call_module.Call) -> None:
         asked, task = now(), asyncio.current_task()

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the generators are among the tests
 
 from gavel.judge.reply.verdict import VerdictError, read_verdict
-from gavel.llm.completion import read_message
+from gavel.llm.response import read_message
 from tests.judge.reply.malformed import clean_reply, malformed_reply
 from tests.judge.reply.refused import LABELS, REFUSED
 

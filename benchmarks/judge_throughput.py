@@ -3,7 +3,8 @@
     python benchmarks/judge_throughput.py --groups 500 --rounds 2 --concurrency 64 --seconds 1.0
 
 The server is a separate process and answers every prompt with a valid verdict after `--seconds`. The bare clients are
-OpenAI's and LiteLLM behind a semaphore; they do not parse the reply. All take turns, and the best round of each counts.
+OpenAI's and LiteLLM behind a semaphore; they do not parse the reply. The judge goes over the direct wire and over
+LiteLLM; "client" is `Client.ask` alone over either. All take turns, and the best round of each counts.
 Peak memory is that of this process, groups included.
 """
 
@@ -11,6 +12,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import re
 import resource
 import socket
@@ -28,7 +30,10 @@ from openai.types.chat.chat_completion import Choice
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.llm.client import Client
+from gavel.llm.completion import DIRECT_WIRE
 from gavel.llm.providers import load_litellm
+from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -107,7 +112,18 @@ async def bare_litellm(prompts: list[Any], url: str, concurrency: int) -> None:
             tasks.create_task(ask(messages, schema))
 
 
-async def judged(waiting: list[TrajectoryGroup], url: str, concurrency: int, cassette: Path | None) -> None:
+async def asked(prompts: list[Any], url: str, concurrency: int, *, direct: bool) -> None:
+    os.environ[DIRECT_WIRE] = str(int(direct))
+    client = Client("openai/judge", {"api_base": url, "api_key": "none"}, Limits(concurrency))
+    async with asyncio.TaskGroup() as tasks:
+        for messages, schema in prompts:
+            tasks.create_task(client.ask(messages, schema))
+
+
+async def judged(
+    waiting: list[TrajectoryGroup], url: str, concurrency: int, cassette: Path | None, *, direct: bool = True
+) -> None:
+    os.environ[DIRECT_WIRE] = str(int(direct))
     juror = Juror("openai/judge", params={"api_base": url, "api_key": "none"})
     judge = Judge(juror, orders=1, concurrency=concurrency, cassette=cassette)
     done = await asyncio.gather(*(judge.score(group) for group in waiting))
@@ -152,6 +168,9 @@ async def measure(url: str, count: int, size: int, concurrency: int, rounds: int
             cassette = Path(directory, f"{number}.sqlite")
             await timed("OpenAI client", bare(prompts, url, concurrency))
             await timed("LiteLLM", bare_litellm(prompts, url, concurrency))
+            await timed("client, LiteLLM", asked(prompts, url, concurrency, direct=False))
+            await timed("client", asked(prompts, url, concurrency, direct=True))
+            await timed("judge, LiteLLM", judged(waiting, url, concurrency, None, direct=False))
             await timed("judge", judged(waiting, url, concurrency, None))
             await timed("judge, cassette", judged(waiting, url, concurrency, cassette))
             await timed("judge, all on cassette", judged(waiting, url, concurrency, cassette))

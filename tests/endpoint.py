@@ -1,13 +1,17 @@
 """An OpenAI-compatible chat endpoint on loopback, with a script of what it answers."""
 
 import json
+import math
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.fake_server import Answer, Call, FakeServer
 from tests.limits import HANG_SECONDS
+
+if TYPE_CHECKING:
+    import pytest
 
 Request = dict[str, Any]
 
@@ -52,6 +56,11 @@ def fails(status: int, message: str = "no", **headers: str) -> Step:
     """An error in OpenAI's form; it may be tried again at once."""
     body = {"error": {"message": message, "type": "error", "code": status}}
     return lambda request: Answer(body, status, {"Retry-After": "0"} | headers)
+
+
+def limit_attempts(monkeypatch: "pytest.MonkeyPatch", most: int) -> None:
+    """Lets a call ask so many times, without pauses; then the next pause is longer than any deadline."""
+    monkeypatch.setattr("gavel.llm.rate_limits.pause", lambda error, attempt: 0.0 if attempt < most else math.inf)
 
 
 class Endpoint(FakeServer):

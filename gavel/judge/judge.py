@@ -44,7 +44,6 @@ from gavel.judge.prompt.redaction import redaction
 from gavel.judge.prompt.shown_content import View
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import PositionBias
-from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
@@ -53,7 +52,7 @@ from gavel.llm.loop_turns import next_turn
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
-from gavel.llm.rate_limits import Limits
+from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement

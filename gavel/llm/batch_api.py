@@ -15,10 +15,9 @@ from gavel.base.network import TRANSPORT_ERRORS
 from gavel.llm.batch_vendors import connection, vendor_of
 from gavel.llm.dialect import CONNECTION
 from gavel.llm.errors import LlmError
-from gavel.llm.provider_failure import read_failure
+from gavel.llm.failures import may_pass, pause_of, read_failure, remedy
 from gavel.llm.providers import load_litellm
 from gavel.llm.question import Question
-from gavel.llm.retry import may_pass, pause, remedy
 
 _TAG = "gavel"
 _OVER = ("completed", "failed", "expired", "cancelled")
@@ -155,7 +154,7 @@ class BatchApi:
         """The answer; a request that fails is repeated while `again` says so, by default while it may pass."""
         retrying = AsyncRetrying(
             retry=retry_if_exception(again or _may_pass),
-            wait=pause,
+            wait=pause_of,
             stop=stop_after_delay(_PATIENCE_SECONDS),
             reraise=True,
         )

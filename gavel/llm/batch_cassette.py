@@ -29,7 +29,6 @@ from gavel.llm.batch_result import BatchResult, not_answered, read_results
 from gavel.llm.batch_vendors import batch_price
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.completion import with_text_content
 from gavel.llm.dialect import FORMATS, dialect_of
 from gavel.llm.errors import (
     BudgetError,
@@ -40,15 +39,22 @@ from gavel.llm.errors import (
     PermanentError,
     RefusedError,
 )
+from gavel.llm.failures import (
+    context_limit,
+    is_permanent,
+    is_refusal,
+    is_too_long,
+    may_be_the_format,
+    may_pass,
+    read_failure,
+    remedy,
+)
 from gavel.llm.local_models import PROVIDER
 from gavel.llm.prices import Prices
 from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import load_litellm
 from gavel.llm.question import Question
-from gavel.llm.refusal_wording import is_refusal
-from gavel.llm.response import read_response
-from gavel.llm.retry import context_limit, is_permanent, is_too_long, may_be_the_format, may_pass, remedy
+from gavel.llm.response import read_response, with_text_content
 from gavel.llm.types import Accept, Reply
 
 _ATTEMPTS = 3

@@ -12,8 +12,8 @@ from typing import Any
 import openai
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from gavel.llm.failures import is_permanent
 from gavel.llm.openai_http import openai_httpx
-from gavel.llm.retry import is_permanent
 
 
 class _Response(BaseModel):

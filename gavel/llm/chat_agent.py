@@ -9,12 +9,11 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 from gavel.llm.budget import Budget, Size
 from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import UnknownModelError
+from gavel.llm.failures import may_be_paid, may_pass, pause_of
 from gavel.llm.local_models import PROVIDER, model_id
-from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, price, prices_from_environment
 from gavel.llm.providers import check_model, model_info
-from gavel.llm.retry import may_pass, pause
 from gavel.llm.types import Message
 
 _SECONDS = 300.0
@@ -56,7 +55,7 @@ class ChatAgent:
         if tools:
             request["tools"] = tools
         retrying = AsyncRetrying(
-            retry=retry_if_exception(may_pass), wait=pause, stop=stop_after_attempt(_ATTEMPTS), reraise=True
+            retry=retry_if_exception(may_pass), wait=pause_of, stop=stop_after_attempt(_ATTEMPTS), reraise=True
         )
         return await retrying(self._attempt, messages, request)
 

@@ -1,16 +1,17 @@
 """One call to a language model: bounded in time, retried where that can help, and accounted for.
 
-The loops of `Client.ask`, outermost first; all of them run within one deadline:
+    ask                        answers from the cassette, where it holds the reply
+    └─ _ask_until_deadline        loop 1: the same request after a pause, while the server or the network fails
+       └─ _ask_as_accepted           loop 2: another reply format or parameter, when the server refuses the first
+          └─ complete_in_time           one request, over LiteLLM or the direct wire (completion.py)
 
-    ask                                  answers from the cassette, where it holds the reply
-    └─ _ask_proven                       one cheap question goes first, where that is wanted
-       └─ _ask_with_transport_retries       the same request after a pause, when the server or the network fails
-          └─ _complete_as_accepted              another reply format or parameter, when the server refuses the first
-             └─ _accounted                          one request: waits for budget and rate limits, then is sent
+Loop 3 is the caller's: the next of a juror's models. Each has an equal share of the juror's deadline, so that the last
+is reached however long the others fail; with `has_fallback` a client whose share was spent steps aside for a minute.
 
-An attempt has a timeout, and a call that sleeps does not count as running. Errors that asking again cannot mend (a
-wrong key, a prompt too long) are raised at once; after one that every request would meet, nothing more is sent
-(circuit_breaker.py).
+A failure that may pass (429, 5xx, a timeout, no connection, a reply that breaks off) is met by asking again until the
+deadline; attempts are no limit of their own. A call that pauses does not count as running, and waiting for budget or
+rate limits does not count as time. What asking again cannot mend (a wrong key, a prompt too long) is raised at once;
+after an error that every request would meet, nothing more is sent for a minute.
 """
 
 import asyncio
@@ -23,39 +24,33 @@ from inspect import isawaitable
 from typing import Any
 
 import openai
-from tenacity import AsyncRetrying, retry_if_exception
 
-from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget, Size
-from gavel.llm.call import Call
 from gavel.llm.call_span import call_span
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
-from gavel.llm.circuit_breaker import Breaker
-from gavel.llm.completion import complete_in_time, read_answer
-from gavel.llm.context_length import DEFAULT_CONTEXT, ContextLength
+from gavel.llm.completion import complete_in_time
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of
-from gavel.llm.error_mapping import as_llm_error
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
+from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
 from gavel.llm.ledger import ledger_of_this_work
 from gavel.llm.local_models import PROVIDER, model_id
-from gavel.llm.logprobs import check_has_logprobs, with_logprobs
-from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.message_size import byte_bound
-from gavel.llm.ollama import context_options
 from gavel.llm.prices import Price, Prices, price
-from gavel.llm.probe import MESSAGES, SCHEMA, Probe
-from gavel.llm.probe_first import Gate
+from gavel.llm.probe import MESSAGES, SCHEMA, Gate, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
-from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.provider_failure import read_failure
+from gavel.llm.prompt_cut import DEFAULT_CONTEXT, ContextLength, check_not_cut, context_options
 from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, model_info
 from gavel.llm.question import Question
-from gavel.llm.rate_limits import Limits, endpoint_limits
-from gavel.llm.response import read_response
-from gavel.llm.retry import may_be_the_format, may_pass, pause
+from gavel.llm.rate_limits import Activity, Breaker, Call, Limits, endpoint_limits
+from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
+
+_LONGEST_COMPLETION = 32_768
+"""Max reply tokens of a model that LiteLLM's table does not list."""
+_PROBE_PATIENCE = 15.0
+"""Seconds for which a probe is asked again: nothing is lost yet, and a wrong address should show soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +74,8 @@ class Client:
     breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
     gate: Gate = field(default_factory=Gate, compare=False, repr=False)
     wire: Wire = "chat"
+    has_fallback: bool = False
+    """Whether another model is asked when this one is not answered within its deadline."""
 
     @property
     def name(self) -> str:
@@ -139,9 +136,9 @@ class Client:
         begin with too, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_proven(messages, schema, prefix)
+            return await self._ask_until_deadline(messages, schema, prefix)
         question, until_written = Question(self.name, self.params, schema, messages), ExitStack()
-        ask = partial(self._ask_proven, messages, schema, prefix, until_written)
+        ask = partial(self._ask_until_deadline, messages, schema, prefix, until_written)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
         reply = await self.cassette.answer(question, ask, accept, earlier, until_written.close)
         return self._answering_all_of(messages, reply)
@@ -154,7 +151,7 @@ class Client:
         self.breaker.close()
         started = time.monotonic()
         decides = self.wire == "decisions"
-        reply = await self._ask_with_transport_retries(MESSAGES, PROBE if decides else SCHEMA)
+        reply = await self._ask_until_deadline(MESSAGES, PROBE if decides else SCHEMA, is_probe=True)
         if not reply.text.strip():
             raise LlmError(
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
@@ -183,84 +180,70 @@ class Client:
     def _asks_now(self) -> bool:
         return self.cassette is None or self.cassette.asks_now
 
-    async def _ask_proven(
-        self, messages: list[Message], schema: Schema, prefix: CachedPrefix, until_written: ExitStack | None = None
-    ) -> Reply:
-        await self.gate.passed(self._prove)
-        return await self._ask_with_transport_retries(messages, schema, prefix, until_written)
-
     async def _prove(self) -> None:
         try:
             await self.probe()
         except NotAskedError:  # for example of a spent budget
             raise
         except LlmError as error:
-            self.breaker.open(PermanentError(error.message, error.remedy))
+            self.breaker.open(error)
             raise
 
-    async def _ask_with_transport_retries(
+    async def _ask_until_deadline(
         self,
         messages: list[Message],
         schema: Schema,
         prefix: CachedPrefix = NO_PREFIX,
         until_written: ExitStack | None = None,
+        *,
+        is_probe: bool = False,
     ) -> Reply:
         """The reply; with it, its share of the concurrency passes to `until_written`."""
-        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix)
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(may_pass),
-            wait=pause,
-            stop=call.is_over,
-            sleep=call.sleep,
-            before_sleep=call.before_sleep,
-            reraise=True,
-        )
-        await call.acquire()
+        if not is_probe:
+            await self.gate.passed(self._prove)
+        patience = _PROBE_PATIENCE if is_probe else None
+        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix, patience)
         with ExitStack() as share:
             share.callback(call.release)
-            try:
-                async with call.deadline:
-                    call.start_deadline()
-                    reply: Reply = await retrying(self._attempt, call, messages, schema)
-            except LlmError as error:
-                self._fail(call, error)
-                raise
-            except Exception as error:  # foreign code: whatever it raises, the call failed
-                if call.deadline.expired():
-                    failure = LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.")
-                else:
-                    failure = as_llm_error(error, self.name, self.limits.timeout)
-                self._fail(call, failure)
-                raise failure from error
+            await call.acquire()
+            while True:
+                try:
+                    self.breaker.check()
+                    reply = await self._ask_as_accepted(call, messages, schema)
+                    break
+                except LlmError as error:
+                    error.may_be_paid = call.may_be_paid
+                    if isinstance(error, PermanentError):
+                        self.breaker.open(error)
+                    raise
+                except Exception as error:  # foreign code: whatever it raises, the call failed
+                    pause = call.pause_after(error)
+                    if pause is None:
+                        raise self._failed(call, error) from error
+                    await call.sleep(pause, error)
             self.breaker.close()
             if until_written is not None:
                 until_written.enter_context(share.pop_all())
             return reply
 
-    def _fail(self, call: Call, error: LlmError) -> None:
-        """Notes what a call ends with."""
-        error.may_be_paid = call.may_be_paid
-        if isinstance(error, PermanentError):
-            self.breaker.open(error)
+    def _failed(self, call: Call, error: Exception) -> LlmError:
+        """What the call ends with. Nothing more is sent if other requests would meet it too."""
+        longest = min(self.limits.timeout, self.limits.deadline)
+        failure = as_llm_error(error, self.name, longest, call.attempts)
+        failure.may_be_paid = call.may_be_paid
+        if isinstance(failure, PermanentError) or (self.has_fallback and may_pass(error)):
+            self.breaker.open(failure)
+        return failure
 
-    async def _attempt(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
-        self.breaker.check()
-        if isinstance(self.model, str):
-            if self.wire == "decisions":
-                async with self._accounted(call, messages, schema) as account:
-                    answers = decide(self.name, messages, schema, self.params, self.prices, self.limits.timeout)
-                    account.reply = await answers
-                return self._answering_all_of(messages, account.reply)
-            return await self._complete_as_accepted(call, messages, schema)
-        async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
-            asked = self.model(messages, schema)
-            answer = await contain_cancellation(asked) if isawaitable(asked) else asked
-            text, repairs = read_answer(answer)
-            account.reply = Reply(text, repairs=repairs)
-        return account.reply
-
-    async def _complete_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
+    async def _ask_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
+        if not isinstance(self.model, str):
+            return await self._ask_callable(self.model, call, messages, schema)
+        if self.wire == "decisions":
+            async with self._accounted(call, messages, schema) as account:
+                answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
+                account.reply = await answers
+            return self._answering_all_of(messages, account.reply)
         dialect = dialect_of(self._endpoint)
         marked = with_breakpoint(self.name, messages, call.prefix)
         num_ctx = self._context_options(messages)
@@ -273,7 +256,7 @@ class Client:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
                     options = FORMATS[number][1](schema) | num_ctx | sent
-                    response, repairs = await complete_in_time(self.name, marked, options, self.limits.timeout)
+                    response, repairs = await complete_in_time(self.name, marked, options, call.attempt_seconds)
                     account.reply = read_response(self.name, response, messages, self.prices, repairs)
                     if self.wire == "logprobs":
                         account.reply = with_logprobs(account.reply, response)
@@ -293,6 +276,14 @@ class Client:
                 if account.cap is not None and account.reply.completion_tokens > account.cap:
                     dialect.takes_cap = False
                 return self._answering_all_of(messages, account.reply)
+
+    async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
+        async with self._accounted(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
+            asked = model(messages, schema)
+            answer = await contain_cancellation(asked) if isawaitable(asked) else asked
+            text, repairs = read_answer(answer)
+            account.reply = Reply(text, repairs=repairs)
+        return account.reply
 
     def _context_options(self, messages: list[Message]) -> dict[str, int]:
         return context_options(self.name, self.params, messages, self._context.tokens, self._set_completion)
@@ -327,18 +318,11 @@ class Client:
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             ledger.end(reply.cost_usd)
             call.endpoint.window.correct(sent, sum(tokens))
-        except openai.OpenAIError as error:
-            if may_be_paid(error):
-                call.may_be_paid = True
-                self.budget.forfeit(reservation)
-            else:
-                self.budget.release(reservation)
-            ledger.end(is_free=not may_be_paid(error))
-            raise
-        except BaseException:
-            call.may_be_paid = True
-            self.budget.forfeit(reservation)
-            ledger.end()
+        except BaseException as error:
+            is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
+            (self.budget.release if is_free else self.budget.forfeit)(reservation)
+            call.may_be_paid = call.may_be_paid or not is_free
+            ledger.end(is_free=is_free)
             raise
 
     def _size(self, messages: list[Message], schema: Schema) -> Size:
@@ -384,10 +368,6 @@ class Client:
         if isinstance(self.model, str):
             return self.name, str(self.params.get("api_base") or self.params.get("base_url") or "")
         return id(self.model)
-
-
-_LONGEST_COMPLETION = 32_768
-"""Max reply tokens of a model that LiteLLM's table does not list."""
 
 
 @dataclass(slots=True)

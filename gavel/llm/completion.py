@@ -1,39 +1,233 @@
-"""One completion through LiteLLM, and the text of an assistant's message, wherever a server puts it."""
+"""One completion within its time: over LiteLLM, or over the direct wire to a server of the user's own.
+
+    hosted_vllm/…, openai/… with an api_base      the direct wire: one pooled HTTP client
+    every other model                             litellm.acompletion
+
+On the direct wire LiteLLM resolves model, key, address and parameters, and reads the body of the answer. Its client and
+bookkeeping, which take ten times the CPU of a bare request, are left out. A request that needs more of LiteLLM (one of
+LiteLLM's own parameters, a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
+
+On both wires an answer is a response of LiteLLM, and errors are those of OpenAI's client.
+"""
 
 import ast
 import asyncio
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from ssl import create_default_context
 from typing import Any, TypeGuard
+from urllib.request import getproxies_environment
+from weakref import WeakKeyDictionary
 
+import aiohttp
 import openai
 
-from gavel.llm.providers import load_litellm, timed_out
-from gavel.llm.retry import is_in_parts
+from gavel.base.network import is_on_this_machine
+from gavel.llm.failures import is_in_parts
+from gavel.llm.openai_http import openai_httpx
+from gavel.llm.providers import load_litellm, model_info, timed_out
+from gavel.llm.response import with_text_content
 from gavel.llm.types import Message
+
+DIRECT_WIRE = "GAVEL_DIRECT_WIRE"
+"""The environment variable that turns the direct wire off: 0."""
+MAX_REPLY_BYTES = 64 * 2**20
+"""Of a reply on the direct wire."""
+_IDLE_SECONDS = 4.0
+"""An idle connection is closed sooner than servers close it: uvicorn does after 5."""
+_PLACE = frozenset({"api_base", "base_url", "api_key"})
+_MOST_TEXTS = 20
+_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
+_RECEIVED = re.compile(r"""Received: ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
+"""How LiteLLM quotes a body of the wrong kind."""
 
 
 async def complete_in_time(
     model: str, messages: list[Message], options: Mapping[str, Any], seconds: float
 ) -> tuple[Any, Counter[str]]:
-    """One `completion` within `seconds`. LiteLLM's own timeout does not end a reply that comes in drips."""
-    once = {"timeout": seconds, "max_retries": 0, "num_retries": 0}
+    """LiteLLM's response within `seconds`, and the repairs of the server's response that it took, by kind.
+
+    LiteLLM's own timeout does not end a reply that comes in drips. An error inside the choice, as OpenRouter reports
+    one of the provider behind it, is raised as what it is.
+    """
+    direct = direct_request(model, messages, options)
     try:
         async with asyncio.timeout(seconds):
-            return await completion(model=model, messages=messages, **once | dict(options))
+            if direct is not None:
+                response, repairs = await _send_directly(direct)
+            else:
+                once = {"timeout": seconds, "max_retries": 0, "num_retries": 0}
+                response, repairs = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
+    _check_choice(response, model)
+    return response, repairs
 
 
-async def completion(**request: Any) -> tuple[Any, Counter[str]]:
-    """LiteLLM's response, and the repairs of the server's response that it took, by kind.
+@dataclass(frozen=True, slots=True)
+class DirectRequest:
+    """A request on the direct wire."""
 
-    LiteLLM rejects a message in content parts, and server-sent events that were not asked for; such a reply is complete
-    and paid for, so its text is passed on. An error inside the choice, as OpenRouter reports one of the provider behind
-    it, is raised as what it is.
-    """
+    model: str
+    """Its LiteLLM id."""
+    url: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+def direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> DirectRequest | None:
+    """The request as LiteLLM would send it; None = it is left to LiteLLM."""
+    provider, address = model.partition("/")[0], options.get("api_base") or options.get("base_url")
+    if provider != "hosted_vllm" and (provider != "openai" or not address):
+        return None
+    litellm = load_litellm(address)
+    callbacks = litellm.callbacks, litellm.success_callback, litellm.failure_callback, litellm.input_callback
+    if os.environ.get(DIRECT_WIRE) == "0" or any(callbacks) or options.keys() & _litellms_own():
+        return None
+    name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=options.get("api_key"))
+    if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
+        return None
+    if model_info(model).get("mode", "chat") != "chat" or (getproxies_environment() and not is_on_this_machine(base)):
+        return None
+    params = {option: value for option, value in options.items() if option not in _PLACE}
+    mapped = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, messages=messages, **params)
+    mapped.pop("stream", None)
+    mapped.pop("max_retries", None)
+    config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
+    body: dict[str, Any] = config.transform_request(name, list(messages), mapped, {}, {})
+    body |= body.pop("extra_body", None) or {}
+    key = key or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers |= body.pop("extra_headers", None) or {}
+    return DirectRequest(model, f"{str(base).rstrip('/')}/chat/completions", headers, body)
+
+
+@cache
+def _litellms_own() -> frozenset[str]:
+    """Parameters that LiteLLM does not send but acts on."""
+    return frozenset({*load_litellm().types.utils.all_litellm_params, "timeout", "organization", "stream"} - _PLACE)
+
+
+async def _send_directly(sent: DirectRequest) -> tuple[Any, Counter[str]]:
+    content = bytearray()
+    try:
+        session = await _session()
+        data = json.dumps(sent.body).encode()
+        headers = {"Content-Type": "application/json", **sent.headers}
+        async with session.post(sent.url, data=data, headers=headers) as answer:
+            async for chunk in answer.content.iter_any():
+                content += chunk
+                if len(content) > MAX_REPLY_BYTES:
+                    break
+    except aiohttp.ClientError as error:
+        words = f"no answer of {sent.url}: {error or type(error).__name__}"
+        raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
+    if answer.status >= 300:
+        raise _status_error(sent, answer.status, answer.headers, bytes(content))
+    if len(content) > MAX_REPLY_BYTES:
+        raise _no_completion(sent, f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
+    return _read_body(sent, answer.headers, bytes(content))
+
+
+def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) -> tuple[Any, Counter[str]]:
+    """LiteLLM's response for the body of an answer with the status 200."""
+    litellm, text = load_litellm(), content.decode("utf-8", "replace")
+    if chunks := _chunks(text):
+        response, repairs = litellm.stream_chunk_builder(chunks), Counter({"streamed": 1})
+    else:
+        try:
+            body = json.loads(text)
+        except ValueError as error:
+            raise _no_completion(sent, f"the reply is no JSON: {text[:500]!r}") from error
+        if not _is_mapping(body) or not isinstance(body.get("choices"), list):
+            raise _status_error(sent, _status_in(body), headers, content)
+        body, repairs = with_text_content(body)
+        empty = litellm.ModelResponse()
+        response = litellm.utils.convert_to_model_response_object(response_object=body, model_response_object=empty)
+    if model_info(sent.model).get("input_cost_per_token"):
+        response._hidden_params["response_cost"] = litellm.completion_cost(response, model=sent.model)
+    return response, repairs
+
+
+def _status_in(body: object) -> int:
+    """The status of an error that a server sent with the status 200."""
+    error: object = body.get("error") if _is_mapping(body) else None
+    code = error.get("code") if _is_mapping(error) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def _status_error(
+    sent: DirectRequest, status: int, headers: Mapping[str, str], content: bytes
+) -> openai.APIStatusError:
+    """The error of OpenAI's client for an answer."""
+    text = content.decode("utf-8", "replace")
+    try:
+        body: object = json.loads(text)
+    except ValueError:
+        body = text
+    inner = body.get("error", body) if _is_mapping(body) else body
+    words = inner["message"] if _is_mapping(inner) and isinstance(inner.get("message"), str) else text
+    response = openai_httpx.Response(
+        status, headers=list(headers.items()), request=openai_httpx.Request("POST", sent.url)
+    )
+    kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
+    return kind(f"HTTP {status}: {words}", response=response, body=body)
+
+
+_KINDS: dict[int, type[openai.APIStatusError]] = {
+    400: openai.BadRequestError,
+    401: openai.AuthenticationError,
+    403: openai.PermissionDeniedError,
+    404: openai.NotFoundError,
+    409: openai.ConflictError,
+    422: openai.UnprocessableEntityError,
+    429: openai.RateLimitError,
+}
+
+
+def _no_completion(sent: DirectRequest, words: str) -> openai.APIResponseValidationError:
+    response = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
+    return openai.APIResponseValidationError(response=response, body=None, message=words)
+
+
+async def _session() -> aiohttp.ClientSession:
+    """The HTTP client of the running event loop."""
+    loop = asyncio.get_running_loop()
+    held = _sessions.get(loop)
+    if held is None:
+        held = _sessions[loop] = _open_session()
+        _opened[loop] = await anext(held)
+    return _opened[loop]
+
+
+async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
+    """Yields a client once. An event loop closes its generators when it ends, and so this client."""
+    verify = load_litellm().llms.custom_httpx.http_handler.get_ssl_configuration()
+    trusted = create_default_context(cafile=verify) if isinstance(verify, str) else verify
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0,
+            keepalive_timeout=_IDLE_SECONDS,
+            ssl=trusted,
+        ),
+        timeout=aiohttp.ClientTimeout(total=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
+        yield session
+
+
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession]] = WeakKeyDictionary()
+_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+
+
+async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
+    """LiteLLM rejects a message in content parts, and server-sent events that were not asked for; such a reply is
+    complete and paid for, so its text is passed on."""
     litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
 
     def listen(call: Mapping[str, Any]) -> None:
@@ -41,15 +235,14 @@ async def completion(**request: Any) -> tuple[Any, Counter[str]]:
             bodies.append(body)
 
     try:
-        response = await litellm.acompletion(**request, logger_fn=listen)
-        _check_choice(response, str(request.get("model")))
-        return response, Counter()
+        return await litellm.acompletion(**request, logger_fn=listen), Counter()
     except openai.OpenAIError as error:
         if chunks := _streamed(error, bodies):
             return litellm.stream_chunk_builder(chunks), Counter({"streamed": 1})
         if not is_in_parts(error) or not bodies:
-            if bodies and isinstance(error, openai.BadRequestError):
-                raise _server_failed(error, str(request.get("model"))) from error
+            if bodies and isinstance(error, openai.BadRequestError):  # the status was 200, and the body an error
+                words = f"the server answered with status 200 and an error: {error}"
+                raise litellm.APIError(500, words, "", str(request.get("model"))) from error
             raise
     body, repairs = with_text_content(json.loads(bodies[-1]))
     return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), repairs
@@ -63,8 +256,8 @@ def _check_choice(response: Any, model: str) -> None:
     error = specific.get("error")
     if not error and specific.get("native_finish_reason") != "error":
         return
-    code = error.get("code") if _is_mapping(error) else None
-    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    status = error.get("code") if _is_mapping(error) else None
+    status = status if isinstance(status, int) and 400 <= status < 600 else 502
     raise load_litellm().APIError(status, f"the provider failed: {json.dumps(error, default=str)}", "", model)
 
 
@@ -77,8 +270,14 @@ def _streamed(error: BaseException, bodies: list[str]) -> list[Any]:
         if found := _RECEIVED.search(str(one)):
             texts.append(str(ast.literal_eval(found[1])))
         one = one.__cause__ or one.__context__
-    stream = next((text for text in texts if _EVENT.match(text)), "")
-    events = [line[5:].strip() for line in stream.splitlines() if line.startswith("data:")]
+    return next((chunks for text in texts if (chunks := _chunks(text))), list[Any]())
+
+
+def _chunks(text: str) -> list[Any]:
+    """The chunks of a completion in server-sent events; empty when the text is none."""
+    if not _EVENT.match(text):
+        return []
+    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
     try:
         chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
     except ValueError:
@@ -88,82 +287,5 @@ def _streamed(error: BaseException, bodies: list[str]) -> list[Any]:
     return [load_litellm().ModelResponseStream(**chunk) for chunk in chunks]
 
 
-_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
-_RECEIVED = re.compile(r"""Received: ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
-"""How LiteLLM quotes a body of the wrong kind."""
-_MOST_TEXTS = 20
-
-
-def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
-    """The body of a completion with the content of its message as text, and the repairs that this took."""
-    choices = [dict(choice) for choice in body.get("choices") or ()]
-    repairs: Counter[str] = Counter()
-    for choice in choices[:1]:
-        message = dict(choice.get("message") or {})
-        if isinstance(message.get("content"), list):
-            message["content"] = "".join(map(_text_of_part, message["content"]))
-            repairs["content parts"] += 1
-        choice["message"] = message
-    return {**body, "choices": choices}, repairs
-
-
-def _server_failed(error: openai.OpenAIError, model: str) -> openai.OpenAIError:
-    """The error of a response with status 200 and an error for a body, which LiteLLM calls a bad request."""
-    litellm = load_litellm()
-    return litellm.APIError(500, f"the server answered with status 200 and an error: {error}", "", model)
-
-
-def read_answer(answer: object) -> tuple[str, Counter[str]]:
-    """The text of a callable's answer, and its repairs.
-
-    An answer is a text, an assistant's message, or the JSON object of the reply itself. Raises `TypeError` for others.
-    """
-    if isinstance(answer, str):
-        return sendable(answer), Counter()
-    if not _is_mapping(answer):
-        raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
-    if answer.keys() & _OF_MESSAGES:
-        return read_message(answer)
-    return sendable(json.dumps(dict(answer), ensure_ascii=False, default=float)), Counter()  # NumPy's numbers, Decimal
-
-
-def _is_mapping(answer: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(answer, Mapping)
-
-
-_OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
-
-
-def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
-    """The text of an assistant's message, and the repairs that finding it took, by kind.
-
-    A reply may come in content parts, as the arguments of a tool call, or as reasoning.
-    """
-    repairs: Counter[str] = Counter()
-    text = message.get("content") or ""
-    if not isinstance(text, str):
-        text = "".join(map(_text_of_part, text))
-        repairs["content parts"] += 1
-    functions = [call.get("function") for call in message.get("tool_calls") or ()]
-    calls = [given for one in (*functions, message.get("function_call")) if one and (given := one.get("arguments"))]
-    if calls:  # text before a call announces it
-        text = "\n".join(given if isinstance(given, str) else json.dumps(given) for given in calls)
-        repairs["tool call"] += len(calls)
-    if not text.strip() and isinstance(reasoning := message.get("reasoning_content"), str):
-        text = reasoning
-        repairs["reasoning"] += 1
-    return sendable(text), repairs
-
-
-def sendable(text: str) -> str:
-    """The text with halves of surrogate pairs joined, or replaced where they are alone: JSON may hold them, but no
-    request can send them back, and no database takes them."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _text_of_part(part: object) -> str:
-    match part:
-        case str(text) | {"text": str(text)}:
-            return text
-        case _:
-            return ""
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)

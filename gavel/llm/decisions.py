@@ -19,9 +19,8 @@ import openai
 from gavel.llm.errors import LlmError, PermanentError
 from gavel.llm.prices import Prices, cost
 from gavel.llm.providers import load_litellm, timed_out
-from gavel.llm.response import model_name
+from gavel.llm.response import model_name, token_count
 from gavel.llm.types import Message, Reply, Schema
-from gavel.llm.usage import token_count
 
 MOST_QUESTIONS, MOST_LEVELS = 128, 10
 """Of one request; of one question."""

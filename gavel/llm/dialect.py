@@ -11,9 +11,8 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from gavel.llm.logprobs import PARAMS as LOGPROBS
-from gavel.llm.logprobs import WITHOUT_LOGPROBS
-from gavel.llm.provider_failure import Failure
+from gavel.llm.failures import Failure
+from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS
 from gavel.llm.types import Schema
 
 FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gavel.llm.errors import LlmError
 from gavel.llm.local_models import PROVIDER
 from gavel.llm.providers import load_litellm, model_info
-from gavel.llm.usage import Usage
+from gavel.llm.types import Usage
 
 Price = tuple[float, float] | tuple[float, float, float]
 """US dollars per million prompt tokens, per million completion tokens and, where it is lower, per million prompt tokens

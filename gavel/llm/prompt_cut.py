@@ -1,4 +1,5 @@
-"""Notices a server that cut the prompt: it answered, but counted far fewer tokens than the prompt has.
+"""How much of a prompt a server reads: the context of an endpoint, which its refusals teach; Ollama's, which a request
+has to ask for; and servers that cut the prompt: they answer, but count far fewer tokens than the prompt has.
 
 Ollama, for one, drops what does not fit its context (4,096 tokens, unless `num_ctx` says otherwise) and answers 200. A
 verdict on half of a prompt is no verdict.
@@ -9,11 +10,12 @@ server of the user's own that counts exactly a usual context length is believed 
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gavel.llm.errors import ContextError
-from gavel.llm.message_parts import text_of
+from gavel.llm.message_parts import IMAGE_TOKENS, count_images, text_of
 from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message, Reply
 
@@ -33,6 +35,64 @@ _ACCENTED_SHARE, _CHARACTERS_PER_TOKEN = 0.005, 4.5
 or Vietnamese, of which newer vocabularies read so many characters with a token."""
 _PER_CJK_CHARACTER, _PER_OTHER_CHARACTER = 0.6, 0.24
 """Tokens of a compact tokenizer for Chinese, Japanese and Korean text, and for other scripts than ASCII."""
+_OLLAMA = ("ollama/", "ollama_chat/")
+_REPLY_TOKENS = 4_096
+"""Room for a reply and the thinking before it, unless the user sets the reply's length."""
+_BYTES_PER_TOKEN = 2.5
+"""Of dense text, such as numbers; prose has four."""
+_STEPS = tuple(sorted(size * 2**power for power in range(13, 21) for size in (1, 1.5)))
+"""Ollama loads a model anew when the context changes, so only a few lengths are asked for."""
+DEFAULT_CONTEXT = 128_000
+"""Context length of a model that LiteLLM's table does not list."""
+_SHRINK_FACTOR = 0.5
+"""Factor by which a refused prompt is shortened when the server names no limit."""
+_TOKENIZER_MARGIN = 1.2
+"""Max ratio of a model's own token count to that of `cl100k_base`."""
+
+_learned: dict[Hashable, int] = {}
+"""Context lengths learned from endpoints' refusals, of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLength:
+    """Of one endpoint, in tokens of prompt and reply."""
+
+    endpoint: Hashable
+    assumed: int
+    """Before the endpoint has refused a prompt."""
+
+    @property
+    def tokens(self) -> int:
+        return _learned.get(self.endpoint, self.assumed)
+
+    def room(self, reply: int) -> int:
+        """Max prompt tokens, in `cl100k_base`, beside a reply of `reply` tokens, with a margin for other tokenizers."""
+        return int((self.tokens - min(reply, self.tokens // 2)) / _TOKENIZER_MARGIN)
+
+    def shrink(self, room: int, sent: int, reply: int, limit: int | None) -> None:
+        """Lowers the length: a prompt of `sent` tokens, made for `room` tokens, was refused as too long.
+
+        `limit`: the context that the server names, in tokens; None = it names none.
+        """
+        if self.room(reply) < room:
+            return  # another call has lowered it
+        half = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + reply
+        smaller = half if half < self.tokens else int(_SHRINK_FACTOR * self.tokens)
+        _learned[self.endpoint] = limit if limit is not None and limit < self.tokens else smaller
+
+
+def context_options(
+    model: str, params: Mapping[str, Any], messages: Sequence[Message], longest: int, completion: int | None
+) -> dict[str, int]:
+    """`num_ctx` for a request to Ollama: room for prompt and reply, at most `longest` tokens; empty for other models.
+
+    A `num_ctx` of the user's own stays. `completion`: the reply's length, where the user sets it.
+    """
+    if not model.startswith(_OLLAMA) or "num_ctx" in params:
+        return {}
+    size = sum(len(text_of(message).encode("utf-8", "surrogatepass")) for message in messages)
+    needed = size / _BYTES_PER_TOKEN + IMAGE_TOKENS * count_images(messages) + (completion or _REPLY_TOKENS)
+    return {"num_ctx": int(min(next((step for step in _STEPS if step >= needed), needed), longest))}
 
 
 class PromptCutError(ContextError):

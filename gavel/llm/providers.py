@@ -43,7 +43,7 @@ def _litellm() -> ModuleType:
 
 def timed_out(model: str, seconds: float) -> Exception:
     """LiteLLM's error for a reply that was not complete in time; its own timeout does not end one that drips."""
-    words = f"Timeout: no complete reply within {seconds:g} s"
+    words = f"Timeout: no complete reply within {seconds:.3g} s"
     return load_litellm().Timeout(words, model=model, llm_provider="")
 
 

@@ -1,4 +1,4 @@
-"""Per-endpoint concurrency and rate limits: concurrent calls, requests and tokens per minute, timeouts.
+"""What holds a call back: concurrency, rates, its deadline, pauses after failures, and a circuit breaker.
 
 Limits belong to the endpoint, not to the caller: all clients of an endpoint share its concurrency (per event loop) and
 its minute (per process). The minute is a sliding window, so no 60 seconds hold more than is allowed.
@@ -8,16 +8,23 @@ import asyncio
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Hashable
+from collections.abc import Awaitable, Generator, Hashable
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
 
-from gavel.llm.activity import Activity
 from gavel.llm.errors import LlmError, NotAskedError
+from gavel.llm.failures import is_rate_limit, may_pass, pause
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix
 
 MINUTE = 60.0
+_BREAKER_SECONDS = 60.0
+_WORTH_TELLING = 1.0
+"""Seconds from which a wait is shown."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +36,76 @@ class Limits:
     timeout: float = 180.0
     """For one attempt."""
     deadline: float = 600.0
-    """For a call with all its attempts, from the moment when it holds a token of the concurrency limit; waiting for a
-    limit does not count."""
-    attempts: int = 6
+    """For a call: what may pass, such as an outage, is asked again until then. Waiting for a limit does not count."""
     requests_per_minute: int | None = None
     """To one model, over all clients of a process; every attempt counts. None = no limit."""
     tokens_per_minute: int | None = None
     """Of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
 
     def __post_init__(self) -> None:
-        if not (self.concurrency >= 1 and self.attempts >= 1 and self.timeout > 0 and self.deadline > 0):
-            raise LlmError(f"a model needs time, attempts and concurrency above 0: {self}.")
+        if not (self.concurrency >= 1 and self.timeout > 0 and self.deadline > 0):
+            raise LlmError(f"a model needs time and concurrency above 0: {self}.")
         if any(most is not None and most < 1 for most in (self.requests_per_minute, self.tokens_per_minute)):
             raise LlmError(f"a limit per minute must allow at least 1: {self}.")
+
+
+class Activity:
+    """How long the calls of a set of clients, of any thread, are held up; for a live line."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits: dict[object, tuple[float, str]] = {}
+        """When each waiting call goes on, by `time.monotonic`, and why it waits."""
+
+    @contextmanager
+    def held_up(self, seconds: float, reason: str) -> Generator[None]:
+        """Inside, one call waits `seconds`."""
+        wait = object()
+        with self._lock:
+            self._waits[wait] = time.monotonic() + seconds, reason
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waits[wait]
+
+    @property
+    def waiting(self) -> str:
+        """The longest wait that is left, in words: "rate limited, 20 s"; "" while no call waits."""
+        with self._lock:
+            until, reason = max(self._waits.values(), default=(0.0, ""))
+        left = until - time.monotonic()
+        return f"{reason}, {left:.0f} s" if left >= _WORTH_TELLING else ""
+
+
+class Breaker:
+    """A circuit breaker of one client: after an error that every other request would meet too, nothing more is sent.
+
+    A wrong key, an empty account or an unknown model is then reported once, and costs one request instead of thousands.
+    Once a minute one request may find out whether it is mended.
+    """
+
+    def __init__(self) -> None:
+        self._error: LlmError | None = None
+        self._opened = 0.0
+
+    @property
+    def error(self) -> LlmError | None:
+        """Why nothing is sent now."""
+        return self._error if time.monotonic() < self._opened + _BREAKER_SECONDS else None
+
+    def open(self, error: LlmError) -> None:
+        self._error, self._opened = error, time.monotonic()
+
+    def close(self) -> None:
+        """A request was answered."""
+        self._error = None
+
+    def check(self) -> None:
+        """Raises `NotAskedError`, with the message of the error that opened it, while it is open."""
+        if (error := self.error) is not None:
+            raise NotAskedError(error.message, error.remedy) from error
+        self._opened = time.monotonic()
 
 
 class Concurrency:
@@ -147,8 +211,79 @@ class EndpointLimits:
                     wait = self.window.seconds_until(now, tokens, limits)
                     if wait == 0:
                         return self.window.add(now, tokens)
-                with activity.rate_limited(wait):
+                with activity.held_up(wait, RATE_LIMITED):
                     await asyncio.sleep(wait)
+
+
+class Call:
+    """One call in flight: its share of the endpoint's concurrency, and its deadline.
+
+    The share is given back while the call pauses between attempts. The deadline moves by what the call waits for a
+    limit, since the model is not the cause of that delay.
+    """
+
+    def __init__(
+        self,
+        endpoint: EndpointLimits,
+        limits: Limits,
+        activity: Activity,
+        prefix: CachedPrefix = NO_PREFIX,
+        patience: float | None = None,
+    ) -> None:
+        """`patience`: seconds after which nothing is asked again, where that is sooner than the deadline."""
+        self.endpoint = endpoint
+        self.prefix = prefix
+        self.attempts = 0
+        self.may_be_paid = False
+        """Whether an attempt failed for which the server may charge."""
+        self._limits = limits
+        self._activity = activity
+        self._deadline = time.monotonic() + limits.deadline
+        self._reserved = limits.deadline - min(patience or limits.deadline, limits.deadline)
+        self._running = False
+
+    @property
+    def attempt_seconds(self) -> float:
+        """How long an attempt that begins now may take."""
+        return max(0.0, min(self._limits.timeout, self._deadline - time.monotonic()))
+
+    async def acquire(self) -> None:
+        """Waits until the concurrency limit has room for the call; until `release` it counts as running."""
+        await self.off_the_clock(self.endpoint.concurrency.acquire(self, self._limits.concurrency))
+        self._running = True
+
+    def release(self) -> None:
+        """Ends the call's share of the concurrency, if it holds one."""
+        if self._running:
+            self._running = False
+            self.endpoint.concurrency.release(self, self._limits.concurrency)
+
+    async def off_the_clock(self, wait: Awaitable[_T]) -> _T:
+        """Waits for a limit with the deadline's clock stopped."""
+        since = time.monotonic()
+        try:
+            return await wait
+        finally:
+            self._deadline += time.monotonic() - since
+
+    def pause_after(self, error: Exception) -> float | None:
+        """Seconds until the request may be sent again; None = asking again is no use, or would come too late."""
+        self.attempts += 1
+        if not may_pass(error):
+            return None
+        seconds = pause(error, self.attempts)
+        return seconds if seconds < self._deadline - self._reserved - time.monotonic() else None
+
+    async def sleep(self, seconds: float, error: Exception) -> None:
+        """Sleeps between attempts without counting as running."""
+        self.release()
+        reason = RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
+        with self._activity.held_up(seconds, reason):
+            await asyncio.sleep(seconds)
+        await self.acquire()
+
+
+RATE_LIMITED = "rate limited"
 
 
 def endpoint_limits(endpoint: Hashable) -> EndpointLimits:

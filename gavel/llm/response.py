@@ -1,14 +1,32 @@
-"""LiteLLM's response to one request -> a reply with its text, tokens and cost."""
+"""What a model answered -> a reply with its text, its tokens and its cost.
 
+Prompt tokens include those that were read from the server's cache, or written to it; completion tokens include those of
+reasoning. A server that reports reasoning apart, as xAI does, is recognized by its total.
+
+With `with_logprobs` the text of a reply also holds the log-probabilities of its tokens, so that a cassette can keep
+them: {"text": "7", "tokens": [["7", [["7", -0.1], …]], …]}, where `tokens` are the sampled ones, each with the
+likeliest tokens in its place and their natural log-probabilities; None when the server returned none.
+"""
+
+import json
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeGuard, cast
 
-from gavel.llm.completion import read_message, sendable
+from gavel.llm.errors import LlmError
+from gavel.llm.failures import CONTENT_FILTER
 from gavel.llm.prices import Prices, cost, listed_cost
 from gavel.llm.providers import load_litellm
-from gavel.llm.refusal_wording import CONTENT_FILTER, refusal_in
-from gavel.llm.types import Message, Reply
-from gavel.llm.usage import read_usage
+from gavel.llm.types import Message, Reply, Usage
+
+LOGPROBS = {"logprobs": True, "top_logprobs": 20}
+"""The parameters that ask for log-probabilities; 20 is the most that OpenAI and vLLM give by default."""
+WITHOUT_LOGPROBS = "name a server that does, such as vLLM, or take the mode groupwise (--mode)."
+_LONGEST_NAME = 200
+_MOST_TOKENS = 1_000_000_000
+"""Of one request. A larger number is a server's fault; believed, it would spend every budget at once."""
+_OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 
 def read_response(model: str, response: Any, messages: list[Message], prices: Prices, repairs: Counter[str]) -> Reply:
@@ -16,17 +34,16 @@ def read_response(model: str, response: Any, messages: list[Message], prices: Pr
 
     Its cost is by `prices` or LiteLLM's table. Tokens that the server did not count are counted here.
     """
-    litellm = load_litellm()
     finish_reason = response.choices[0].finish_reason if response.choices else None
     message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
     if finish_reason == "length":
         message["reasoning_content"] = None  # reasoning that is cut off holds no answer
     text, more = read_message(message)
-    if not text.strip() and (refusal := refusal_in(message)):
+    if not text.strip() and (refusal := _refusal_in(message)):
         text, finish_reason = refusal, CONTENT_FILTER
-    usage = read_usage(response.usage)
-    prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=model, messages=messages)
-    completion_tokens = usage.completion_tokens or litellm.token_counter(model=model, text=text)
+    usage = read_usage(getattr(response, "usage", None))
+    prompt_tokens = usage.prompt_tokens or load_litellm().token_counter(model=model, messages=messages)
+    completion_tokens = usage.completion_tokens or load_litellm().token_counter(model=model, text=text)
     cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
     usd = cost(model, prompt_tokens, completion_tokens, prices, cached, written)
     if usd is None:
@@ -43,9 +60,123 @@ def read_response(model: str, response: Any, messages: list[Message], prices: Pr
     )
 
 
+def with_logprobs(reply: Reply, response: Any) -> Reply:
+    """The reply in LiteLLM's response with its tokens; a refusal stays as it is."""
+    if reply.finish_reason == CONTENT_FILTER:
+        return reply
+    choice = response.choices[0] if response.choices else None
+    logprobs: Any = getattr(choice, "logprobs", None)
+    content = getattr(logprobs, "content", None)
+    tokens = None
+    if content:
+        tokens = [[each.token, [[top.token, top.logprob] for top in each.top_logprobs or ()]] for each in content]
+    return replace(reply, text=json.dumps({"text": reply.text, "tokens": tokens}, ensure_ascii=False))
+
+
+def check_has_logprobs(model: str, reply: Reply) -> None:
+    """Raises `LlmError` when the server returned no tokens with a reply of `with_logprobs`."""
+    if reply.finish_reason != CONTENT_FILTER and json.loads(reply.text)["tokens"] is None:
+        raise LlmError(
+            f"{model} returned no log-probabilities of tokens.", WITHOUT_LOGPROBS[0].upper() + WITHOUT_LOGPROBS[1:]
+        )
+
+
+def read_answer(answer: object) -> tuple[str, Counter[str]]:
+    """The text of a callable's answer, and its repairs.
+
+    An answer is a text, an assistant's message, or the JSON object of the reply itself. Raises `TypeError` for others.
+    """
+    if isinstance(answer, str):
+        return sendable(answer), Counter()
+    if not _is_mapping(answer):
+        raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
+    if answer.keys() & _OF_MESSAGES:
+        return read_message(answer)
+    return sendable(json.dumps(dict(answer), ensure_ascii=False, default=float)), Counter()  # NumPy's numbers, Decimal
+
+
+def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
+    """The text of an assistant's message, and the repairs that finding it took, by kind.
+
+    A reply may come in content parts, as the arguments of a tool call, or as reasoning.
+    """
+    repairs: Counter[str] = Counter()
+    text = message.get("content") or ""
+    if not isinstance(text, str):
+        text = "".join(map(_text_of_part, text))
+        repairs["content parts"] += 1
+    functions = [call.get("function") for call in message.get("tool_calls") or ()]
+    calls = [given for one in (*functions, message.get("function_call")) if one and (given := one.get("arguments"))]
+    if calls:  # text before a call announces it
+        text = "\n".join(given if isinstance(given, str) else json.dumps(given) for given in calls)
+        repairs["tool call"] += len(calls)
+    if not text.strip() and isinstance(reasoning := message.get("reasoning_content"), str):
+        text = reasoning
+        repairs["reasoning"] += 1
+    return sendable(text), repairs
+
+
+def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
+    """The body of a completion with the content of its message as text, and the repairs that this took."""
+    choices = [dict(choice) for choice in body.get("choices") or ()]
+    repairs: Counter[str] = Counter()
+    for choice in choices[:1]:
+        message = dict(choice.get("message") or {})
+        if isinstance(message.get("content"), list):
+            message["content"] = "".join(map(_text_of_part, message["content"]))
+            repairs["content parts"] += 1
+        choice["message"] = message
+    return {**body, "choices": choices}, repairs
+
+
+def sendable(text: str) -> str:
+    """The text with halves of surrogate pairs joined, or replaced where they are alone: JSON may hold them, but no
+    request can send them back, and no database takes them."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def model_name(reported: object) -> str:
     """The name of the model that answered; "" where the server reports none, or something else."""
     return sendable(reported)[:_LONGEST_NAME] if isinstance(reported, str) else ""
 
 
-_LONGEST_NAME = 200
+def _refusal_in(message: Mapping[str, Any]) -> str:
+    """The refusal in a field of an assistant's message, where OpenAI puts it; empty = none."""
+    fields: object = message.get("provider_specific_fields")
+    given = message.get("refusal")
+    if isinstance(fields, Mapping):
+        given = given or cast("Mapping[str, Any]", fields).get("refusal")
+    return given if isinstance(given, str) else ""
+
+
+def _text_of_part(part: object) -> str:
+    match part:
+        case str(text) | {"text": str(text)}:
+            return text
+        case _:
+            return ""
+
+
+def _is_mapping(answer: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(answer, Mapping)
+
+
+def read_usage(usage: Any) -> Usage:
+    """The usage of a LiteLLM response; all 0 when the server reports none."""
+    if usage is None:
+        return Usage()
+
+    def tokens(of: Any, name: str) -> int:
+        return token_count(getattr(of, name, None))
+
+    prompt, completion = tokens(usage, "prompt_tokens"), tokens(usage, "completion_tokens")
+    reasoning = tokens(getattr(usage, "completion_tokens_details", None), "reasoning_tokens")
+    apart = reasoning if tokens(usage, "total_tokens") == prompt + completion + reasoning else 0
+    cached = min(tokens(getattr(usage, "prompt_tokens_details", None), "cached_tokens"), prompt)
+    written = min(tokens(usage, "cache_creation_input_tokens"), prompt - cached)
+    return Usage(prompt, completion + apart, cached, written, apart)
+
+
+def token_count(reported: object) -> int:
+    """A number of tokens; 0 where the server reports none, or a number that no request has."""
+    return reported if isinstance(reported, int) and 0 < reported <= _MOST_TOKENS else 0

@@ -38,5 +38,19 @@ class Reply:
     """Of the prompt tokens, those that the server had in its prompt cache; they cost less."""
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The tokens of a call as its server reports them, in OpenAI's terms; 0 = not reported."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    """Of the prompt tokens, those that the server had in its cache."""
+    written_prompt_tokens: int = 0
+    """Of the prompt tokens, those that the server wrote to its cache, where it charges for that."""
+    reasoning_apart: int = 0
+    """Of the completion tokens, those of reasoning that the server did not count as such."""
+
+
 Accept = Callable[[Reply], bool]
 """Whether a reply can be used; a cassette keeps no other."""

@@ -21,7 +21,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
 from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.retry import is_too_long
+from gavel.llm.failures import is_too_long
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, first_choice
 from gavel.scenarios.episode import Episode

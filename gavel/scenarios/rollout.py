@@ -17,7 +17,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
 from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.retry import is_too_long
+from gavel.llm.failures import is_too_long
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import RolloutClient, first_choice

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
@@ -24,7 +25,7 @@ from gavel.llm.dialect import dialects
 from gavel.llm.errors import BudgetError, CassetteError, LlmError
 from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
-from tests.endpoint import Endpoint, Request, fails, says, scores
+from tests.endpoint import Endpoint, Request, fails, limit_attempts, says, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 
@@ -89,15 +90,16 @@ async def test_a_used_up_budget_is_an_error_of_the_one_liner(endpoint):
     assert endpoint.requests == []
 
 
-async def test_what_fails_costs_nothing_and_what_is_given_up_counts_as_expected(endpoint):
+async def test_what_fails_costs_nothing_and_what_is_given_up_counts_as_expected(endpoint, monkeypatch):
+    limit_attempts(monkeypatch, 2)
     budget = Budget(max_tokens=1_000_000)
     endpoint.script = [fails(500), fails(429), endpoint.silence]
-    asking = Client("openai/judge", endpoint.params, Limits(attempts=2), budget=budget)
+    asking = Client("openai/judge", endpoint.params, Limits(), budget=budget)
     with pytest.raises(LlmError):
         await asking.ask(PROMPT, {})
     assert budget.spent_tokens == 0
     with pytest.raises(LlmError):
-        await Client("openai/judge", endpoint.params, Limits(timeout=0.3, attempts=1), budget=budget).ask(PROMPT, {})
+        await Client("openai/judge", endpoint.params, Limits(deadline=0.3), budget=budget).ask(PROMPT, {})
     assert budget.spent_tokens > 1000
     assert budget._in_flight == []
 
@@ -163,24 +165,34 @@ def by_model(answers) -> object:
 
 
 @pytest.mark.parametrize("fault", [fails(500), fails(401), lambda _: says("I cannot."), fails(400, "bad")])
-async def test_a_model_that_cannot_be_used_is_followed_by_the_next(endpoint, fault):
+async def test_a_model_that_cannot_be_used_is_followed_by_the_next(endpoint, fault, monkeypatch):
+    limit_attempts(monkeypatch, 3)
     endpoint.script = [by_model({"first": fault, "second": scores(0.75, 0.25)})]
     judge = judge_of(endpoint, ["openai/first", "openai/second"], orders=1)
     [group] = await judged(judge, 1)
     assert sorted(t.reward for t in group) == [0.25, 0.75]
     assert {vote.model for t in group if t.judgement for vote in t.judgement.votes} == {"openai/second"}
     assert group.judgement is not None
-    assert group.judgement.calls == len(endpoint.requests) - (2 if fault(_ANY).status == 400 else 0) - _retries(fault)
+    retries = 2 if fault(_ANY).status == 500 else 0
+    assert group.judgement.calls == len(endpoint.requests) - (2 if fault(_ANY).status == 400 else 0) - retries
 
 
 _ANY: Request = {}
 
 
-def _retries(fault) -> int:
-    return 5 if fault(_ANY).status == 500 else 0
+async def test_the_next_model_is_reached_within_the_deadline_and_then_asked_at_once(endpoint):
+    endpoint.script = [by_model({"first": fails(500), "second": scores(0.75, 0.25)})]
+    judge = judge_of(endpoint, ["openai/first", "openai/second"], orders=1, config=JudgeConfig(deadline=1.0))
+    for _ in range(2):
+        [group] = await judged(judge, 1)
+        assert group.judgement is not None
+        assert group.judgement.status == "scored"
+    models = [request["model"] for request in endpoint.requests]
+    assert models == ["first"] * (len(models) - 2) + ["second"] * 2
 
 
-async def test_models_that_all_fail_leave_no_number(endpoint):
+async def test_models_that_all_fail_leave_no_number(endpoint, monkeypatch):
+    limit_attempts(monkeypatch, 6)
     endpoint.script = [fails(409, "not now")]
     [group] = await judged(judge_of(endpoint, ["openai/first", "openai/second"], orders=1), 1)
     assert group.judgement is not None

@@ -9,7 +9,7 @@ import pytest
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
+from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, limit_attempts, says, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 
@@ -62,7 +62,7 @@ class _Fickle:
     ("share", "groups"), [(0.3, 120), (0.9, 40), pytest.param(0.3, 500, marks=pytest.mark.thorough)]
 )
 async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoint, monkeypatch, share, groups):
-    monkeypatch.setattr("gavel.llm.retry._backoff", lambda state: 0.0)
+    limit_attempts(monkeypatch, 6)
     fickle = _Fickle(endpoint, 7, share)
     endpoint.script = [fickle]
     juror = Juror("openai/judge", params=endpoint.params)
@@ -93,4 +93,4 @@ async def test_a_judge_that_never_answers_ends_at_the_deadline(endpoint: Endpoin
     judged = await asyncio.wait_for(judge.score(saying("a", "b")), HANG_SECONDS)
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
-    assert "did not answer within 0.5 s" in (judged.judgement.reason or "")
+    assert "no complete reply within 0.5 s" in (judged.judgement.reason or "")

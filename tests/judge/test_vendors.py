@@ -67,7 +67,7 @@ def check(group: TrajectoryGroup, orders: int) -> tuple[int, int]:
 
 @pytest.mark.slow
 async def test_two_hundred_groups_at_forty_percent_faults(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gavel.llm.retry._backoff", lambda state: 0.0)
+    monkeypatch.setattr("gavel.llm.failures.backoff", lambda longest: 0.0)
     vendor = Vendor(0.4, 3)
     endpoint.script = [vendor]
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=2, concurrency=64)

@@ -29,14 +29,14 @@ def formats(endpoint: Endpoint) -> list[str]:
     return [request.get("response_format", {}).get("type", "plain") for request in endpoint.requests]
 
 
-async def test_a_reply_comes_with_its_tokens_and_its_price(endpoint):
+async def test_a_reply_comes_with_its_tokens_and_its_price(endpoint, wire):
     endpoint.script = [lambda _: says("hi", USAGE)]
     reply = await client(endpoint, prices={"openai/judge": (2.0, 8.0)}).ask(PROMPT, SCHEMA)
     assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("hi", 100, 20)
     assert reply.cost_usd == pytest.approx(0.00036)
 
 
-async def test_a_price_that_nobody_knows_is_unknown_and_tokens_are_counted_all_the_same(endpoint):
+async def test_a_price_that_nobody_knows_is_unknown_and_tokens_are_counted_all_the_same(endpoint, wire):
     endpoint.script = [lambda _: says("hi there")]
     reply = await client(endpoint).ask(PROMPT, SCHEMA)
     assert reply.cost_usd is None
@@ -44,7 +44,7 @@ async def test_a_price_that_nobody_knows_is_unknown_and_tokens_are_counted_all_t
     assert reply.completion_tokens > 0
 
 
-async def test_a_known_model_has_litellms_price(endpoint):
+async def test_a_known_model_has_litellms_price(endpoint, wire):
     endpoint.script = [lambda _: says("hi", USAGE)]
     reply = await client(endpoint, "openai/gpt-4o").ask(PROMPT, SCHEMA)
     assert reply.cost_usd is not None
@@ -52,14 +52,14 @@ async def test_a_known_model_has_litellms_price(endpoint):
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_what_may_pass_is_tried_again(endpoint, status):
+async def test_what_may_pass_is_tried_again(endpoint, wire, status):
     endpoint.script = [fails(status), fails(status), lambda _: says("hi")]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "hi"
     assert len(endpoint.requests) == 3
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-async def test_what_cannot_pass_is_not_tried_again(endpoint, status):
+async def test_what_cannot_pass_is_not_tried_again(endpoint, wire, status):
     endpoint.script = [fails(status)]
     with pytest.raises(LlmError, match="openai/judge failed"):
         await client(endpoint).ask(PROMPT, SCHEMA)
@@ -75,7 +75,7 @@ async def test_what_cannot_pass_is_not_tried_again(endpoint, status):
         (500, "the request exceeds the available context size (4096 tokens)", 4096),
     ],
 )
-async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, status, words, limit):
+async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, wire, status, words, limit):
     endpoint.script = [fails(status, words)]
     with pytest.raises(ContextError) as error:
         await client(endpoint).ask(PROMPT, SCHEMA)
@@ -85,29 +85,45 @@ async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, status, wor
     assert len(endpoint.requests) == 1
 
 
-async def test_an_exhausted_account_is_not_asked_again(endpoint):
+async def test_an_exhausted_account_is_not_asked_again(endpoint, wire):
     endpoint.script = [fails(429, "You exceeded your quota: insufficient_quota")]
     with pytest.raises(LlmError, match="insufficient_quota"):
         await client(endpoint).ask(PROMPT, SCHEMA)
     assert len(endpoint.requests) == 1
 
 
-async def test_it_gives_up_after_so_many_attempts(endpoint):
-    endpoint.script = [fails(500)]
-    with pytest.raises(LlmError):
-        await client(endpoint, attempts=3).ask(PROMPT, SCHEMA)
-    assert len(endpoint.requests) == 3
+@pytest.mark.parametrize("failure", [fails(503), fails(429), lambda _: Answer(b"", breaks_off=True)])
+async def test_an_outage_loses_nothing_however_often_it_fails(endpoint, wire, monkeypatch, failure):
+    monkeypatch.setattr("gavel.llm.rate_limits.pause", lambda error, attempt: 0.0)
+    endpoint.script = [failure] * 40 + [lambda _: says("hi")]
+    replies = await asyncio.gather(*(client(endpoint).ask(PROMPT, SCHEMA) for _ in range(8)))
+    assert [reply.text for reply in replies] == ["hi"] * 8
+    assert len(endpoint.requests) == 48
+
+
+async def test_a_server_that_stays_broken_ends_the_call_at_its_deadline_and_is_not_flooded(endpoint, wire):
+    endpoint.script = [fails(500)]  # with Retry-After: 0
+    with pytest.raises(LlmError, match="openai/judge failed"):
+        await client(endpoint, deadline=0.5).ask(PROMPT, SCHEMA)
+    assert 1 <= len(endpoint.requests) <= 8
+
+
+async def test_a_server_that_never_answers_ends_the_call_at_its_deadline(endpoint, wire):
+    endpoint.script = [endpoint.silence]
+    async with asyncio.timeout(HANG_SECONDS):
+        with pytest.raises(LlmError, match="Timeout"):
+            await client(endpoint, deadline=0.3).ask(PROMPT, SCHEMA)
 
 
 @pytest.mark.parametrize("wait", ["3600", formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])
-async def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(endpoint, wait):
+async def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(endpoint, wire, wait):
     endpoint.script = [fails(429, **{"Retry-After": wait})]
     with pytest.raises(LlmError):
         await client(endpoint, deadline=60).ask(PROMPT, SCHEMA)
     assert len(endpoint.requests) == 1
 
 
-async def test_a_server_that_is_silent_is_given_up(endpoint):
+async def test_a_server_that_is_silent_is_given_up(endpoint, wire):
     silence = asyncio.Event()
 
     async def never(messages, schema) -> str:
@@ -116,18 +132,18 @@ async def test_a_server_that_is_silent_is_given_up(endpoint):
 
     endpoint.script = [endpoint.silence]
     with pytest.raises(LlmError, match="Timeout"):
-        await client(endpoint, timeout=0.1, attempts=1).ask(PROMPT, SCHEMA)
+        await client(endpoint, deadline=0.1).ask(PROMPT, SCHEMA)
     with pytest.raises(LlmError, match=r"did not answer within 0.1 s"):
         await Client(never, limits=Limits(deadline=0.1)).ask(PROMPT, SCHEMA)
 
 
-async def test_nobody_at_the_address_is_an_error(endpoint):
+async def test_nobody_at_the_address_is_an_error(endpoint, wire):
     endpoint.close()
     with pytest.raises(LlmError, match="openai/judge failed"):
-        await client(endpoint, attempts=1).ask(PROMPT, SCHEMA)
+        await client(endpoint, deadline=0.05).ask(PROMPT, SCHEMA)
 
 
-async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_is_remembered(endpoint):
+async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_is_remembered(endpoint, wire):
     def picky(request):
         return fails(400, "unknown field")(request) if "response_format" in request else says("hi")
 
@@ -138,7 +154,7 @@ async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_
     assert formats(endpoint) == ["json_schema", "json_object", "plain", "plain"]
 
 
-async def test_a_request_that_is_bad_in_every_format_teaches_nothing_about_formats(endpoint):
+async def test_a_request_that_is_bad_in_every_format_teaches_nothing_about_formats(endpoint, wire):
     endpoint.script = [fails(400, "bad"), fails(400, "bad"), fails(400, "bad"), lambda _: says("hi")]
     judge = client(endpoint)
     with pytest.raises(LlmError, match="bad"):
@@ -147,12 +163,12 @@ async def test_a_request_that_is_bad_in_every_format_teaches_nothing_about_forma
     assert formats(endpoint) == ["json_schema", "json_object", "plain", "json_schema"]
 
 
-async def test_thoughts_stand_in_for_a_reply_without_content(endpoint):
+async def test_thoughts_stand_in_for_a_reply_without_content(endpoint, wire):
     endpoint.script = [lambda _: says(None, reasoning_content="in my thoughts")]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "in my thoughts"
 
 
-async def test_thoughts_that_break_off_are_no_reply(endpoint):
+async def test_thoughts_that_break_off_are_no_reply(endpoint, wire):
     body = says(None, reasoning_content='Perhaps {"A": 0.9}, or').body
     body["choices"][0]["finish_reason"] = "length"
     endpoint.script = [lambda _: Answer(body)]
@@ -161,7 +177,7 @@ async def test_thoughts_that_break_off_are_no_reply(endpoint):
 
 
 @pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
-async def test_a_reply_in_parts_is_read_and_paid_for_once(endpoint, model):
+async def test_a_reply_in_parts_is_read_and_paid_for_once(endpoint, wire, model):
     parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
     endpoint.script = [lambda _: says(parts, USAGE)]
     budget = Budget(max_tokens=100_000)
@@ -173,7 +189,7 @@ async def test_a_reply_in_parts_is_read_and_paid_for_once(endpoint, model):
     assert len(endpoint.requests) == 1
 
 
-async def test_what_a_server_reports_can_be_stored_and_sent_back(endpoint):
+async def test_what_a_server_reports_can_be_stored_and_sent_back(endpoint, wire):
     answer = says("half \ud83d, whole \ud83d\ude00", {"prompt_tokens": 10**20, "completion_tokens": -1})
     assert isinstance(answer.body, dict)
     answer.body["model"] = "m\ud800" + "x" * 1_000_000
@@ -186,7 +202,7 @@ async def test_what_a_server_reports_can_be_stored_and_sent_back(endpoint):
     assert 0 < reply.completion_tokens < 1000
 
 
-async def test_a_reply_without_choices_is_an_empty_reply(endpoint):
+async def test_a_reply_without_choices_is_an_empty_reply(endpoint, wire):
     endpoint.script = [lambda _: Answer(says("x").body | {"choices": []})]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == ""
 
@@ -209,7 +225,7 @@ async def test_no_more_calls_run_at_once_than_allowed():
     assert most == 3
 
 
-async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, monkeypatch):
+async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, wire, monkeypatch):
     asked: list[str] = []
 
     def busy_for_the_first(request):
@@ -221,7 +237,7 @@ async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, monkeypatc
             await nap(0.01)
 
     nap = asyncio.sleep
-    monkeypatch.setattr("gavel.llm.client.asyncio.sleep", until_the_second_was_asked)
+    monkeypatch.setattr("gavel.llm.rate_limits.asyncio.sleep", until_the_second_was_asked)
     endpoint.script = [busy_for_the_first]
     judge = client(endpoint, concurrency=1)
     async with asyncio.timeout(HANG_SECONDS), asyncio.TaskGroup() as tasks:
@@ -253,7 +269,7 @@ async def test_a_reply_holds_its_slot_until_it_is_written_and_what_is_written_ne
 
 
 @pytest.mark.parametrize("accept", [lambda _: True, lambda _: False])
-async def test_a_reply_that_is_not_written_gives_its_slot_back(endpoint, tmp_path, monkeypatch, accept):
+async def test_a_reply_that_is_not_written_gives_its_slot_back(endpoint, wire, tmp_path, monkeypatch, accept):
     def full(*_: object) -> None:
         raise CassetteError("the disk is full.")
 
@@ -275,7 +291,7 @@ CHUNKS = [
 
 @pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-async def test_a_reply_that_is_streamed_unasked_is_read(endpoint, model, kind):
+async def test_a_reply_that_is_streamed_unasked_is_read(endpoint, wire, model, kind):
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     events = "".join(f"data: {json.dumps(head | chunk)}\n\n" for chunk in CHUNKS)
     endpoint.script = [
@@ -293,13 +309,13 @@ def with_error(error):
 
 
 @pytest.mark.parametrize("error", [{"code": 502, "message": "upstream"}, {"message": "upstream"}, None])
-async def test_an_error_inside_a_choice_is_asked_again(endpoint, error):
+async def test_an_error_inside_a_choice_is_asked_again(endpoint, wire, error):
     endpoint.script = [with_error(error), lambda _: says("hi")]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "hi"
     assert endpoint.requests[0] == endpoint.requests[1]
 
 
-async def test_an_empty_account_inside_a_choice_is_told_at_once(endpoint):
+async def test_an_empty_account_inside_a_choice_is_told_at_once(endpoint, wire):
     endpoint.script = [with_error({"code": 402, "message": "Insufficient credits"})]
     with pytest.raises(PermanentError, match="Insufficient credits"):
         await client(endpoint).ask(PROMPT, SCHEMA)

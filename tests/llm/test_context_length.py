@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.llm.context_length import ContextLength
+from gavel.llm.prompt_cut import ContextLength
 
 
 def test_the_reply_takes_half_of_a_short_context_at_most():

@@ -3,8 +3,8 @@
 import pytest
 
 from gavel.llm.client import Client
-from gavel.llm.error_mapping import as_llm_error
 from gavel.llm.errors import ContextError
+from gavel.llm.failures import as_llm_error
 from tests.endpoint import Endpoint, fails
 
 

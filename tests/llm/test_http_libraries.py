@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from gavel.base.network import HTTP_ERRORS, TRANSPORT_ERRORS, exception_types
-from gavel.llm.lost_replies import may_be_paid
+from gavel.llm.failures import may_be_paid
 from gavel.llm.openai_http import openai_httpx
 
 LIBRARIES = [httpx, openai_httpx] if openai_httpx is not httpx else [httpx]

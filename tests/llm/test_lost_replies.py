@@ -11,7 +11,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.llm.rate_limits import Limits
-from tests.endpoint import Answer, Endpoint, fails, says
+from tests.endpoint import Answer, fails, limit_attempts, says
 
 ASKED = [{"role": "user", "content": "Where?"}]
 BODY = says("Here.").body
@@ -36,12 +36,15 @@ def hangs_up() -> Iterator[dict[str, Any]]:
     server.close()
 
 
-async def budget_after(params: dict[str, Any], attempts: int = 1) -> Budget:
+@pytest.fixture(autouse=True)
+def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_attempts(monkeypatch, 1)
+
+
+async def budget_after(params: dict[str, Any]) -> Budget:
     """What a call that fails leaves on its budget, which its error agrees with."""
     budget = Budget()
-    client = Client(
-        "openai/m", params=params, budget=budget, limits=Limits(attempts=attempts, timeout=60, deadline=120)
-    )
+    client = Client("openai/m", params=params, budget=budget, limits=Limits())
     with pytest.raises(LlmError) as failed:
         await client.ask(ASKED, {"type": "object", "properties": {}, "required": []})
     assert failed.value.may_be_paid == (budget.unpriced_calls > 0)
@@ -58,15 +61,16 @@ async def budget_after(params: dict[str, Any], attempts: int = 1) -> Budget:
     ],
     ids=["cut connection", "cut body", "another body", "no body"],
 )
-async def test_a_reply_that_is_cut_has_an_unknown_cost(endpoint: Endpoint, answer: Answer) -> None:
+async def test_a_reply_that_is_cut_has_an_unknown_cost(endpoint, wire, answer: Answer) -> None:
     endpoint.script = [lambda _: answer]
     budget = await budget_after(endpoint.params)
     assert (budget.calls, budget.unpriced_calls) == (len(endpoint.requests), len(endpoint.requests))
 
 
-async def test_a_reply_that_was_lost_before_the_last_attempt_is_not_forgotten(endpoint: Endpoint) -> None:
+async def test_a_reply_that_was_lost_before_the_last_attempt_is_not_forgotten(endpoint, wire, monkeypatch) -> None:
+    limit_attempts(monkeypatch, 2)
     endpoint.script = [lambda _: Answer(BODY, breaks_off=True), fails(400)]
-    budget = await budget_after(endpoint.params, attempts=2)
+    budget = await budget_after(endpoint.params)
     assert (budget.calls, len(endpoint.requests) > 1) == (1, True)
 
 
@@ -76,7 +80,7 @@ async def test_a_server_that_hangs_up_may_have_worked(hangs_up: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 502, 503, 529])
-async def test_an_error_of_the_server_costs_nothing(endpoint: Endpoint, status: int) -> None:
+async def test_an_error_of_the_server_costs_nothing(endpoint, wire, status: int) -> None:
     endpoint.script = [fails(status)]
     budget = await budget_after(endpoint.params)
     assert (budget.calls, budget.cost) == (0, "0.00 USD")

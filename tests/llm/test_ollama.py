@@ -1,6 +1,6 @@
 import pytest
 
-from gavel.llm.ollama import context_options
+from gavel.llm.prompt_cut import context_options
 
 PROMPT = [{"role": "user", "content": "word " * 10_000}]
 

@@ -8,8 +8,7 @@ import pytest
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError, NotAskedError
-from gavel.llm.probe import MESSAGES
-from gavel.llm.probe_first import Gate
+from gavel.llm.probe import MESSAGES, Gate
 from tests.endpoint import Endpoint, fails, says
 from tests.limits import HANG_SECONDS
 

@@ -2,7 +2,8 @@ import httpx
 import openai
 import pytest
 
-from gavel.llm.refusal_wording import filtered, is_refusal, is_refusal_text, refusal_in
+from gavel.llm.failures import filtered, is_refusal, is_refusal_text
+from gavel.llm.response import _refusal_in as refusal_in
 
 RESPONSE = httpx.Response(400, request=httpx.Request("POST", "http://x"))
 

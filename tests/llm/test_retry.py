@@ -3,9 +3,8 @@
 import httpx
 import openai
 import pytest
-from tenacity import AsyncRetrying, Future, RetryCallState
 
-from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause
+from gavel.llm.failures import context_limit, is_too_long, may_be_the_format, may_pass, pause
 
 TOO_LONG = [
     ("This model's maximum context length is 8192 tokens. However, your messages resulted in 10000 tokens.", 8192),
@@ -67,11 +66,7 @@ def test_a_limit_on_tokens_in_a_minute_passes():
 
 def pauses(error: openai.APIStatusError, attempt: int) -> float:
     """The mean pause after so many attempts that all failed like this."""
-    state = RetryCallState(AsyncRetrying(), None, (), {})
-    state.attempt_number = attempt
-    state.outcome = Future(attempt)
-    state.outcome.set_exception(error)
-    return sum(pause(state) for _ in range(300)) / 300
+    return sum(pause(error, attempt) for _ in range(300)) / 300
 
 
 @pytest.mark.parametrize("attempt", [1, 3])

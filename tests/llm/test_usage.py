@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from gavel.llm.client import Client
 from gavel.llm.prices import checked_prices, cost
-from gavel.llm.usage import Usage, read_usage
+from gavel.llm.response import read_usage
+from gavel.llm.types import Usage
 from tests.endpoint import says
 
 counts = st.integers(0, 10_000)

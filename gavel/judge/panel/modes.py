@@ -20,7 +20,7 @@ from gavel.judge.reply.distribution import read_decisions
 from gavel.judge.reply.verdict import Verdict, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.decisions import MOST_LEVELS, MOST_QUESTIONS, score_question
-from gavel.llm.logprobs import PARAMS
+from gavel.llm.response import LOGPROBS as PARAMS
 from gavel.llm.types import Message, Schema, Wire
 from gavel.prompts import render
 

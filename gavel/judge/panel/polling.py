@@ -49,11 +49,11 @@ from gavel.judge.rubric import Rubric
 from gavel.judge.stats import PositionBias
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.failures import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.loop_turns import next_turn
 from gavel.llm.message_parts import IMAGE_TOKENS, text_of
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, Lead, caches_prompts, min_cached_tokens
 from gavel.llm.prompt_cut import PromptCutError
-from gavel.llm.refusal_wording import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message, Reply, Schema
 from gavel.prompts import template_id
 

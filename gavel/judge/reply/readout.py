@@ -36,7 +36,7 @@ _SUM = 1.05
 
 
 def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
-    """The scores in the text that `gavel.llm.logprobs` makes of a response.
+    """The scores in the text that `gavel.llm.response` makes of a response.
 
     Raises `VerdictError` when there are none, and when the response has no log-probabilities.
     """

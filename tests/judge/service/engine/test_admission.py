@@ -18,7 +18,7 @@ from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
-from tests.endpoint import Answer, Endpoint, Request, fails
+from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts
 from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
 from tests.judge.service.processes import served
 from tests.judge.service.stub_judge import by_content_and_position
@@ -305,7 +305,8 @@ async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: 
     assert kind(new) == (403, "over-budget")
 
 
-async def test_a_budget_outlives_an_outage_of_the_judge_model(tmp_path: Path, endpoint: Endpoint):
+async def test_a_budget_outlives_an_outage_of_the_judge_model(tmp_path: Path, endpoint: Endpoint, monkeypatch):
+    limit_attempts(monkeypatch, 2)
     endpoint.script = [fails(500)]
     config = config_of(tmp_path, endpoint)
     headers = key_of(config, max_cost_usd=1.0)

@@ -297,10 +297,10 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
             with pytest.raises(UploadError, match=r"(?s)No space left.*Make room"):
                 await model.train([group])
             monkeypatch.setattr(uploads, "write_whole", written)
-            monkeypatch.setattr(journal, "write_whole", full)
+            monkeypatch.setattr(jobs, "write_whole", full)
             with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
                 await model.train([group])
-            monkeypatch.setattr(journal, "write_whole", written)
+            monkeypatch.setattr(jobs, "write_whole", written)
             finish = jobs.Journal.finish
             monkeypatch.setattr(jobs.Journal, "finish", full)
             with pytest.raises(GavelError, match="No space left"):  # after the step was made

@@ -1,0 +1,351 @@
+"""What a failed request means: asked again, asked otherwise, given up; who can mend it, and what it may have cost.
+
+Status, error class and the codes of the body decide. Words decide only where servers send no code: vLLM and most others
+report a prompt that is too long as a plain 400, and proxies an empty account.
+
+LiteLLM's errors keep the status, but drop the body for most kinds, and with it the code ("insufficient_quota") that
+tells an empty account from a busy minute. The body is then found in the error that LiteLLM handled (`__context__`).
+"""
+
+import email.utils
+import math
+import random
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import aiohttp
+import openai
+from tenacity import RetryCallState
+
+from gavel.base.errors import GavelError
+from gavel.base.network import exception_types
+from gavel.base.secrets import without_secrets
+from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
+
+CONTENT_FILTER = "content_filter"
+"""Finish reason of a reply that was refused or filtered."""
+_MAX_SHOWN = 1000
+_LONGEST_PAUSE = 30.0
+"""Seconds."""
+_BUSY_PAUSE, _BROKEN_PAUSE, _LEAST_PAUSE = 1.0, 0.25, 0.005
+"""Seconds that double with each attempt: of a server that is busy; of one that failed once, which says little of the
+next request; and at least, whatever the server says, so that one which stays broken is not asked without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a provider says of one failed request."""
+
+    status: int | None
+    """HTTP status; None = no response, or an error of the client itself."""
+    codes: frozenset[str]
+    """The `code` and `type` of the body, in lower case."""
+    parameter: str
+    """The request's parameter that the body names, or ""."""
+    words: str
+
+    @property
+    def is_quota(self) -> bool:
+        """Whether the account is empty; a limit per minute is not that, although both have the status 429."""
+        return self.status == 402 or bool(self.codes & _QUOTA_CODES) or bool(_QUOTA.search(self.words))
+
+    @property
+    def is_unknown_model(self) -> bool:
+        return self.status in (400, 404, 422) and (
+            "model_not_found" in self.codes or bool(_NO_MODEL.search(self.words))
+        )
+
+    def refused_parameter(self, sent: Collection[str]) -> str | None:
+        """The one of the parameters `sent` that the endpoint does not take; None = none of them is the reason."""
+        if self.status not in (400, 422) or not (self.codes & _PARAMETER_CODES or _UNSUPPORTED.search(self.words)):
+            return None
+        if self.parameter in sent:
+            return self.parameter
+        places = {name: found.start() for name in sent if (found := re.search(rf"\b{re.escape(name)}\b", self.words))}
+        return min(places, key=places.__getitem__, default=None)
+
+
+def read_failure(error: BaseException) -> Failure:
+    """What is known of `error`, an error of LiteLLM or of the OpenAI client."""
+    chain = [one for one in _causes(error) if one is error or getattr(one, "status_code", None) is not None]
+    status = next((code for one in chain if isinstance(code := getattr(one, "status_code", None), int)), None)
+    bodies = [body for one in chain if _is_mapping(body := getattr(one, "body", None))]
+    parts = [inner if _is_mapping(inner := body.get("error")) else body for body in bodies]
+    codes = {str(part[key]).lower() for part in parts for key in ("code", "type") if part.get(key)}
+    parameter = next((str(part["param"]) for part in parts if part.get("param")), "")
+    return Failure(status, frozenset(codes), parameter, str(error))
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    if isinstance(error, openai.APIConnectionError):  # a timeout is one
+        return not isinstance(error.__cause__, aiohttp.InvalidURL)
+    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or a page
+        return True
+    failure = read_failure(error)
+    if failure.is_quota or is_refusal(error) or is_too_long(error) or failure.status is None or _not_set_up(error):
+        return False
+    return failure.status in (408, 409, 429) or failure.status >= 500
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether no other request to this endpoint can succeed either: a wrong key, an empty account, no such model."""
+    failure = read_failure(error)
+    if is_refusal(error) or isinstance(error, openai.APIConnectionError):
+        return False
+    return failure.status in (401, 403, 404) or failure.is_quota or failure.is_unknown_model or _not_set_up(error)
+
+
+def _not_set_up(error: BaseException) -> bool:
+    """Whether OpenAI's client itself failed, as it does without a key; LiteLLM calls that a 500."""
+    return any(type(cause) is openai.OpenAIError for cause in _causes(error))
+
+
+def may_be_the_format(error: openai.OpenAIError) -> bool:
+    """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
+    if isinstance(error.__cause__, GavelError):  # of a local model, which takes no format
+        return False
+    return read_failure(error).status in (400, 422) and not (
+        is_refusal(error) or is_permanent(error) or is_too_long(error)
+    )
+
+
+def is_too_long(error: BaseException) -> bool:
+    """Whether the model's context is too small for the prompt, or for the prompt and its reply."""
+    if not isinstance(error, openai.OpenAIError) or isinstance(error, openai.RateLimitError):
+        return False
+    return (
+        "ContextWindow" in type(error).__name__
+        or "context_length_exceeded" in read_failure(error).codes
+        or _TOO_LONG.search(str(error)) is not None
+    )
+
+
+def context_limit(words: str) -> int | None:
+    """The context length, in tokens, that a server names in a refusal; None when it names none."""
+    found = next((found for form in _LIMITS if (found := form.search(words))), None)
+    return int(found[1].replace(",", "")) if found else None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a server's error is about the prompt's content, such as a 400 of a content filter."""
+    if not isinstance(error, openai.OpenAIError):
+        return False
+    failure = read_failure(error)
+    return "ContentPolicy" in type(error).__name__ or (
+        failure.status in (400, 403, 422)
+        and (bool(failure.codes & _REFUSAL_CODES) or _REFUSAL.search(failure.words) is not None)
+    )
+
+
+def is_refusal_text(text: str) -> bool:
+    """Whether a reply that could not be read begins like a refusal in plain words; a guess."""
+    return _REFUSAL_TEXT.match(text.strip()) is not None
+
+
+def filtered(model: str, text: str) -> str:
+    """A sentence on a refusal, with the model's words where there are any."""
+    said = " ".join(text.split())
+    return f"{model} said: {said[:200]}" if said else f"{model} gave an empty reply, stopped by a content filter"
+
+
+def is_in_parts(error: openai.OpenAIError) -> bool:
+    """Whether the reply came as a list of content parts, which LiteLLM reports as a failure of the server."""
+    words = str(error)
+    return "Invalid response object" in words and "input_type=list" in words
+
+
+def is_rate_limit(error: BaseException | None) -> bool:
+    """Whether the server asks for fewer requests, rather than being broken."""
+    return isinstance(error, openai.RateLimitError) or (error is not None and read_failure(error).status == 529)
+
+
+def pause(error: BaseException, attempt: int) -> float:
+    """Seconds until the next attempt after so many: the server's `Retry-After`, or exponential backoff with jitter."""
+    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
+    if not headers and (response := getattr(error, "response", None)) is not None:
+        headers = response.headers
+    asked = _seconds(headers.get("retry-after", ""))
+    doubled = 2 ** min(attempt, 16)
+    if asked is not None:
+        return max(asked, min(_LEAST_PAUSE * doubled, _LONGEST_PAUSE))
+    is_busy = is_rate_limit(error) or read_failure(error).status == 503
+    return backoff(min((_BUSY_PAUSE if is_busy else _BROKEN_PAUSE) * doubled / 2, _LONGEST_PAUSE))
+
+
+def backoff(longest: float) -> float:
+    """A random pause of at most so many seconds."""
+    return random.uniform(0, longest)
+
+
+def pause_of(state: RetryCallState) -> float:
+    """`pause` as tenacity asks for it."""
+    error = state.outcome.exception() if state.outcome else None
+    return pause(error, state.attempt_number) if error else 0.0
+
+
+def may_be_paid(error: BaseException) -> bool:
+    """Whether a failed request may cost something: it was sent, and the server did not answer with an error.
+
+    What is neither, such as a body that is cut off, may.
+    """
+    causes = list(_causes(error))
+    if any(isinstance(cause, _ANSWERED) for cause in causes):
+        return False
+    if any(isinstance(cause, _LOST) for cause in causes):
+        return True
+    return not any(isinstance(cause, _NOT_SENT) or _http_status(cause) >= 400 for cause in causes)
+
+
+def _http_status(error: BaseException) -> int:
+    """The status of an answer of the server, 0 = none; LiteLLM gives a 500 to what is none."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int) or (status >= 500 and not type(error).__module__.startswith("openai")):
+        return 0
+    return status
+
+
+def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1) -> LlmError:
+    """The error of this package: of the kind that decides what is done next, with its remedy.
+
+    `timeout`: seconds that an attempt may take. `attempts`: how often the model was asked.
+    """
+    if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
+        return LlmError(f"{model} did not answer within {timeout:g} s.")
+    if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
+        return LlmError(error.__cause__.message, error.__cause__.remedy)
+    what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
+    often = f" {attempts} times, the last time" if attempts > 1 else ""
+    message = f"{model} failed{often}: {_shown(what)}"
+    if is_too_long(error):
+        return ContextError(message, remedy(error), context_limit(what))
+    if is_refusal(error):
+        return RefusedError(message)
+    if is_permanent(error):
+        return PermanentError(message, remedy(error))
+    if is_rate_limit(error):
+        message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
+    return LlmError(message, remedy(error))
+
+
+def remedy(error: Exception) -> str:
+    """The remedy for an error, or an empty text."""
+    failure = read_failure(error)
+    if failure.is_quota:
+        return "Add credit to the account of this API key, or use another key or model; then run the same again."
+    match failure.status:
+        case 401:
+            return "Check the API key in .env, or pick another model, such as --judge stand-in, --judge ollama/qwen3."
+        case 403:
+            return "The key may not use this model: check its rights and its region, or pick another model."
+        case _ if failure.status == 404 or failure.is_unknown_model:
+            return "Check the model's name and the address of its server."
+        case _ if is_too_long(error):
+            return "Pick a model with a longer context, or judge smaller groups."
+        case _ if isinstance(error, openai.APIConnectionError):
+            return "Check that its server runs, and its address (api_base); then run the same again."
+        case _:
+            return ""
+
+
+def _shown(words: str) -> str:
+    """The words without keys, without a traceback (LiteLLM's, of a reply that it cannot read), and not a whole page."""
+    words = without_secrets(words).partition("Traceback (most recent call last)")[0].rstrip()
+    return words if len(words) <= _MAX_SHOWN else f"{words[:_MAX_SHOWN]} …"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _seconds(retry_after: str) -> float | None:
+    """`Retry-After`, which is a number or a date, in seconds; None for what is neither, such as "nan"."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+_LOST = (
+    openai.APITimeoutError,
+    *exception_types("ReadError"),
+    *exception_types("ReadTimeout"),
+    *exception_types("RemoteProtocolError"),
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientPayloadError,
+    ConnectionResetError,
+)
+"""The connection broke, or the wait ended, after the request was sent."""
+_NOT_SENT = (
+    *exception_types("ConnectError"),
+    *exception_types("ConnectTimeout"),
+    *exception_types("PoolTimeout"),
+    aiohttp.ClientConnectorError,
+    aiohttp.InvalidURL,
+    ConnectionRefusedError,
+)
+_ANSWERED = exception_types("HTTPStatusError")
+
+_QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "account_deactivated"}
+_QUOTA = re.compile(
+    r"insufficient_quota|credit balance is too low|insufficient (?:balance|credits|funds)|billing hard limit"
+    r"|account is not active",
+    re.IGNORECASE,
+)
+_REFUSAL_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
+_REFUSAL = re.compile(
+    r"content[ _-]?(?:management )?(?:policy|filter)|flagged|usage polic|ContentPolicyViolation|moderation"
+    r"|safety (?:system|settings|filter)|prompt (?:was )?blocked|blocked by|responsible ?ai",
+    re.IGNORECASE,
+)
+_REFUSAL_TEXT = re.compile(
+    r"(?:i['\u2019]?m (?:very |really |so )?sorry|i am (?:very |really |so )?sorry|sorry|i apologi[sz]e|unfortunately"
+    r"|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline|decline|am unable|am not able)"
+    r"|i['\u2019]m (?:unable|not able))\b"
+    r"(?=.{0,160}\b(?:can(?:no|['\u2019])?t|can not|won['\u2019]t|unable|not able|decline|not comfortable|refuse"
+    r"|help|assist|comply)\b)|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_NO_MODEL = re.compile(
+    r"invalid model|unknown model|no such model|model ['\"`]?[\w./:-]+['\"`]? (?:does not exist|is not found|not found)"
+    r"|is not a valid model|model_not_found|not a supported model",
+    re.IGNORECASE,
+)
+_PARAMETER_CODES = {"unsupported_parameter", "unsupported_value", "unknown_parameter"}
+_UNSUPPORTED = re.compile(
+    r"unsupported|not (?:\w+ )?support|n't support|unknown|unrecogni[sz]ed|not permitted|unexpected|not allowed"
+    r"|deprecated|cannot (?:both )?be (?:used|specified)",
+    re.IGNORECASE,
+)
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|size|window|limit)|maximum (?:prompt|model|input) length|(?:prompt|input) is too long"
+    r"|maximum number of tokens allowed|tokens exceed the configured limit|number of tokens in the prompt cannot exceed"
+    r"|`inputs` tokens \+ `max_new_tokens` must be",
+    re.IGNORECASE,
+)
+"""Wordings of servers, of which LiteLLM knows only some."""
+_TOKENS = r"(\d[\d,]*\d)\b"
+_LIMITS = [
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"(?:>|<=) {_TOKENS}",
+        rf"(?:maximum|available|configured|cannot|context|model's|limit)(?: \w+){{0,6}}? \(?{_TOKENS}",
+        rf"{_TOKENS} maximum",
+    )
+]
+"""The most specific pattern first: a refusal also states the length of the prompt."""

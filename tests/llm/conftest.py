@@ -1,0 +1,11 @@
+"""Both ways to a server of the user's own: the same answers and the same errors come of either."""
+
+import pytest
+
+from gavel.llm.completion import DIRECT_WIRE
+
+
+@pytest.fixture(params=["direct", "LiteLLM"])
+def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(DIRECT_WIRE, "1" if request.param == "direct" else "0")
+    return request.param
