@@ -36,6 +36,7 @@ async def gather_trajectory_groups(
     concurrency: int | None = None,
     rollout_seconds: float | None = None,
     progress: bool | None = None,
+    finished: list[TrajectoryGroup] | None = None,
 ) -> list[TrajectoryGroup]:
     """Runs the rollouts of all groups at once; gives the groups in input order, members in input order.
 
@@ -52,8 +53,13 @@ async def gather_trajectory_groups(
     limit). Code that swallows its cancellation is left to itself a few seconds later.
     `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
 
-    Pending groups are filled in place. So when the gather is cancelled (`asyncio.wait_for`), or has more failures than
-    `max_exceptions`, the groups that were passed in hold the rollouts that had finished.
+    `finished`: a list of the caller's that receives the result; when the gather is cancelled (`asyncio.wait_for`,
+    Ctrl-C) or has more failures than `max_exceptions`, what had finished until then. A group that `after_each` had not
+    given back is unscored; one without a finished rollout is left out.
+
+        finished: list[gavel.TrajectoryGroup] = []
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(gavel.gather_trajectory_groups(groups, finished=finished), 600)
 
     Raises `GatherError` from the first failure when there are more than `max_exceptions`.
     """
@@ -76,7 +82,11 @@ async def gather_trajectory_groups(
             tokens=pbar_total_completion_tokens,
             max_metrics=max_metrics,
         ):
-            return await gathering.run()
+            try:
+                return await gathering.run()
+            finally:
+                if finished is not None:
+                    finished += gathering.kept()
     finally:
         for source in sources:
             if isinstance(source, TrajectoryGroup):
@@ -109,22 +119,28 @@ async def gather_trajectories(
     concurrency: int | None = None,
     rollout_seconds: float | None = None,
     progress: bool | None = None,
+    finished: list[Trajectory] | None = None,
 ) -> list[Trajectory]:
     """Runs rollouts at once; gives their trajectories in input order, without those that failed.
 
-    Options and errors as in `gather_trajectory_groups`. To keep what has finished when it is cancelled, gather a group.
+    Options and errors as in `gather_trajectory_groups`.
     """
-    groups = await gather_trajectory_groups(
-        [TrajectoryGroup(trajectories)],
-        pbar_desc=pbar_desc,
-        pbar_total_completion_tokens=pbar_total_completion_tokens,
-        max_exceptions=max_exceptions,
-        max_metrics=max_metrics,
-        concurrency=concurrency,
-        rollout_seconds=rollout_seconds,
-        progress=progress,
-    )
-    return groups[0].trajectories
+    group = TrajectoryGroup(trajectories)
+    try:
+        await gather_trajectory_groups(
+            [group],
+            pbar_desc=pbar_desc,
+            pbar_total_completion_tokens=pbar_total_completion_tokens,
+            max_exceptions=max_exceptions,
+            max_metrics=max_metrics,
+            concurrency=concurrency,
+            rollout_seconds=rollout_seconds,
+            progress=progress,
+        )
+    finally:
+        if finished is not None:
+            finished += group.trajectories
+    return group.trajectories
 
 
 class _Gathering:
@@ -155,20 +171,40 @@ class _Gathering:
         self.rollout_seconds = rollout_seconds
         self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
+        self.completed: dict[int, TrajectoryGroup] = {}
+        """The groups whose rollouts are done, by the number of their source."""
         self.first: Exception | RolloutError | None = None
         self.stopped = False
 
     async def run(self) -> list[TrajectoryGroup]:
         async with asyncio.TaskGroup() as tasks:
             self.tasks = [
-                tasks.create_task(self._run_group(source, tally))
-                for source, tally in zip(self.sources, self.tallies, strict=True)
+                tasks.create_task(self._run_group(number, source, tally))
+                for number, (source, tally) in enumerate(zip(self.sources, self.tallies, strict=True))
             ]
         if self.stopped:
             raise self._error() from (self.first if isinstance(self.first, Exception) else None)
         return [group for task in self.tasks for group in task.result()]
 
-    async def _run_group(self, source: Awaitable[TrajectoryGroup], tally: GroupTally) -> list[TrajectoryGroup]:
+    def kept(self) -> list[TrajectoryGroup]:
+        """What has finished, in input order, at any time: of a group that goes on, the rollouts that have."""
+        kept: list[TrajectoryGroup] = []
+        for number, (source, tally, task) in enumerate(zip(self.sources, self.tallies, self.tasks, strict=True)):
+            if task.done() and not task.cancelled() and task.exception() is None:
+                kept += task.result()
+                continue
+            group = self.completed.get(number)
+            if group is None:
+                group = source if isinstance(source, TrajectoryGroup) else TrajectoryGroup(tally.trajectories)
+            if not group.pending and group.trajectories:
+                kept.append(
+                    group if self.after_each is None else unscored(group, "the gather was stopped before it was scored")
+                )
+        return kept
+
+    async def _run_group(
+        self, number: int, source: Awaitable[TrajectoryGroup], tally: GroupTally
+    ) -> list[TrajectoryGroup]:
         # The task has a context of its own: this runner holds for this group's members, wherever they are awaited.
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
@@ -179,6 +215,7 @@ class _Gathering:
             failed = TrajectoryGroup(exceptions=[error])
             self._settle(tally, failed, old_exceptions=0)
             return [failed]
+        self.completed[number] = group
         self._settle(tally, group, old_exceptions)
         finished = await self._finish(tally, group)
         tally.trajectories = [trajectory for group in finished for trajectory in group.trajectories]

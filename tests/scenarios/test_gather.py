@@ -422,22 +422,50 @@ async def test_the_time_limit_does_not_count_the_wait_for_a_slot() -> None:
 
 
 @pytest.mark.parametrize("limit", ["cancelled", "too many failures"])
-async def test_a_gather_that_is_stopped_leaves_the_finished_rollouts_in_its_groups(limit: str) -> None:
+async def test_a_gather_that_is_stopped_gives_the_finished_rollouts_to_its_caller(limit: str) -> None:
     last = asyncio.Event()
-    members = [act("a"), never(), act("c"), act("d", then=last)]
-    groups = [
-        TrajectoryGroup(members),
+
+    async def made_inside() -> TrajectoryGroup:
+        return await TrajectoryGroup([act("f"), never()])
+
+    async def score(group: TrajectoryGroup) -> TrajectoryGroup:
+        if names(group) == [["g"]]:
+            await never()
+        return group.model_copy(update={"metrics": {"scored": 1}})
+
+    sources = (
+        TrajectoryGroup([act("a"), never(), act("c"), act("d", then=last)]),
         TrajectoryGroup([act("e"), *([fail(after=last)] if limit != "cancelled" else ())]),
-    ]
-    gathering = asyncio.create_task(gather_trajectory_groups(groups))
+        made_inside(),
+        TrajectoryGroup([act("g")]),
+        TrajectoryGroup([never()]),
+    )
+    finished: list[TrajectoryGroup] = []
+    gathering = asyncio.create_task(
+        gather_trajectory_groups((source for source in sources), after_each=score, finished=finished)
+    )
     await last.wait()
     await asyncio.sleep(0.01)
     gathering.cancel()
     with nothing_left_unawaited(), pytest.raises((asyncio.CancelledError, GatherError)):
         await gathering
-    assert names(*groups) == [["a", "c", "d"], ["e"]]
-    assert [error.type for error in groups[0].exceptions] == ["CancelledError"]
-    assert TrajectoryGroup.from_json(groups[0].to_json()) == groups[0]
+    assert names(*finished) == [["a", "c", "d"], ["e"], ["f"], ["g"]]
+    assert [error.type for error in finished[0].exceptions] == ["CancelledError"]
+    scored = ["scored" in group.metrics for group in finished]
+    assert scored == [False, limit == "cancelled", False, False]
+    assert all(
+        done or (group.judgement and group.judgement.reason) for done, group in zip(scored, finished, strict=True)
+    )
+    assert TrajectoryGroup.from_json(finished[0].to_json()) == finished[0]
+
+
+async def test_trajectories_that_finished_before_a_time_limit_are_kept() -> None:
+    finished: list[Trajectory] = []
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(gather_trajectories([act("a"), never(), act("c")], finished=finished), 0.05)
+    assert names(TrajectoryGroup(finished)) == [["a", "c"]]
+    again: list[Trajectory] = []
+    assert await gather_trajectories([act("a")], finished=again) == again
 
 
 # --- concurrency --------------------------------------------------------------------------------------------------

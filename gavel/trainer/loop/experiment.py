@@ -4,8 +4,11 @@ import ast
 import inspect
 import json
 import os
+import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gavel.judge.judge import Judge
@@ -19,6 +22,7 @@ from gavel.trainer.config import LoopConfig, TrainConfig
 MOST_TASKS = 10_000
 """Of a split, that are named one by one."""
 FIRST_DRAWN = 32
+_INSTALLED = {"site-packages", "dist-packages"}
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 _CHANGEABLE_LOOP = {
     *("steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds", "on_alarm"),
@@ -60,6 +64,7 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
         "rubric": judge.rubric.dump(),
         "orders": judge.orders,
         "mode": judge.mode,
+        "redact": judge.settings["redact"],
         "anchors": sorted(anchor.id for anchor in judge.anchors),
     }
     if len(mixture) > 1:
@@ -75,9 +80,10 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
 def described_scenario(scenario: Scenario) -> dict[str, Any]:
     """What an agent is asked and what it can do, by hashes where it is long: another one makes another experiment.
 
-    What counts as success, and the functions of tools, are told apart by their source; an own rollout, worlds, and what
-    such a function calls are not. Names of tools and tasks end with @ and the hash of what they hold; of more than
-    MOST_TASKS there is one hash.
+    What counts as success, and the functions of tools, are told apart by their source; so are the files of them, of the
+    world and of an own rollout, and what these files import from their folders. Installed packages, files of data and
+    servers are not. Names of tools, tasks and files end with @ and the hash of what they hold; of more than MOST_TASKS
+    there is one hash.
     """
     return {
         "system": scenario.system,
@@ -87,12 +93,47 @@ def described_scenario(scenario: Scenario) -> dict[str, Any]:
             f"{tool.name}@{content_hash(json.dumps([tool.schema, _source(tool.function)], sort_keys=True))}"
             for tool in scenario.own_tools
         ],
+        "code": _code(scenario),
         "tool_servers": [content_hash(str(server)) for server in scenario.servers],
         "user": None if scenario.user is None else [*scenario.user.settings],
         **scenario.limits,
         "train_tasks": _identities(scenario.tasks("train")),
         "held_out_tasks": _identities(scenario.tasks("held_out")),
     }
+
+
+def _code(scenario: Scenario) -> list[str]:
+    """The user's files that the scenario's behaviour is read from."""
+    users = [scenario.success, scenario.hand_reward, scenario.environment, scenario.rollout]
+    users += [tool.function for tool in scenario.own_tools]
+    modules = [module for user in users if user is not None and (module := _module_of(inspect.unwrap(user)))]
+    found: dict[Path, str] = {}
+    while modules:
+        module = modules.pop()
+        file = Path(module.__file__ or "")
+        if file in found or module.__name__.partition(".")[0] == "gavel" or _INSTALLED & set(file.parts):
+            continue
+        try:
+            source = file.read_text(encoding="utf-8")
+            found[file] = f"{file.name}@{content_hash(ast.dump(ast.parse(source)))}"
+        except (OSError, ValueError, SyntaxError):
+            continue
+        modules += [each for each in _imported(module) if Path(each.__file__ or "").is_relative_to(file.parent)]
+    return sorted(found.values())
+
+
+def _module_of(value: object) -> ModuleType | None:
+    if isinstance(value, ModuleType):
+        return value
+    name = getattr(value, "__module__", None)
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return module if module is not None and getattr(module, "__file__", None) else None
+
+
+def _imported(module: ModuleType) -> Iterator[ModuleType]:
+    for value in [*vars(module).values()]:
+        if (other := _module_of(value)) is not None and getattr(other, "__file__", None):
+            yield other
 
 
 def _source(function: Callable[..., Any] | None) -> str | None:

@@ -1,5 +1,6 @@
 """Several scenarios in one run: their figures are told apart, each is judged by its own rubric, and it resumes."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.library import flattered_desk, returns_desk
 from gavel.scenarios.mixture import Mixture
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
@@ -18,7 +19,7 @@ from gavel.trainer.loop.experiment import described_experiment, judges_of
 from gavel.trainer.loop.observer import Observer, StepReport
 from gavel.trainer.loop.train_loop import train_scenario
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, differences
 
 MIXTURE = Mixture([returns_desk.scenario, flattered_desk.scenario], {"returns_desk": 3, "flattered_desk": {1: 1}})
 LOOP = LoopConfig(
@@ -107,6 +108,41 @@ def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
     assert all(each in error.value.message for each in named)
     assert "--fresh" in error.value.remedy
     run.close()
+
+
+def test_a_run_does_not_go_on_when_a_helper_of_its_tools_or_the_judges_redaction_changed(tmp_path: Path) -> None:
+    (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 3\n")
+    file = tmp_path / "shop.py"
+    text = """
+import gavel
+from prices_apart import price
+
+def rounded(value):
+    return round(value)
+
+def look_up(name: str) -> int:
+    \"\"\"Look up a price.\"\"\"
+    return rounded(price(name))
+
+scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), gavel.Task(user="b")])
+"""
+
+    def described() -> dict[str, Any]:
+        sys.modules.pop("prices_apart", None)
+        return described_experiment(Mixture([find_scenario(str(file))]), Judge("stand-in"))
+
+    file.write_text(text)
+    begun = described()
+    assert begun == described()
+    file.write_text(text.replace("round(", "int(") + "# a comment")
+    assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (shop.py)"]
+    file.write_text(text + "# a comment")
+    assert differences(begun, described()) == []
+    (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 4\n")
+    assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (prices_apart.py)"]
+    mixture = Mixture([returns_desk.scenario])
+    plain, redacted = (described_experiment(mixture, Judge("stand-in", redact=each)) for each in (None, "secrets"))
+    assert differences(plain, redacted) == ["redact None, not 'redact_secrets'"]
 
 
 def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> None:
