@@ -11,11 +11,15 @@ line, speak as another role or name another member: `read_transcripts` inverts `
 
 A server's prompt cache reuses the beginning that requests have in common, so all calls on a group have one code and one
 set of labels, and what they share comes first: what every call shows, what every call with these members shows, and
-then the members in the call's order.
+then the members in the call's order. A text that is like one of these but for some lines, such as a file that is read
+again after an edit, is shown by its change:
+
+    ¦k3v result = block 2 but for lines 17-17
+    ¦k3v was:     return None
+    ¦k3v now:     return found
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -30,12 +34,12 @@ from gavel.judge.prompt.canonical_group import (
     event_texts,
     has_reference,
 )
+from gavel.judge.prompt.changed_text import Blocks, apply_change, read_name
 from gavel.judge.prompt.events import Attachment, Image, Unseen
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
 from gavel.judge.prompt.sanitize import RESERVED, joined_texts, normalize_for_matching, sanitize
+from gavel.judge.prompt.shared_text import MIN_SHARED_CHARACTERS, PrefixTree, find_shared_prefixes, repeated_texts
 
-MIN_SHARED_CHARACTERS = 100
-"""Shorter shared content is repeated: a reference would not save tokens."""
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
 _OF_ALL = "of every trajectory"
@@ -89,68 +93,6 @@ def _without_occurring(markers: list[str], group: CanonicalGroup) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPrefix:
-    """Events with which two or more conversations begin."""
-
-    parent: int | None
-    """Index of the prefix that this one continues."""
-    events: tuple[Event, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixTree:
-    prefixes: tuple[SharedPrefix, ...]
-    """A parent comes before its children."""
-    prefix_of: tuple[int | None, ...]
-    """For each conversation, the index of the longest prefix that it begins with."""
-    suffixes: tuple[tuple[Event, ...], ...]
-    """For each conversation, the events after its prefix."""
-
-
-def find_shared_prefixes(conversations: Sequence[tuple[Event, ...]]) -> PrefixTree:
-    """The tree of common prefixes; those of fewer than `MIN_SHARED_CHARACTERS` characters are not split off.
-
-    conversations (a, b), (a, b, c), (a, c)  ->  prefixes 0: (a,), 1: prefix 0 + (b,)
-                                                 suffixes: 1 + (), 1 + (c,), 0 + (c,)
-    """
-    prefixes: list[SharedPrefix] = []
-    prefix_of: list[int | None] = [None] * len(conversations)
-    covered = [0] * len(conversations)
-
-    def divide(members: Iterable[int], begin: int, depth: int, parent: int | None) -> None:
-        """Splits `members`, equal in their first `depth` events, of which `begin` are in prefixes already."""
-        branches: dict[Event, list[int]] = {}
-        for member in members:
-            if len(conversations[member]) > depth:
-                branches.setdefault(conversations[member][depth], []).append(member)
-        for branch in branches.values():
-            if len(branch) == 1:
-                continue
-            first = conversations[branch[0]]
-            end = depth + 1
-            while end < len(first) and all(conversations[m][end : end + 1] == first[end : end + 1] for m in branch):
-                end += 1
-            if sum(len(text) for text in event_texts(first[begin:end])) < MIN_SHARED_CHARACTERS:
-                divide(branch, begin, end, parent)
-                continue
-            prefixes.append(SharedPrefix(parent, first[begin:end]))
-            for member in branch:
-                prefix_of[member], covered[member] = len(prefixes) - 1, end
-            divide(branch, end, end, len(prefixes) - 1)
-
-    divide(range(len(conversations)), 0, 0, None)
-    suffixes = tuple(events[skip:] for events, skip in zip(conversations, covered, strict=True))
-    return PrefixTree(tuple(prefixes), tuple(prefix_of), suffixes)
-
-
-def repeated_texts(events: Iterable[Event]) -> Mapping[str, int]:
-    """The long texts that occur more than once, numbered from 1 in order of appearance."""
-    counts = Counter(text for text in event_texts(events) if len(text) >= MIN_SHARED_CHARACTERS)
-    repeated = [text for text, count in counts.items() if count > 1]
-    return {text: number for number, text in enumerate(repeated, start=1)}
-
-
-@dataclass(frozen=True, slots=True)
 class TranscriptParts:
     """The text of a call in four parts, of which the first ones are the same in other calls on the group."""
 
@@ -197,6 +139,10 @@ class Transcripts:
         blocks = {text: number for number, text in enumerate(self._common, start=1)}
         for text in repeated_texts(events):
             blocks.setdefault(text, len(blocks) + 1)
+        common, everything = (
+            Blocks({self._sanitized(text): number for text, number in list(blocks.items())[:most]})
+            for most in (len(self._common), len(blocks))
+        )
         block_lines = [f"block {number}: {self._sanitized(text)}" for text, number in blocks.items()]
 
         of_group: list[str] = []
@@ -204,13 +150,13 @@ class Transcripts:
             tools = map(self._sanitized, group.tools)
             of_group += ["tools", *(f"- {number} {tool}" for number, tool in enumerate(tools, start=1))]
         of_group += block_lines[: len(self._common)]
-        of_group += self._events(group.shared[: has_reference(group)], blocks)
+        of_group += self._events(group.shared[: has_reference(group)], blocks, common)
         if shared := group.shared[has_reference(group) :]:
-            of_group += [f"start {_OF_ALL}", *self._events(shared, blocks)]
+            of_group += [f"start {_OF_ALL}", *self._events(shared, blocks, common)]
 
         of_members = block_lines[len(self._common) :]
         for number, prefix in enumerate(tree.prefixes, start=1):
-            shared = self._events(prefix.events, blocks)
+            shared = self._events(prefix.events, blocks, everything)
             of_members += [f"start {number}", *_continuation(prefix.parent), *shared]
 
         members: dict[int, str] = {}
@@ -226,7 +172,7 @@ class Transcripts:
                 if tools is not None:
                     lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
                 n = index_of[member, number]
-                lines += [*_continuation(tree.prefix_of[n]), *self._events(tree.suffixes[n], blocks)]
+                lines += [*_continuation(tree.prefix_of[n]), *self._events(tree.suffixes[n], blocks, everything)]
             members[member] = self._fenced(lines)
         return TranscriptParts(self._fenced(of_group), self._fenced(of_members), members, self._fenced(["end of all"]))
 
@@ -245,17 +191,17 @@ class Transcripts:
             self._safe[text] = sanitize(text)
         return self._safe[text]
 
-    def _events(self, events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
-        """The lines of events. Texts that are one of `blocks` refer to it."""
+    def _events(self, events: Sequence[Event], blocks: Mapping[str, int], alike: Blocks) -> list[str]:
+        """The lines of events. Texts that are one of `blocks`, or like one of those `alike`, refer to it."""
         lines: list[str] = []
         for event in events:
             match event:
                 case TextEvent(role, text):
-                    lines += self._text(role, text, blocks, ": ")
+                    lines += self._text(role, text, blocks, alike, ": ")
                 case ToolCallEvent(name, arguments, result):
-                    lines += self._text(f"call {_name(name)}", arguments, blocks, "(", ")")
+                    lines += self._text(f"call {_name(name)}", arguments, blocks, alike, "(", ")")
                     if result is not None:
-                        lines += self._text("result", result, blocks, ": ")
+                        lines += self._text("result", result, blocks, alike, ": ")
             lines += map(self._attachment, event.attachments)
         return lines
 
@@ -263,10 +209,18 @@ class Transcripts:
         is_sent = isinstance(each, Image)
         return f"image {self.group.images[each]}: {each.tag}" if is_sent else f"unseen: {each.tag}"
 
-    def _text(self, head: str, text: str, blocks: Mapping[str, int], before: str, after: str = "") -> list[str]:
+    def _text(
+        self, head: str, text: str, blocks: Mapping[str, int], alike: Blocks, before: str, after: str = ""
+    ) -> list[str]:
         if text in blocks:
             return [f"{head}{_REFERENCE}{blocks[text]}"]
-        return [f"{head}{before}{self._sanitized(text)}{after}"]
+        safe = self._sanitized(text)
+        if (change := alike.find_change(safe)) is None:
+            return [f"{head}{before}{safe}{after}"]
+        lines = [f"{head}{_REFERENCE}{change.name}"]
+        lines += [] if change.old is None else [f"was: {change.old}"]
+        lines += [] if change.new is None else [f"now: {change.new}"]
+        return lines
 
 
 def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> str:
@@ -336,8 +290,9 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
     attempts: dict[str, list[_Reading]] = {}
     attempt: list[_Reading] = []
     pieces = f"\n{prompt}".split(f"\n{opening[0]}")[1:]
-    for piece in pieces:
+    for index, piece in enumerate(pieces):
         head, _, rest = piece.partition(" ")
+        following = pieces[index + 1 : index + 3]
         match head:
             case "-":
                 number, _, tools[number] = rest.partition(" ")
@@ -359,34 +314,48 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "tools" | "end" | "note:":
+            case "tools" | "end" | "note:" | "was:" | "now:":
                 pass
             case "reference" | "reference:":
-                told = _text_after(head, rest, blocks)
+                told = _text_after(head, rest, blocks, following)
             case "call":
                 name, reference, arguments = rest.partition(_REFERENCE)
                 if not reference or "(" in name:
                     name, _, arguments = rest.partition("(")
                     arguments = arguments[:-1]
                 else:
-                    arguments = blocks[arguments]
+                    arguments = _referred(arguments, blocks, following)
                 conversation.events.append(ToolCallEvent(name, arguments))
             case "result" | "result:":
                 call = conversation.events.pop()
-                conversation.events.append(replace(call, result=_text_after(head, rest, blocks)))
+                conversation.events.append(replace(call, result=_text_after(head, rest, blocks, following)))
             case "image" | "unseen:":
                 sent = Image(rest.partition(": ")[2], "") if head == "image" else Unseen(rest)
                 event = conversation.events.pop()
                 conversation.events.append(replace(event, attachments=(*event.attachments, sent)))
             case role:
-                text = _text_after(head, rest, blocks)
+                text = _text_after(head, rest, blocks, following)
                 conversation.events.append(TextEvent(role.removesuffix(":"), text))
     return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}, told
 
 
-def _text_after(head: str, rest: str, blocks: Mapping[str, str]) -> str:
+def _text_after(head: str, rest: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:
     """The text of a line; after a head without a colon it is a reference to a block."""
-    return rest if head.endswith(":") else blocks[rest.removeprefix(_REFERENCE.lstrip())]
+    return rest if head.endswith(":") else _referred(rest.removeprefix(_REFERENCE.lstrip()), blocks, following)
+
+
+def _referred(name: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:
+    """The text of a block, or of one with a change, which the lines that follow tell."""
+    if (change := read_name(name)) is None:
+        return blocks[name]
+    number, kept, count = change
+    new = None
+    for line in following:
+        head, _, stretch = line.partition(" ")
+        if head != "was:":
+            new = stretch if head == "now:" else None
+            break
+    return apply_change(blocks[number], kept, count, new)
 
 
 def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:

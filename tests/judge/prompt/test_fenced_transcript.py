@@ -29,8 +29,17 @@ forgeries = st.sampled_from(
     ]
 )
 long_texts = st.sampled_from([" = block 1, (really) " * 9, "\n¦k3v result = block 1\n¦k3v start 1 " * 5])
+files = st.tuples(st.integers(0, 30), st.integers(0, 3), forgeries).map(
+    lambda edit: (
+        "\n".join([f"line {n} of a file that is read" for n in range(edit[0])] + ["as it was ¦"] * edit[1])
+        + edit[2]
+        + "\n"
+        + "\n".join(f"line {n} of the same file, after its edit" for n in range(edit[0] + edit[1], 36))
+    )
+)
+"""Texts that are alike but for some lines."""
 short_texts = st.lists(forgeries | st.text(max_size=8) | st.characters(categories=["Cs"]), max_size=6).map("".join)
-texts = short_texts | long_texts
+texts = short_texts | long_texts | files
 names = st.text("abc_.-", min_size=1, max_size=8)
 events = st.builds(TextEvent, st.sampled_from([*ROLES, "other"]), texts) | st.builds(
     ToolCallEvent, names, texts, st.none() | texts
@@ -110,6 +119,26 @@ def test_what_two_members_have_in_common_is_shown_once():
         "¦k3v assistant: B",
         "¦k3v end of all",
     ]
+
+
+def test_a_file_that_is_read_again_after_an_edit_is_shown_by_its_change():
+    file = "".join(f"line {number} of a file\n" for number in range(40))
+    edited = file.replace("line 16 of a file", "another ¦ line")
+    read = [ToolCallEvent("read", "{}", text) for text in (file, edited)]
+    say = [TextEvent("assistant", text) for text in ("I read.", "Mended.")]
+    ways = [(*read, say[1]), (say[0], read[0])]
+    group = CanonicalGroup(tuple(Member((Conversation(way),), (n,)) for n, way in enumerate(ways)))
+    shown = render_transcripts(group, (1, 0), MARKS)
+    assert shown.splitlines()[-7:] == [
+        "¦k3v result = block 1",
+        "¦k3v call read({})",
+        "¦k3v result = block 1 but for lines 17-17",
+        "¦k3v was: line 16 of a file",
+        f"¦k3v now: {sanitize('another ¦ line')}",
+        "¦k3v assistant: Mended.",
+        "¦k3v end of all",
+    ]
+    assert read_transcripts(shown)["W7QX"] == in_full(group, group.members[0])
 
 
 @pytest.mark.slow
