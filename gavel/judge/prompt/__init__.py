@@ -6,6 +6,6 @@
 
 The way of a message: `provider_formats` reads it as `events` (with `shown_content`: images and redaction),
 `canonical_group` defines what counts as the same attempt, `flags` and `injection` detect attacks and empty attempts,
-`shared_text` finds repeated content, `fenced_transcript` renders the text behind a fence, `sanitize` makes it safe,
+`fenced_transcript` shows repeated content once and renders the text behind a fence, `sanitize` makes it safe,
 `call_prompt` makes the messages of one call of it, and `truncate` makes them fit.
 """

@@ -1,8 +1,9 @@
 """The canonical form of a group: each different attempt once, and the common beginning of all attempts once.
 
 Two attempts are equal when their agents received, said and did the same. Token ids, log-probs, call ids and reasoning
-are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown, in its normal
-form (`sanitize.py`). What of a message becomes which event: `provider_formats.py`.
+are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown. Texts that look
+alike are equal (`comparison_form`), and one of them is shown for all. What of a
+message becomes which event: `provider_formats.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from gavel.judge.prompt.events import ROLES as ROLES
 from gavel.judge.prompt.events import Event, Image, TextEvent, ToolCallEvent, event_texts, images_of
 from gavel.judge.prompt.plain_json import plain_json
 from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.sanitize import comparison_form
 from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
@@ -96,9 +98,13 @@ def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = Non
     Raises `JudgeError` when the view's redaction fails.
     """
     view = view or View()
+    read = {
+        index: tuple(_conversation(history, view) for history in trajectory.histories())
+        for index, trajectory in trajectories.items()
+    }
     indices: dict[tuple[Conversation, ...], list[int]] = {}
-    for index, trajectory in trajectories.items():
-        indices.setdefault(tuple(_conversation(h, view) for h in trajectory.histories()), []).append(index)
+    for index, attempt in _with_one_form(read).items():
+        indices.setdefault(attempt, []).append(index)
     attempts = sorted(indices, key=lambda attempt: list(_parts(attempt)))
     if not attempts:
         return CanonicalGroup(members=())
@@ -117,6 +123,32 @@ def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = Non
         for main, *others in attempts
     )
     return CanonicalGroup(tuple(members), shared, tools)
+
+
+def _with_one_form(read: Mapping[int, tuple[Conversation, ...]]) -> Mapping[int, tuple[Conversation, ...]]:
+    """The attempts with one text, the first in order, in place of all that look like it."""
+    texts = {text for attempt in read.values() for conversation in attempt for text in event_texts(conversation.events)}
+    first: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for text in sorted(texts):
+        if (same := first.setdefault(comparison_form(text), text)) is not text:
+            others[text] = same
+    if not others:
+        return read
+
+    def one_form(event: Event) -> Event:
+        match event:
+            case TextEvent(_, text):
+                return replace(event, text=others.get(text, text))
+            case ToolCallEvent(name, arguments, result):
+                name, arguments = others.get(name, name), others.get(arguments, arguments)
+                result = None if result is None else others.get(result, result)
+                return replace(event, name=name, arguments=arguments, result=result)
+
+    return {
+        index: tuple(replace(each, events=tuple(map(one_form, each.events))) for each in attempt)
+        for index, attempt in read.items()
+    }
 
 
 def with_reference(group: CanonicalGroup, reference: str | None) -> CanonicalGroup:

@@ -20,6 +20,7 @@ again after an edit, is shown by its change:
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -38,8 +39,9 @@ from gavel.judge.prompt.changed_text import Blocks, apply_change, read_name
 from gavel.judge.prompt.events import Attachment, Image, Unseen
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
 from gavel.judge.prompt.sanitize import RESERVED, joined_texts, normalize_for_matching, sanitize
-from gavel.judge.prompt.shared_text import MIN_SHARED_CHARACTERS, PrefixTree, find_shared_prefixes, repeated_texts
 
+MIN_SHARED_CHARACTERS = 100
+"""Shorter shared content is repeated: a reference would not save tokens."""
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
 _OF_ALL = "of every trajectory"
@@ -90,6 +92,68 @@ def _without_occurring(markers: list[str], group: CanonicalGroup) -> list[str]:
         haystacks = {normalize_for_matching(version) for version in {text, sanitize(text)}}
         markers = [marker for marker in markers if not any(marker.casefold() in text for text in haystacks)]
     return markers
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """Events with which two or more conversations begin."""
+
+    parent: int | None
+    """Index of the prefix that this one continues."""
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTree:
+    prefixes: tuple[SharedPrefix, ...]
+    """A parent comes before its children."""
+    prefix_of: tuple[int | None, ...]
+    """For each conversation, the index of the longest prefix that it begins with."""
+    suffixes: tuple[tuple[Event, ...], ...]
+    """For each conversation, the events after its prefix."""
+
+
+def find_shared_prefixes(conversations: Sequence[tuple[Event, ...]]) -> PrefixTree:
+    """The tree of common prefixes; those of fewer than `MIN_SHARED_CHARACTERS` characters are not split off.
+
+    conversations (a, b), (a, b, c), (a, c)  ->  prefixes 0: (a,), 1: prefix 0 + (b,)
+                                                 suffixes: 1 + (), 1 + (c,), 0 + (c,)
+    """
+    prefixes: list[SharedPrefix] = []
+    prefix_of: list[int | None] = [None] * len(conversations)
+    covered = [0] * len(conversations)
+
+    def divide(members: Iterable[int], begin: int, depth: int, parent: int | None) -> None:
+        """Splits `members`, equal in their first `depth` events, of which `begin` are in prefixes already."""
+        branches: dict[Event, list[int]] = {}
+        for member in members:
+            if len(conversations[member]) > depth:
+                branches.setdefault(conversations[member][depth], []).append(member)
+        for branch in branches.values():
+            if len(branch) == 1:
+                continue
+            first = conversations[branch[0]]
+            end = depth + 1
+            while end < len(first) and all(conversations[m][end : end + 1] == first[end : end + 1] for m in branch):
+                end += 1
+            if sum(len(text) for text in event_texts(first[begin:end])) < MIN_SHARED_CHARACTERS:
+                divide(branch, begin, end, parent)
+                continue
+            prefixes.append(SharedPrefix(parent, first[begin:end]))
+            for member in branch:
+                prefix_of[member], covered[member] = len(prefixes) - 1, end
+            divide(branch, end, end, len(prefixes) - 1)
+
+    divide(range(len(conversations)), 0, 0, None)
+    suffixes = tuple(events[skip:] for events, skip in zip(conversations, covered, strict=True))
+    return PrefixTree(tuple(prefixes), tuple(prefix_of), suffixes)
+
+
+def repeated_texts(events: Iterable[Event]) -> Mapping[str, int]:
+    """The long texts that occur more than once, numbered from 1 in order of appearance."""
+    counts = Counter(text for text in event_texts(events) if len(text) >= MIN_SHARED_CHARACTERS)
+    repeated = [text for text, count in counts.items() if count > 1]
+    return {text: number for number, text in enumerate(repeated, start=1)}
 
 
 @dataclass(frozen=True, slots=True)

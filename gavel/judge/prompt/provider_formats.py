@@ -5,12 +5,12 @@
     {"type": "function_call", "name": "f", "arguments": "{}"}
 
 Whatever is in a message is in the text of an event, or its tag is, beside an attachment. Left out are only ids and
-bookkeeping (message_fields.py) and reasoning, also where it stands in tags before an assistant's text. Malformed
-content is no error: it is shown as JSON, and is unseen content.
+bookkeeping (message_fields.py) and reasoning, also where it stands in tags in an assistant's content. Malformed content
+is no error: it is shown as JSON, and is unseen content.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from gavel.judge.prompt.events import ROLES, Attachment, Event, TextEvent, ToolC
 from gavel.judge.prompt.gemini_format import from_gemini
 from gavel.judge.prompt.message_fields import MEDIA, field_text, is_bookkeeping, is_empty
 from gavel.judge.prompt.plain_json import plain_json
+from gavel.judge.prompt.sanitize import normal_form
 from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
@@ -31,23 +32,34 @@ _ARGUMENTS = ("arguments", "input", "args")
 _IMAGES = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
 
 _NAME = r"(?:\w{1,20}[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
+_OPENING_TAG = rf"<\s*[|]?(?!END_){_NAME}(?:\s[^<>=]{{0,80}}=[^<>]{{0,80}})?\s*[|]?>|\[THINK\]|◁think▷"
+_CLOSING_TAG = rf"<\s*[|]?(?:/\s*|END_(?:OF_)?){_NAME}\s*[|]?>|\[/THINK\]|◁/think▷"
 _THOUGHTS = (
-    (rf"<[|]?(?!END_){_NAME}[|]?>|\[THINK\]|◁think▷", rf"<[|]?(?:/|END_){_NAME}[|]?>|\[/THINK\]|◁/think▷"),
+    (_OPENING_TAG, _CLOSING_TAG),
     (
         r"(?:<[|]start[|]>assistant)?<[|]channel[|]>analysis<[|]message[|]>",
         r"<[|]end[|]>\s*(?:<[|]start[|]>assistant)?(?:<[|]channel[|]>final<[|]message[|]>)?",
     ),
     (r"<[|]channel>thought\b", r"<channel[|]>"),
 )
-"""What opens and closes a turn's thoughts: tags whose name says so, gpt-oss's analysis channel and Gemma's thoughts."""
-_OPENS = [re.compile(opens, re.IGNORECASE) for opens, _ in _THOUGHTS]
+"""What opens and closes thoughts: tags whose name says so, gpt-oss's analysis channel and Gemma's thoughts."""
 _CLOSES = [re.compile(closes, re.IGNORECASE) for _, closes in _THOUGHTS]
 _OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
-_BLANK = r"[\s\u00ad\u200b-\u200f\u2060-\u206f\ufeff]*"
-_TURN_BEGINS = re.compile(
-    rf"{_BLANK}(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)?{_BLANK}"
-)
+_TURN = r"(?:(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)\s*)?"
 """What a template puts before a turn, where it was logged with it."""
+_LITERAL = rf"""
+    ^[ \t>]*(?:(?:[-*+]|\d{{1,9}}[.)])[ \t]+)?(?P<fence>`{{3,}}|~{{3,}})[^\n]*
+    (?:\n[\s\S]*?(?:^[ \t>]*(?P=fence)[`~]*[ \t]*$|\Z)|\Z)
+    |(?<!`)(?P<ticks>`+)(?!`)[^\n]{{1,500}}?(?<!`)(?P=ticks)(?!`)
+    |(?<!\w)"(?=\S)[^"\n]*(?<=\S)"(?!\w)|“[^“”\n]*”|„[^„“”\n]*[“”]|«[^«»\n]*»|「[^「」\n]*」
+    |['‘](?:{_OPENING_TAG}|{_CLOSING_TAG})['’]
+"""
+"""A code block, code or a quotation, where a tag is only spoken of."""
+_OPENS = "|".join(f"(?P<opens{family}>{_TURN}(?:{opens}))" for family, (opens, _) in enumerate(_THOUGHTS))
+_TOKEN = re.compile(
+    rf"(?P<literal>{_LITERAL})|(?P<closes>{_CLOSING_TAG})|{_OPENS}", re.IGNORECASE | re.MULTILINE | re.VERBOSE
+)
+_MAY_HOLD_THOUGHTS = re.compile("think|thought|reason|analysis", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +126,7 @@ class _Reader:
             return
         pieces = list(self._contents(content))
         if role == "assistant":
-            pieces = list(_without_thoughts(pieces))
+            pieces = _without_thoughts(pieces)
         if not isinstance(role, str) or role not in ROLES:
             pieces = [*([] if role is None else [field_text("role", role)]), *pieces]
             role = "other"
@@ -368,53 +380,68 @@ class _Reader:
         yield Unseen(f"{name} {content_hash(plain_json(content, sort=True))}")
 
 
-def _without_thoughts(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
-    """A turn's content without the thoughts that it begins with, as if the server had taken them out.
+def _without_thoughts(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """A turn's content without its thoughts, wherever they stand, as if the server had taken them out.
 
-    A template may open them in the prompt: a closing tag that nothing opened ends them, too, unless it stands in
-    backticks. Thoughts that never close leave no text.
+    A template may open them in the prompt: a closing tag that nothing opened ends thoughts that began with the turn, or
+    behind the last ones. Thoughts that never close leave nothing after them.
     """
-    closes: re.Pattern[str] | None = None
-    is_first, has_answer = True, False
+    texts = [normal_form(piece) for piece in pieces if isinstance(piece, str)]
+    whole = "\n".join(texts)
+    if not _MAY_HOLD_THOUGHTS.search(whole) or not (thoughts := _find_thoughts(whole)):
+        return list(pieces)
+    kept: list[_Piece] = []
+    start = 0
     for piece in pieces:
-        if not isinstance(piece, str) or has_answer:
-            yield piece
+        if not isinstance(piece, str):
+            kept.append(piece)
             continue
-        text = _after_unopened(piece[_turn_begins(piece) :]) if is_first else piece
-        is_first = False
-        while text:
-            if closes is None:
-                number, opened = next(
-                    ((n, m) for n, each in enumerate(_OPENS) if (m := each.match(text.lstrip()))), (0, None)
-                )
-                if opened is None:
-                    break
-                closes, text = _CLOSES[number], text.lstrip()[opened.end() :]
-            closed = closes.search(text)
-            closes, text = (closes, "") if closed is None else (None, _after_unopened(text[closed.end() :]))
-        if has_answer := bool(text.strip()):
-            yield piece if text == piece[_turn_begins(piece) :] else text.lstrip()
+        text = texts.pop(0)
+        end = start + len(text)
+        inside = [(max(a, start) - start, min(b, end) - start) for a, b in thoughts if a < end and b > start]
+        kept.append(_cut(text, inside) if inside else piece)
+        start = end + 1
+    return kept
+
+
+def _find_thoughts(text: str) -> list[tuple[int, int]]:
+    """Where thoughts begin and end, in order."""
+    thoughts: list[tuple[int, int]] = []
+    position = after = 0
+    while (found := _TOKEN.search(text, position)) is not None:
+        position = found.end()
+        if found["literal"] is not None:
+            continue
+        start = after
+        if found["closes"] is None:
+            family = next(n for n in range(len(_CLOSES)) if found[f"opens{n}"] is not None)
+            closed = _CLOSES[family].search(text, position)
+            start, position = found.start(), len(text) if closed is None else closed.end()
+        after = position
+        thoughts.append((start, position))
+    return thoughts
+
+
+def _cut(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """The text without the spans; of the blanks around one, the wider ones stay."""
+    kept, blank, position = [""], "", 0
+    for start, end in [*spans, (len(text), len(text))]:
+        part = text[position:start]
+        if position:
+            before = part[: len(part) - len(part.lstrip())]
+            blank = max(blank, before, key=lambda blank: (blank.count("\n"), len(blank)))
+            part = part.lstrip()
+        if part:
+            kept += [blank if any(kept) else "", part.rstrip()]
+            blank = part[len(part.rstrip()) :]
+        position = end
+    return "".join(kept) + blank
 
 
 def opened_thoughts(prompt: str) -> str:
     """The tag that a prompt ends with, where its template opens the reply's thoughts; or an empty text."""
     found = _OPENED_AT_END.search(prompt)
     return found[0] if found else ""
-
-
-def _turn_begins(text: str) -> int:
-    """Where a turn's text begins, behind a template's tokens."""
-    found = _TURN_BEGINS.match(text)
-    return found.end() if found else 0
-
-
-def _after_unopened(text: str) -> str:
-    """The text after the first closing tag of thoughts, if nothing before it opened them."""
-    found = _CLOSES[0].search(text)
-    if found is None or any(opens.search(text, 0, found.start()) for opens in _OPENS):
-        return text
-    is_quoted = text.endswith("`", 0, found.start()) and text.startswith("`", found.end())
-    return text if is_quoted else text[found.end() :]
 
 
 def _or_empty(value: Any) -> Any:

@@ -6,6 +6,7 @@ templates, which a tokenizer would read as turns of the conversation. Both are i
 and take linear time.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -26,10 +27,18 @@ _UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}]")
 _INVISIBLE_RUN = re.compile(f"[{_INVISIBLE}]+")
 _NEEDED = re.compile("([\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]?)([\u200c\u200d]?)")
 """Invisible characters that ordinary text needs: a variation selector, then a joiner or non-joiner."""
+_NEVER_NEEDED = re.compile("[^\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0020-\U000e007f\U000e0100-\U000e01ef]+")
 _FLAGS = {"".join(chr(0xE0000 + ord(c)) for c in land) + "\U000e007f" for land in ("gbeng", "gbsct", "gbwls")}
 """Tag sequences that follow the black flag in the flags of England, Scotland and Wales."""
 _LONGEST_NEEDED = max(map(len, _FLAGS))
-_LINE_END = re.compile("\r+\n")
+_LINE_END = re.compile("(?<!\r)\r+\n")
+_ANY_LINE_END = re.compile("[\r\x85\u2028\u2029]")
+_BLANK = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+"""Unicode's space separators (Zs) beside the space."""
+_TRAILING_BLANKS = re.compile("(?<![ \t])[ \t]+(?=\n|\\Z)")
+_VARIES = re.compile(r"""[\r]|\\[rnt]|[ \t]["\n]|[ \t\n]\Z|\A\n""")
+"""What ASCII text holds when it is not its own comparison form."""
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _LONG_RUN = re.compile(r"([^\w\x00-\x7f]{32,})")
 """Where normalizing could take quadratic time: it sorts the marks of a run."""
 
@@ -57,9 +66,31 @@ _SPECIAL = re.compile(
 
 def normal_form(text: str) -> str:
     """The text composed, with line feeds for line ends, without invisible characters that no script or emoji needs."""
-    if "\r" in text:
-        text = _LINE_END.sub("\n", text)
-    return text if text.isascii() else _composed(_INVISIBLE_RUN.sub(_needed, _composed(text)))
+    if not text.isascii():
+        text = _composed(_INVISIBLE_RUN.sub(_needed, _composed(text)))
+    return _LINE_END.sub("\n", text) if "\r" in text else text
+
+
+def comparison_form(text: str) -> str:
+    """The same for texts that look alike: one kind of blank and of line end, no blanks at the end of a line.
+
+    In JSON each string has this form.
+    """
+    text = normal_form(text)
+    if text.isascii() and not _VARIES.search(text):
+        return text
+    if text.startswith(("{", "[")):
+        return _JSON_STRING.sub(_comparable_string, text)
+    lines = _BLANK.sub(" ", _ANY_LINE_END.sub("\n", text))
+    return _TRAILING_BLANKS.sub("", lines).strip("\n")
+
+
+def _comparable_string(found: re.Match[str]) -> str:
+    try:
+        value: str = json.loads(found[0])
+    except ValueError:
+        return found[0]
+    return json.dumps(comparison_form(f" {value}")[1:] if value else "", ensure_ascii=False)
 
 
 def sanitize(text: str) -> str:
@@ -90,7 +121,8 @@ def _replaced(found: re.Match[str]) -> str:
 
 def _needed(run: re.Match[str]) -> str:
     before, after = run.string[run.start() - 1 : run.start()], run.string[run.end() : run.end() + 1]
-    return run[0] if len(run[0]) <= _LONGEST_NEEDED and _is_needed(before, run[0], after) else ""
+    kept = _NEVER_NEEDED.sub("", run[0])
+    return kept if len(kept) <= _LONGEST_NEEDED and _is_needed(before, kept, after) else ""
 
 
 @lru_cache(4096)

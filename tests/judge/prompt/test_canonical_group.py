@@ -1,4 +1,5 @@
 import json
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from gavel.judge.prompt.canonical_group import (
     ToolCallEvent,
     canonicalize,
 )
+from gavel.llm.types import Message
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
 
@@ -58,6 +60,13 @@ def said(content: object, **fields: object) -> Trajectory:
         "<|START_THINKING|>hmm<|END_THINKING|>Done.",
         "[THINK]hmm[/THINK]Done.",
         "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>Done.",
+        "< think >hmm</ think >Done.",
+        "<|begin_of_thought|>hmm<|end_of_thought|>Done.",
+        "<th\u200bink>hmm</think>Done.",
+        "Done. <think>hmm</think>",
+        "Done.\n\n<think>hmm",
+        "<think>hmm <think>hmm</think> hmm</think>Done.",
+        [{"type": "text", "text": "<think>hmm</think>Done."}, {"type": "text", "text": "<think>hmm"}],
         [{"type": "text", "text": "<think>hmm"}, {"type": "text", "text": "hmm</think>Done."}],
         [{"type": "text", "text": "<think>hmm</think>"}, {"type": "text", "text": "Done."}],
     ],
@@ -82,7 +91,11 @@ def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
     "content",
     [
         "It ends with `</think>`.",
-        "See: <think>hmm</think> is how it thinks.",
+        "See: `<think>hmm</think>` is how it thinks.",
+        'It said "<think>hmm</think>", so I asked again.',
+        "Its tags are '<think>' and “</think>”, as in «<think>hmm</think>».",
+        "1. ```text\n<think>hmm</think>\n```",
+        "Yes:\n~~~~\n```\n<think>hmm</think>\n~~~\n~~~~",
         "```\n<think>\nhmm\n</think>\n```",
         "I think so.",
         "<answer>4</answer>",
@@ -98,21 +111,72 @@ def test_only_the_agent_thinks():
     assert "hmm" in repr(canonical(asked))
 
 
+@given(st.lists(st.sampled_from(["One", " two ", "\n", "é", "`x`", "3 < 4", '5" wide']), max_size=4), st.data())
+def test_thoughts_within_an_answer_change_nothing(words, data):
+    at = data.draw(st.integers(0, len(words)))
+    before, after = "".join(words[:at]), "".join(words[at:])
+    thoughts = st.text(st.sampled_from("hm \"`'\n<"), max_size=8)
+    one, other = (f"{before}<think>{data.draw(thoughts)}</think>{after}" for _ in "ab")
+    group = canonical(said(one), said(other))
+    assert len(group.members) == 1
+    assert "think" not in repr(group)
+    assert "".join(group.shared[-1].text.split()) == "".join((before + after).split())
+
+
+LINE_ENDS = ["\n", "\r\n", "\r", "\r\r\n", "\x85", "\u2028", "\u2029", " \n", "\t\r\n", "\u200b\n"]
+BLANKS = [" ", "\u00a0", "\u2009", "\u202f", "\u3000", "\u00ad ", " \u2060"]
+UNSEEN_AT_ENDS = ["", "\n", "\r\n\r\n", " ", "\u00a0", "\u200b", "\ufeff", "\u2028", "\t"]
+
+
+def like(data: st.DataObject, text: str) -> str:
+    """A text that looks like the one given."""
+    text = data.draw(st.sampled_from(["NFC", "NFD"]).map(lambda form: unicodedata.normalize(form, text)))
+    pieces, line_end = [], data.draw(st.sampled_from(LINE_ENDS))
+    for character in text:
+        drawn = {"\n": [line_end], " ": BLANKS}.get(character, [character, character, f"{character}\u200b"])
+        pieces.append(data.draw(st.sampled_from(drawn)))
+    return "".join(pieces) + data.draw(st.sampled_from(UNSEEN_AT_ENDS))
+
+
+@pytest.mark.parametrize("where", ["answer", "result", "JSON result", "arguments"])
+@given(st.lists(st.sampled_from(["Café", " ", "\n", "\n\n", "क्षि", "می‌خواهم", "👨‍👩‍👧", "{", '"', "한"])), st.data())
+def test_what_looks_alike_is_one(where, pieces, data):
+    text = "x" + "".join(pieces)
+
+    def attempt(text: str) -> Trajectory:
+        arguments = json.dumps({"text": text}) if where == "arguments" else "{}"
+        result = {"result": text, "JSON result": json.dumps([text, 1.10])}.get(where, "")
+        answer: Message = {"role": "tool", "tool_call_id": "c0", "content": result}
+        ending = choice(text if where == "answer" else "")
+        return Trajectory(messages_and_choices=[*OPENING, choice(calls=[("f", arguments)]), answer, ending])
+
+    one, other = attempt(text), attempt(like(data, text))
+    group = canonical(one, other)
+    assert len(group.members) == 1
+    assert group == canonical(other, one)
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("one", "other"),
     [
-        *("Café.\nYes.\n\n", "Café.\r\nYes.", "\n\nCafé.\nYes. ", "Cafe\u0301.\nYes.", "Caf\u00ade\u0301.\nYes\u200b."),
-        *(
-            "\ufeffCafé.\nYes.",
-            "C\u200da\u2060fé.\nYes.",
-            [{"type": "text", "text": "Café.\nYes."}, {"type": "text", "text": ""}],
-        ),
+        ("a b", "ab"),
+        ("a\nb", "a\n\nb"),
+        ("  a", "a"),
+        ("a\tb", "a b"),
+        ("👨‍👩‍👧", "👨👩👧"),
+        ("می‌خواهم", "میخواهم"),
+        ('{"é": 1, "é": 2}', '{"é": 2}'),
+        ('{"é": 3.14159265358979323846}', '{"é": 3.141592653589793}'),
+        ('["a\\n"]', '["a\\\\n"]'),
     ],
 )
-def test_what_is_shown_alike_is_one(content):
-    group = canonical(said("Café.\nYes."), said(content))
-    assert len(group.members) == 1
-    assert group.shared[-1] == TextEvent("assistant", "Café.\nYes.")
+def test_what_looks_different_is_two(one, other):
+    assert len(canonical(said(one), said(other)).members) == 2
+
+
+def test_a_text_is_shown_as_it_is():
+    [event] = canonical(said("10\u00a0€\u2028 done\u200b.")).shared[-1:]
+    assert event == TextEvent("assistant", "10\u00a0€\u2028 done.")
 
 
 def test_a_different_tool_result_makes_a_different_member():

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.prompt.canonical_group import Event, TextEvent
-from gavel.judge.prompt.shared_text import MIN_SHARED_CHARACTERS, find_shared_prefixes, repeated_texts
+from gavel.judge.prompt.fenced_transcript import MIN_SHARED_CHARACTERS, find_shared_prefixes, repeated_texts
 
 LONG = [TextEvent("assistant", name * MIN_SHARED_CHARACTERS) for name in "abc"]
 SHORT = [TextEvent("user", name) for name in "xyz"]
