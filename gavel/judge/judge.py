@@ -133,13 +133,14 @@ class Judge:
                 Client(
                     model,
                     {**self._mode.params, **juror.params},
-                    limits,
+                    replace(limits, deadline=config.deadline / len(juror.models)),
                     prices,
                     self.budget,
                     self.cassette,
                     juror.context,
                     self.activity,
                     wire=self._mode.wire,
+                    has_fallback=model is not juror.models[-1],
                 )
                 for model in juror.models
             ]
