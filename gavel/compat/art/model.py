@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 import gavel.trainer.model as core
+from gavel.base.files import write_atomically
 from gavel.compat.art.art_directory import newest_step
 from gavel.compat.art.dev import InternalModelConfig
 from gavel.compat.art.errors import absent
@@ -165,9 +166,7 @@ class Model(BaseModel, Generic[Config]):
         """Stores `state` beside the run, in place of what was there."""
         directory = self.output_dir
         directory.mkdir(parents=True, exist_ok=True)
-        unfinished = directory / "state.json.unfinished"
-        unfinished.write_text(json.dumps(dict(state), indent=2))
-        unfinished.replace(directory / "state.json")
+        write_atomically(directory / "state.json", json.dumps(dict(state), indent=2))
 
     write_state = overwrite_state
 

@@ -4,11 +4,11 @@ It is written whole after every batch and every checked task, so an interrupted 
 """
 
 import json
-import os
 from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
+from gavel.base.files import write_atomically
 from gavel.judge.errors import JudgeError
 from gavel.judge.task_drafts.drafted_task import DraftedTask
 
@@ -28,11 +28,9 @@ class DraftRecord(BaseModel):
 
     def save(self, path: Path) -> None:
         """Raises `JudgeError` when it cannot be written."""
-        part = path.with_name(f"{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False), encoding="utf-8")
-            os.replace(part, path)
+            write_atomically(path, json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False))
         except OSError as error:
             raise JudgeError(f"{path} cannot be written: {error.strerror}", "Make room there.") from error
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gavel.base.files import write_atomically
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 
 
@@ -29,6 +30,4 @@ class Registrations:
         entry = {"trainable": isinstance(spec, TrainableSpec), "writer": writer, "spec": spec.model_dump(mode="json")}
         self._entries["/".join(spec.key)] = entry
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(self._entries, indent=1))
-        unfinished.replace(self._file)
+        write_atomically(self._file, json.dumps(self._entries, indent=1))

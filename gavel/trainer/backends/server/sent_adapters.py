@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from gavel.base.errors import GavelError
+from gavel.base.files import new_folder
 from gavel.trainer.backends.remote.wire import SentAdapter
 from gavel.trainer.backends.run_start import ORIGIN
 from gavel.trainer.backends.server.uploads import Uploads
@@ -52,11 +53,8 @@ class SentAdapters:
         kept = kept_reference(run, Path(sent.named))
         if kept.is_dir():
             return
-        unfinished = kept.with_name(f"{kept.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        self._write(sent, unfinished)
-        unfinished.rename(kept)
+        with new_folder(kept) as unfinished:
+            self._write(sent, unfinished)
         self._forget(sent)
 
     def _write(self, sent: SentAdapter, directory: Path) -> None:
