@@ -1,29 +1,68 @@
-"""Files that are there whole or not at all."""
+"""Files and folders that are there whole or not at all.
+
+They are written under a name of their own beside the place, `.NAME.RANDOM.unfinished`, and renamed at the end.
+"""
 
 import contextlib
+import fcntl
+import glob
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from pathlib import Path
+
+UNFINISHED = ".unfinished"
+"""Suffix of what is being written, or was when its process was killed."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
     """Gives the path of a new file beside `path`, and puts it in place of `path` when the block ends.
 
-    A block that fails leaves `path` as it was and nothing beside it. `durable`: the content is on the disk before the
-    name is, so that a power cut leaves the old file or the new one. Raises `OSError`.
+    The block may make a folder of it, where there is none at `path`. A block that fails leaves `path` as it was and
+    nothing beside it. `durable`: the content is on the disk before the name is, so that a power cut leaves the old file
+    or the new one. Raises `OSError`.
     """
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         yield unfinished
         if durable:
-            sync(unfinished)
+            sync_all(unfinished)
         unfinished.replace(path)
         if durable:
             sync(path.parent)
     finally:
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished)
         unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, *, durable: bool = False) -> Generator[Path]:
+    """Gives an empty folder beside `path`, which becomes `path` when the block ends; nothing may be there then.
+
+    Makes the folders above. What killed processes left of the same folder is removed; where a living one is writing it,
+    `BlockingIOError` is raised. `durable` and other errors as with `replacing`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
+        with _locked(left):
+            shutil.rmtree(left)
+    with replacing(path, durable=durable) as unfinished:
+        unfinished.mkdir()
+        with _locked(unfinished):
+            yield unfinished
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = False, mode: int = 0o666) -> None:
@@ -38,9 +77,15 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False,
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits until the content of a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_all(path: Path) -> None:
+    """Waits until a file, or a folder with everything in it, is on the disk."""
+    for each in [*path.rglob("*"), path]:
+        sync(each)

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
@@ -125,7 +126,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
         texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
     summary = _summary(settings, outcome, seconds) | ({} if texts is None else texts.summary)
-    _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
     told = _what_happened(job, outcome, rows)
     write_report(report, _report(settings, outcome, " ".join(told), seconds, before, after, texts))
@@ -281,9 +282,3 @@ def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path, texts
     for reason, count in outcome.left_out.most_common():
         console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)
     console.print(f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B", **_PLAIN)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text)
-    unfinished.replace(path)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.heartbeat import waiting_for
 from gavel.cli.live_report import LiveReport
@@ -22,7 +23,6 @@ from gavel.cli.run_model import (
     say_outcome,
     starting_over,
     trainable,
-    write_whole,
 )
 from gavel.cli.run_paths import paths_seen_from
 from gavel.cli.terminal import plain
@@ -63,7 +63,7 @@ async def run_evolution(
         going_on = f" · continuing after step {step}" if step else ""
         say(console, f"Gavel · {scenario.name} · {model.base_model} · {_filter(config)}{of_base}{going_on}")
         if there is None:
-            write_whole(directory / "run.toml", to_toml(paths_seen_from(config, directory), given))
+            write_atomically(directory / "run.toml", to_toml(paths_seen_from(config, directory), given))
         display = _Display(console, config.evolve.iterations, report)
         try:
             with display.shown():

@@ -14,6 +14,7 @@ import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
@@ -111,10 +112,8 @@ def _read_records(path: Path) -> _Records:
 
 
 def _write_records(path: Path, records: _Records) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        unfinished.write_bytes(TypeAdapter(_Records).dump_json(records, indent=2))
-        unfinished.replace(path)
+        write_atomically(path, TypeAdapter(_Records).dump_json(records, indent=2))
     except OSError as error:
         raise GavelError(f"{path} cannot be written: {error}", "Choose another place with --cassette.") from error
 

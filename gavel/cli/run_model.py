@@ -101,12 +101,6 @@ def starting_over(console: Console, model: TrainableModel) -> Generator[Replaced
         yield replaced
 
 
-def write_whole(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
 def say_cost(console: Console, judge: Judge | None) -> None:
     """Prints what the judge came to, if it asked a server."""
     if judge is not None and judge.asks_servers:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gavel.base.extras import need_extra
+from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.dry_run import check_base, print_run_estimate, seen_lengths
@@ -122,7 +123,6 @@ async def run_training(
             say_outcome,
             starting_over,
             trainable,
-            write_whole,
         )
         from gavel.cli.run_paths import paths_seen_from
         from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
@@ -148,7 +148,7 @@ async def run_training(
         def begun() -> None:
             if there is not None:
                 return
-            write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
+            write_atomically(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
             if replaced is not None:
                 replaced.delete()
 

@@ -18,44 +18,37 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from gavel.llm.cassette_file import SqliteStorage, check_directory
-from gavel.llm.cassette_storage import Entry, Storage, StoredReply
+from gavel.llm.cassette_storage import Entry, SqliteStorage, Storage, StorageThread, StoredReply, check_directory
 from gavel.llm.errors import CassetteError, CassetteMissError
 from gavel.llm.ledger import ledger_of_this_work
 from gavel.llm.question import Question, differences_from_nearest
-from gavel.llm.question_claims import ClaimWatch
-from gavel.llm.storage_thread import Claimed, StorageThread
 from gavel.llm.types import Accept, Reply
 
 Mode = Literal["cache", "replay"]
 
 _POLL_SECONDS = 0.05, 0.5
-"""The first and the longest pause between looks at another process's claim."""
-_T = TypeVar("_T")
+"""The first and the longest pause between looks at what another process asks."""
 
 
 class Cassette:
-    """Replies in a storage: the SQLite file at a path, or what a function opens.
+    """Replies in a storage: the SQLite file at a path, or what a thread of this process has.
 
     "cache": known questions are answered from the storage, others are asked and stored. "replay": no model is asked,
     and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
     """
 
-    def __init__(self, storage: str | Path | Callable[[], Storage] | StorageThread, mode: Mode = "cache") -> None:
-        """A function opens the storage anew in every process, in the thread that uses it. A thread that has a storage
-        already belongs to this process alone."""
+    def __init__(self, storage: str | Path | StorageThread, mode: Mode = "cache") -> None:
         if mode not in ("cache", "replay"):
             raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
-        self.path = Path(storage) if isinstance(storage, str | Path) else None
+        self.path = None if isinstance(storage, StorageThread) else Path(storage)
         """The file; None = another storage."""
         self.mode: Mode = mode
         self.misses = 0
         """Questions that were not stored when they were asked."""
         self.replayed = 0
         """Questions that were answered from the storage."""
-        self._opener = storage
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Reply]] = {}
@@ -68,12 +61,12 @@ class Cassette:
 
     def check(self) -> None:
         """Raises `CassetteError` when the storage is missing or cannot be used. Opens it, but makes no new file."""
-        if self.path is not None and self.mode == "cache" and not self.path.exists():
-            check_directory(self.path)
+        if self.path is None:
             return
-        thread = self._current_thread()
-        if not thread.is_open:
-            thread.submit(lambda _: None).result()
+        if self.mode == "cache" and not self.path.exists():
+            check_directory(self.path)
+        else:
+            self._current_thread().submit(lambda _: None).result()
 
     async def answer(
         self,
@@ -128,19 +121,25 @@ class Cassette:
         repairs: Sequence[tuple[Question, Reply]],
         settled: Callable[[], object],
     ) -> Reply:
-        key, may_hold_claim = question.key, self.mode == "cache"
+        key, claims = question.key, self.mode == "cache"
+        may_have_lease, known, (pause, longest) = claims, 0, _POLL_SECONDS
         try:
-            look = await asyncio.wrap_future(thread.look(key, claims=self.mode == "cache"))
-            if reply := self._choose(look.replies, accept):
-                may_hold_claim = False
-                self.replayed += 1
-                return reply
+            while True:
+                look = await asyncio.wrap_future(thread.look(key, claims=claims, known=known))
+                if reply := self._choose(look.replies, accept):
+                    may_have_lease = bool(look.is_mine)
+                    self.replayed += 1
+                    return reply
+                if look.is_mine or not claims:
+                    break
+                if look.is_mine is None:  # none of the replies on file can be used
+                    known = len(look.replies)
+                    continue
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest)
             self.misses += 1
-            if self.mode == "replay":
+            if not claims:
                 raise await asyncio.wrap_future(thread.submit(lambda storage: self._miss(storage, question)))
-            if reply := await self._claimed(thread, key, accept, look.claimed):
-                self.misses, self.replayed = self.misses - 1, self.replayed + 1
-                return reply
             reply = replace(await ask(), key=key)
             with ExitStack() as unwritten:
                 unwritten.callback(settled)
@@ -149,19 +148,13 @@ class Cassette:
                 keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
                 until_written = unwritten.pop_all()
                 keeping.add_done_callback(lambda _: until_written.close())
-            if thread.commits_in_order:
-                may_hold_claim = False
-                keeping.add_done_callback(partial(_release_if_lost, thread, key))
-                return reply
-            try:
-                on_file = await asyncio.shield(keeping)
-            except CassetteError as error:  # for example a full disk: the reply is paid for, so it is used
-                _warn_of_loss(error)
-                return reply
-            may_hold_claim = False
-            return self._agreed(reply, on_file, accept)
+            keeping.add_done_callback(partial(_release_if_lost, thread, key))
+            may_have_lease = False
+            if not thread.commits_in_order:
+                await asyncio.wait([keeping])
+            return reply
         finally:
-            if may_hold_claim:
+            if may_have_lease:
                 thread.release(key)
 
     async def has_replies_of(self, model: str) -> bool:
@@ -193,37 +186,6 @@ class Cassette:
                 return each.reply
         return replies[0].reply if replies and self.mode == "replay" else None
 
-    async def _claimed(
-        self, thread: StorageThread, key: str, accept: Accept | None, first: Claimed | CassetteError | None
-    ) -> Reply | None:
-        """None once the question is this process's to ask; else the reply that another process got meanwhile.
-
-        `first`: what came of the first claim; None = there is none yet.
-        """
-        watch, (pause, longest) = ClaimWatch(), _POLL_SECONDS
-        while True:
-            try:
-                if isinstance(first, CassetteError):
-                    raise first
-                claim, stored = first or await asyncio.wrap_future(thread.claim(key))
-                first = None
-                if reply := self._choose(stored, accept):
-                    return reply
-                if claim is None or watch.is_over:
-                    return None
-                if watch.is_void(claim) and await asyncio.wrap_future(thread.take_over(key, claim)):
-                    return None
-            except CassetteError as error:  # for example a full disk: then a question may be paid for twice
-                logging.getLogger(__name__).warning("a question is asked unclaimed: %s", error.message)
-                return None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
-
-    def _agreed(self, reply: Reply, stored: list[StoredReply], accept: Accept | None) -> Reply:
-        """The reply as the first that is stored, which is another one where another process was faster."""
-        first = self._choose(stored, accept) or reply
-        return replace(reply, text=first.text, finish_reason=first.finish_reason, served_by=first.served_by)
-
     def _miss(self, storage: Storage, question: Question) -> CassetteMissError:
         """The error for an unknown question, with the differences from the most similar one that is stored."""
         where = f"the cassette {self.path}" if self.path else "the cassette"
@@ -241,14 +203,9 @@ class Cassette:
             self._pid, self._thread = os.getpid(), None
             self._lock, self._asking = threading.Lock(), {}
         if self._thread is None:
-            self._thread = StorageThread(self._open)
+            assert self.path is not None
+            self._thread = StorageThread(partial(SqliteStorage, self.path, read_only=self.mode == "replay"))
         return self._thread
-
-    def _open(self) -> Storage:
-        if self.path is not None:
-            return SqliteStorage(self.path, read_only=self.mode == "replay")
-        assert callable(self._opener)
-        return self._opener()
 
     def close(self) -> None:
         """Closes the storage; the next question opens it again."""
@@ -257,13 +214,13 @@ class Cassette:
         self._thread = None
 
 
-def _release_if_lost(thread: StorageThread, key: str, keeping: "asyncio.Future[list[StoredReply]]") -> None:
-    if not keeping.cancelled() and isinstance(error := keeping.exception(), CassetteError):
-        _warn_of_loss(error)
-        thread.release(key)
-
-
-def _warn_of_loss(error: CassetteError) -> None:
+def _release_if_lost(thread: StorageThread, key: str, keeping: "asyncio.Future[None]") -> None:
+    """After a reply that cannot be kept, for example on a full disk: it is paid for, so it is used."""
+    if keeping.cancelled() or (error := keeping.exception()) is None:
+        return
+    thread.release(key)
+    if not isinstance(error, CassetteError):
+        raise error
     logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
 
 

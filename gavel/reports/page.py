@@ -6,6 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gavel.base.errors import GavelError
+from gavel.base.files import write_atomically
 from gavel.reports.charts import BOX
 from gavel.reports.transcript import title_of, transcribe
 
@@ -25,14 +26,8 @@ def render_page(template: str, **values: object) -> str:
 
 def write_page(path: Path, html: str) -> None:
     """Replaces `path` with the page. Raises `GavelError` when it cannot be written."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            # JSON may contain a lone surrogate, which UTF-8 cannot encode.
-            unfinished.write_text(html, encoding="utf-8", errors="replace")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_atomically(path, html.encode("utf-8", "replace"))  # JSON may hold lone surrogates, which UTF-8 cannot
     except OSError as error:
         raise GavelError(f"{path} cannot be written: {error.strerror or error}", "Choose another path.") from error

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from pydantic import JsonValue
 
 from gavel.base.errors import GavelError
+from gavel.base.files import replacing, write_atomically
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table, write_table
@@ -111,12 +112,8 @@ class JudgedFile:
         """Writes all groups in input order, in the format that the file's name asks for."""
         groups = [self._groups[index] for index in sorted(self._groups)]
         with self._os_errors():
-            unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.unfinished")
-            try:
+            with replacing(self.path, durable=True) as unfinished:
                 self._write(unfinished, groups)
-                unfinished.replace(self.path)
-            finally:
-                unfinished.unlink(missing_ok=True)
             if self._journal != self.path:
                 self._journal.unlink(missing_ok=True)
         self.close()
@@ -203,10 +200,8 @@ class JudgedFile:
         kept = b"".join(_line(self._groups[index]) for index in sorted(self._groups))
         if kept == self._journal_bytes():
             return
-        unfinished = self._journal.with_name(f".{self._journal.name}.{os.getpid()}.unfinished")
-        unfinished.write_bytes(kept)
         old = self._file
-        unfinished.replace(self._journal)
+        write_atomically(self._journal, kept)
         self._open()
         if old is not None:
             old.close()
@@ -219,8 +214,6 @@ class JudgedFile:
         else:
             with path.open("wb") as stream:
                 stream.writelines(_line(group) for group in groups)
-                stream.flush()
-                os.fsync(stream.fileno())
 
     @contextmanager
     def _os_errors(self) -> Generator[None]:

@@ -6,20 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gavel.base.files import replacing, write_atomically
+from gavel.base.files import new_folder, replacing, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path):
     path = tmp_path / "run.json"
     write_atomically(path, "old")
-
-    def fail() -> None:
-        with replacing(path) as unfinished:
-            unfinished.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
+    with pytest.raises(ZeroDivisionError), replacing(path) as unfinished:
+        unfinished.write_text(f"half {1 / 0}")
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
     assert path.read_text() == "old"
 
@@ -40,3 +34,15 @@ def test_a_file_of_secrets_is_never_readable_by_others(tmp_path: Path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_folder_appears_whole_and_what_a_killed_writer_left_of_it_is_removed(tmp_path: Path):
+    path, left = tmp_path / "deep" / "model[1]", tmp_path / "deep" / ".model[1].0123.unfinished"
+    left.mkdir(parents=True)
+    with new_folder(path, durable=True) as unfinished:
+        (unfinished / "weights").write_text("half")
+        with pytest.raises(BlockingIOError), new_folder(path):
+            pass
+        assert not path.exists()
+    assert [each.name for each in path.parent.iterdir()] == ["model[1]"]
+    assert (path / "weights").read_text() == "half"

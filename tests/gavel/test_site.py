@@ -36,9 +36,7 @@ def test_the_picture_of_the_concepts_is_what_its_script_draws() -> None:
 @pytest.mark.docs
 def test_every_file_of_a_run_directory_has_a_row() -> None:
     page = (ROOT / "docs" / "reference" / "run-directory.md").read_text()
-    owned = {
-        name for name in run_directory._OWN | run_directory._KEPT if not name.endswith((".unfinished", "-wal", "-shm"))
-    }
+    owned = {name for name in run_directory._OWN | run_directory._KEPT if not name.endswith(("-wal", "-shm"))}
     named = {name.rstrip("/") for name in re.findall(r"`([\w.-]+/?)(?:<[^`]*)?`", page)} | {
         "trajectories",
         "checkpoints",

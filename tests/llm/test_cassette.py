@@ -1,18 +1,13 @@
 import asyncio
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Claim, Entry, StoredReply
+from gavel.llm.cassette_storage import Entry, StorageThread, StoredReply
 from gavel.llm.errors import CassetteError, CassetteMissError, LlmError
 from gavel.llm.question import Question
 from gavel.llm.types import Reply
@@ -152,77 +147,6 @@ async def test_a_reply_that_was_paid_for_is_kept_though_its_asker_is_cancelled(t
     assert (await cassette.answer(question(), never)).text == "hi"
 
 
-WRITER = """
-import asyncio, sys
-from gavel.llm.cassette import Cassette
-from gavel.llm.question import Question
-from gavel.llm.types import Reply
-from tests.llm.questions import question
-
-async def main(path, name):
-    cassette = Cassette(path)
-    number = 0
-    while number < 300 or name == "for ever":
-        async def ask(): return Reply(f"{name} {number}", 1, 1)
-        await asyncio.gather(
-            cassette.answer(question(f"{name} {number}"), ask), cassette.answer(question(f"both {number}"), ask))
-        print(number, flush=True)
-        number += 1
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-def writer(path: Path, name: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-async def test_processes_write_to_one_file_at_once_and_nothing_is_lost(tmp_path):
-    path = tmp_path / "c.sqlite"
-    writers = [writer(path, name) for name in ("one", "two")]
-    for each in writers:
-        each.communicate(timeout=HANG_SECONDS)
-    assert [each.returncode for each in writers] == [0, 0]
-    replay = Cassette(path, "replay")
-    for name in ("one", "two"):
-        for number in range(300):
-            assert (await replay.answer(question(f"{name} {number}"), never)).text == f"{name} {number}"
-
-
-async def test_what_was_told_before_a_kill_is_there_after_it(tmp_path):
-    path = tmp_path / "c.sqlite"
-    process = writer(path, "for ever")
-    assert process.stdout is not None
-    told = -1
-    while told < 200:
-        told = int(process.stdout.readline())
-    os.kill(process.pid, signal.SIGKILL)
-    told = max([told, *(int(line) for line in process.stdout.read().splitlines() if line)])
-    process.wait(timeout=HANG_SECONDS)
-    cassette = Cassette(path)
-    for number in range(told):  # the last line may have been cut short
-        assert (await cassette.answer(question(f"for ever {number}"), never)).cached
-    assert (await cassette.answer(question("new"), said)).text == "hi"
-
-
-def test_a_fork_opens_the_file_anew(tmp_path):
-    code = """
-import asyncio, os, sys
-from gavel.llm.cassette import Cassette
-from tests.llm.questions import question, said, never
-cassette = Cassette(sys.argv[1])
-asyncio.run(cassette.answer(question("parent"), said))
-child = os.fork()
-asyncio.run(cassette.answer(question("parent"), never))
-asyncio.run(cassette.answer(question(f"child {child == 0}"), said))
-if child == 0: os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-asyncio.run(cassette.answer(question("child True"), never))
-"""
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "c.sqlite")], check=True, timeout=HANG_SECONDS)
-
-
 def can_be_used(reply: Reply) -> bool:
     return reply.text.startswith("good")
 
@@ -297,7 +221,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.claims: dict[str, str] = {}
+        self.leases: dict[str, str] = {}
 
     def replies(self, key: str) -> list[StoredReply]:
         found = [entry for entry in self.entries if entry.question.key == key]
@@ -309,32 +233,28 @@ class Shelf:
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         return [entry.question.parts for entry in self.entries]
 
-    def claim(self, key: str, holder: str) -> Claim | None:
-        other = self.claims.setdefault(key, holder)
-        return None if other == holder else Claim(other, 0, 0.0)
+    def claim(self, key: str, holder: str, dead: str = "") -> str | None:
+        other = self.leases.setdefault(key, holder)
+        return None if other == holder else other
 
-    def take_over(self, key: str, holder: str, claim: Claim) -> bool:
-        self.claims[key] = holder
-        return True
-
-    def renew(self, holder: str) -> None: ...
+    def renew(self, keys: Collection[str], holder: str) -> None: ...
 
     def release(self, key: str, holder: str) -> None:
-        del self.claims[key]
+        del self.leases[key]
 
     def close(self) -> None: ...
 
 
 async def test_another_storage_serves_as_well_as_a_file():
     shelf = Shelf()
-    cassette = Cassette(lambda: shelf)
+    cassette = Cassette(StorageThread(lambda: shelf))
     assert not (await cassette.answer(question(), said)).cached
     assert (await cassette.answer(question(), never)).cached
     cassette.close()
-    assert (await Cassette(lambda: shelf, "replay").answer(question(), never)).text == "hi"
+    assert (await Cassette(StorageThread(lambda: shelf), "replay").answer(question(), never)).text == "hi"
     with pytest.raises(CassetteMissError, match="the cassette has no reply"):
-        await Cassette(lambda: shelf, "replay").answer(question("Bye"), never)
-    assert shelf.claims == {}
+        await Cassette(StorageThread(lambda: shelf), "replay").answer(question("Bye"), never)
+    assert shelf.leases == {}
 
 
 def test_checking_a_new_cassette_makes_no_file(tmp_path):
@@ -346,7 +266,7 @@ async def test_an_asker_that_gives_up_while_it_claims_leaves_no_claim():
     shelf, may_look = Shelf(), threading.Event()
     plain = shelf.replies
     shelf.replies = lambda key: plain(key) if may_look.wait(HANG_SECONDS) else []
-    cassette = Cassette(lambda: shelf)
+    cassette = Cassette(StorageThread(lambda: shelf))
     asking = asyncio.create_task(cassette.answer(question(), never))
     await asyncio.sleep(0.05)
     asking.cancel()
@@ -354,12 +274,12 @@ async def test_an_asker_that_gives_up_while_it_claims_leaves_no_claim():
     with pytest.raises(asyncio.CancelledError):
         await asking
     cassette.close()
-    assert shelf.claims == {}
+    assert shelf.leases == {}
 
 
 async def test_a_reply_that_is_kept_releases_its_claim_before_it_is_used():
     shelf = Shelf()
-    cassette = Cassette(lambda: shelf)
+    cassette = Cassette(StorageThread(lambda: shelf))
     await cassette.answer(question(), said)
-    assert shelf.claims == {}
+    assert shelf.leases == {}
     cassette.close()

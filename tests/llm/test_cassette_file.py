@@ -1,15 +1,11 @@
-import asyncio
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_file import FORMAT_VERSION, SqliteStorage
+from gavel.llm.cassette_storage import FORMAT_VERSION, SqliteStorage
 from gavel.llm.errors import CassetteError
-from tests.limits import HANG_SECONDS
 from tests.llm.questions import never, question, rows, said
 
 
@@ -35,45 +31,6 @@ async def recorded(path: Path) -> Path:
 
 async def test_a_new_file_has_the_current_format_version(tmp_path):
     assert version(await recorded(tmp_path / "c.sqlite")) == FORMAT_VERSION
-
-
-async def of_version(path: Path, number: int) -> Path:
-    """A file as an earlier Gavel wrote it."""
-    await recorded(path)
-    connection = sqlite3.connect(path)
-    if number < 2:
-        connection.execute("ALTER TABLE replies DROP COLUMN repaired_by")
-        connection.execute("DROP TABLE claims")
-    connection.execute(f"PRAGMA user_version = {number}")
-    connection.commit()
-    connection.close()
-    return path
-
-
-@pytest.mark.parametrize("number", range(FORMAT_VERSION))
-async def test_a_file_of_an_older_format_is_replayed_as_it_is_and_upgraded_when_it_is_written(tmp_path, number):
-    path = await of_version(tmp_path / "c.sqlite", number)
-    assert (await Cassette(path, "replay").answer(question(), never)).text == "hi"
-    assert version(path) == number
-    cassette = Cassette(path)
-    assert (await cassette.answer(question(), never)).text == "hi"
-    assert (await cassette.answer(question("new"), said)).text == "hi"
-    cassette.close()
-    assert version(path) == FORMAT_VERSION
-    assert rows(path) == 2
-
-
-def test_two_processes_may_upgrade_a_file_at_once(tmp_path):
-    path = asyncio.run(of_version(tmp_path / "c.sqlite", 1))
-    code = "import sys; from gavel.llm.cassette import Cassette; input(); Cassette(sys.argv[1]).check()"
-    command = [sys.executable, "-c", code, str(path)]
-    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for each in both:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    assert [each.communicate(timeout=HANG_SECONDS)[1] for each in both] == ["", ""]
-    assert version(path) == FORMAT_VERSION
 
 
 @pytest.mark.parametrize("mode", ["cache", "replay"])
@@ -166,8 +123,8 @@ async def test_a_file_is_checked_once_and_again_after_it_was_closed(tmp_path):
 
 
 def test_a_lock_that_outlasts_the_wait_is_waited_for_briefly_from_then_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("gavel.llm.cassette_file._LOCKED_SECONDS", 0.05)
-    monkeypatch.setattr("gavel.llm.cassette_file._STUCK_MILLISECONDS", 7)
+    monkeypatch.setattr("gavel.llm.cassette_storage._LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr("gavel.llm.cassette_storage._STUCK_MILLISECONDS", 7)
     storage = SqliteStorage(tmp_path / "c.sqlite")
     other = sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

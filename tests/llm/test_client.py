@@ -9,7 +9,7 @@ import pytest
 
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_file import SqliteStorage
+from gavel.llm.cassette_storage import SqliteStorage
 from gavel.llm.client import Client
 from gavel.llm.errors import CassetteError, ContextError, LlmError, PermanentError
 from gavel.llm.rate_limits import Limits

@@ -7,7 +7,6 @@ again replaces its earlier scores.
 
 import fcntl
 import json
-import os
 import random
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from gavel.base.errors import GavelError
+from gavel.base.files import write_atomically
 from gavel.judge.audit.golden import GoldenGroup
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
@@ -65,13 +65,8 @@ class Annotations:
         scored.metadata[_SOURCE] = {"path": path, "number": number, "note": note, "time": round(time.time())}
         with self._lock, self._exclusive():
             groups = self._read() | {(path, number): scored}
-            unfinished = self.path.with_name(f".{FILE_NAME}.unfinished")
             try:
-                with unfinished.open("w", encoding="utf-8") as stream:
-                    stream.writelines(f"{to_line(each)}\n" for each in groups.values())
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                unfinished.replace(self.path)
+                write_atomically(self.path, "".join(f"{to_line(each)}\n" for each in groups.values()), durable=True)
             except OSError as error:
                 raise AnnotationError(
                     f"{self.path} cannot be written: {error.strerror or error}", "Check that there is room, and rights."

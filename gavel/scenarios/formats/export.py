@@ -9,16 +9,15 @@ may be larger than memory.
 """
 
 import json
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from gavel.base.errors import GavelError
+from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel, trl, verifiers
@@ -143,39 +142,36 @@ def _write(
     margin: float,
     above: float | None,
 ) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        match form:
-            case "dpo":
-                _write_documents(unfinished, trl.preference_pairs(groups, losses, margin), separate=False)
-            case "sft":
-                _write_documents(unfinished, trl.best_conversations(groups, losses, above), separate=False)
-            case "atif":
-                found = atif.documents(groups, model, losses)
-                _write_documents(unfinished, found, separate=not path.suffix)
-            case "verifiers":
-                found = verifiers.episodes(groups, model, losses)
-                file = unfinished if path.suffix else unfinished / "traces.jsonl"
-                file.parent.mkdir(exist_ok=True)
-                _write_documents(file, found, separate=False)
-            case "atropos":
-                _write_documents(unfinished, atropos.groups(groups, losses), separate=False)
-            case "otel":
-                found = otel.requests(groups, model, losses, time.time_ns())
-                _write_documents(unfinished, found, separate=False)
-            case "agenttraj":
-                _write_documents(unfinished, agenttraj.conversations(groups, losses), separate=False)
-            case "inspect":
-                created = datetime.now(UTC).isoformat()
-                chunks = inspect_log.log_chunks(groups, model, losses, name=name, created=created)
-                with unfinished.open("w", encoding="utf-8") as stream:
-                    stream.writelines(chunks)
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            match form:
+                case "dpo":
+                    _write_documents(unfinished, trl.preference_pairs(groups, losses, margin), separate=False)
+                case "sft":
+                    _write_documents(unfinished, trl.best_conversations(groups, losses, above), separate=False)
+                case "atif":
+                    found = atif.documents(groups, model, losses)
+                    _write_documents(unfinished, found, separate=not path.suffix)
+                case "verifiers":
+                    found = verifiers.episodes(groups, model, losses)
+                    file = unfinished if path.suffix else unfinished / "traces.jsonl"
+                    file.parent.mkdir(exist_ok=True)
+                    _write_documents(file, found, separate=False)
+                case "atropos":
+                    _write_documents(unfinished, atropos.groups(groups, losses), separate=False)
+                case "otel":
+                    found = otel.requests(groups, model, losses, time.time_ns())
+                    _write_documents(unfinished, found, separate=False)
+                case "agenttraj":
+                    _write_documents(unfinished, agenttraj.conversations(groups, losses), separate=False)
+                case "inspect":
+                    created = datetime.now(UTC).isoformat()
+                    chunks = inspect_log.log_chunks(groups, model, losses, name=name, created=created)
+                    with unfinished.open("w", encoding="utf-8") as stream:
+                        stream.writelines(chunks)
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}", "Give another -o.") from error
-    finally:
-        _remove(unfinished)
 
 
 def _write_documents(path: Path, documents: Iterable[Message], *, separate: bool) -> None:
@@ -191,9 +187,3 @@ def _write_documents(path: Path, documents: Iterable[Message], *, separate: bool
 
 def _json(document: Message) -> str:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _remove(path: Path) -> None:
-    remove: Callable[[Path], object] = shutil.rmtree if path.is_dir() else Path.unlink
-    if path.exists():
-        remove(path)

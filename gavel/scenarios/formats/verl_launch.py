@@ -9,7 +9,6 @@ What verl cannot play (an environment with a state, a simulated user, an own rol
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import yaml
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
+from gavel.base.files import replacing
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
@@ -123,9 +123,8 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
             "verl's datasets are parquet files, and pyarrow, which writes them, is not installed",
             install_line("parquet"),
         ) from error
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    parquet.write_table(pyarrow.Table.from_pylist(list(rows)), str(unfinished))  # pyright: ignore
-    unfinished.replace(path)
+    with replacing(path) as unfinished:
+        parquet.write_table(pyarrow.Table.from_pylist(list(rows)), str(unfinished))  # pyright: ignore
 
 
 def _has_tools(scenario: Scenario) -> bool:

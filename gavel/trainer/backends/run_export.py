@@ -7,10 +7,8 @@ is whole, and nothing is ever written over; the same export again returns what i
 """
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
 import shutil
 from collections.abc import Generator
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from gavel.base.files import new_folder
 from gavel.trainer.config import ExportDtype, ExportForm, PolicySettings
 from gavel.trainer.policy.merged_model import export_dtype, write_merged
 from gavel.trainer.policy.policy import source_of
@@ -68,7 +67,7 @@ def export_run(
         if read_export_mark(final) == mark:
             return final
         raise taken(final)
-    with _unfinished(final) as directory:
+    with _written(final) as directory:
         gap = None
         if kept is None and checkpoint is not None:
             _copy_adapter(checkpoint, directory)
@@ -123,54 +122,18 @@ def _fingerprint(checkpoint: Path | None) -> str:
 
 
 @contextlib.contextmanager
-def _unfinished(final: Path) -> Generator[Path]:
-    """An empty directory beside `final` that becomes it at the end, and is removed after an error.
-
-    One that a killed process left is made empty; one that another process is writing is refused.
-    """
-    unfinished = final.with_name(f".{final.name}.unfinished")
+def _written(final: Path) -> Generator[Path]:
+    """A new folder that becomes `final`. Raises `ExportError`, also when another process is writing it."""
     try:
-        unfinished.mkdir(parents=True, exist_ok=True)
-        lock = os.open(unfinished, os.O_RDONLY)
-    except OSError as error:
-        raise ExportError(f"{final} cannot be written: {error}", "Name another directory with --out.") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ExportError(f"another process is writing {final}", "Wait for it, or name another --out.") from error
-        try:
-            _empty(unfinished)
+        with new_folder(final, durable=True) as unfinished:
             yield unfinished
-            _flush_all(unfinished)
             if final.exists():
                 raise ExportError(f"{final} has appeared meanwhile", "Name another directory with --out.")
-            unfinished.rename(final)
-            _flush(final.parent)
-        except OSError as error:
-            raise ExportError(f"{final} cannot be written: {error}", "Make room, and export again.") from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    finally:
-        os.close(lock)
-
-
-def _empty(directory: Path) -> None:
-    for entry in directory.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-
-
-def _flush_all(directory: Path) -> None:
-    for path in [*directory.rglob("*"), directory]:
-        _flush(path)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except BlockingIOError as error:
+        raise ExportError(f"another process is writing {final}", "Wait for it, or name another --out.") from error
+    except OSError as error:
+        remedy = "Make room, and export again, or name another directory with --out."
+        raise ExportError(f"{final} cannot be written: {error}", remedy) from error
 
 
 def _copy_adapter(checkpoint: Path, directory: Path) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from gavel.base.files import write_atomically
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.errors import DeployError
 
@@ -110,14 +111,11 @@ class DeploymentRecord:
     def save(self) -> None:
         """Raises `DeployError` when the record cannot be written: then nothing must be created."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        unfinished = self.path.with_name(f".{self.path.name}.unfinished")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("w", encoding="utf-8") as stream:
-                stream.write(json.dumps({"format_version": FORMAT_VERSION, **values}, indent=1))
-                stream.flush()
-                os.fsync(stream.fileno())
-            unfinished.replace(self.path)
+            write_atomically(
+                self.path, json.dumps({"format_version": FORMAT_VERSION, **values}, indent=1), durable=True
+            )
         except OSError as error:
             raise DeployError(
                 f"the record {self.path} cannot be written: {error.strerror}",

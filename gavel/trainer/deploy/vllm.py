@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from gavel.base.files import replacing
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.deploy.adapter_facts import CONFIG, WEIGHTS, AdapterFacts
 from gavel.trainer.deploy.credentials import key_of, server_address
@@ -188,9 +189,8 @@ def _kept_copy(adapter: AdapterFacts, record: DeploymentRecord) -> Path:
     directory = _copy_of(record)
     directory.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG, WEIGHTS):
-        unfinished = directory / f".{name}.unfinished"
-        shutil.copyfile(adapter.directory / name, unfinished)
-        unfinished.replace(directory / name)
+        with replacing(directory / name) as unfinished:
+            shutil.copyfile(adapter.directory / name, unfinished)
     return directory
 
 

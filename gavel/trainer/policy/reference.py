@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gavel.base.errors import GavelError
+from gavel.base.files import new_folder
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.policy.adapter_file import FILES, AdapterFileError, read_adapter
 
@@ -64,15 +65,12 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
         )
     if source is not None:
         reference_weights(policy, source)  # what does not fit is not kept
-    unfinished = kept.with_name(f"{name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    if source is None:
-        policy.save_adapter(unfinished)
-    else:
-        for file in FILES:
-            shutil.copy2(source / file, unfinished / file)
-    unfinished.rename(kept)
+    with new_folder(kept) as unfinished:
+        if source is None:
+            policy.save_adapter(unfinished)
+        else:
+            for file in FILES:
+                shutil.copy2(source / file, unfinished / file)
     return kept
 
 

@@ -8,13 +8,13 @@ were; deleting renames first. What is written may be proven before the renaming 
 
 import json
 import logging
-import os
 import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from gavel.base.files import sync, sync_all, write_atomically
 from gavel.trainer.runs.file_hash import file_sha256
 
 CARD = "README.md"
@@ -71,8 +71,7 @@ class Checkpoints:
             str(file.relative_to(unfinished)): file_sha256(file) for file in _files(unfinished) if file.name != CARD
         }
         (unfinished / MANIFEST).write_text(json.dumps(hashes, indent=1))
-        for path in [*unfinished.rglob("*"), unfinished]:
-            _flush(path)
+        sync_all(unfinished)
 
     def complete(self, step: int) -> Path:
         """What was prepared becomes the checkpoint of `step`."""
@@ -80,7 +79,7 @@ class Checkpoints:
         if final.exists():
             self.delete(step)  # it is damaged, or the run would have resumed from it
         self._unfinished(step).rename(final)
-        _flush(self.directory)
+        sync(self.directory)
         return final
 
     def discard(self, step: int) -> None:
@@ -98,9 +97,7 @@ class Checkpoints:
         hashes = _read_manifest(self.path(step))
         if not hashes or CARD in hashes:
             return
-        unfinished = self.path(step) / f"{CARD}.unfinished"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(self.path(step) / CARD)
+        write_atomically(self.path(step) / CARD, text)
 
     def _unfinished(self, step: int) -> Path:
         return self.directory / f"{_UNFINISHED}{step:06d}"
@@ -130,11 +127,3 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
 
 def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from gavel.base.errors import GavelError
+from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.trackers.tracker import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
@@ -83,9 +84,7 @@ class MetricsLog:
         rows = self.rows()
         kept = [row for row in rows if row["step"] <= step]
         if len(kept) < len(rows):
-            unfinished = self.path.with_suffix(".unfinished")
-            unfinished.write_text("".join(json.dumps(row) + "\n" for row in kept))
-            unfinished.replace(self.path)
+            write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
         """Shows groups at the tracker, where there is one; they are not written here."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from gavel.base.errors import GavelError
+from gavel.base.files import UNFINISHED, write_atomically
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, with_later_settings
@@ -31,7 +32,6 @@ PULLED = ".pulled"
 _LONGEST_NAME = 255
 _HASH = re.compile("@[0-9a-f]{12}$")
 RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
-_DESCRIPTIONS = ("model", "experiment", "memory", "run", "summary", "metrics")
 _OWN = frozenset(
     {
         *(
@@ -42,9 +42,7 @@ _OWN = frozenset(
             "memory.json",
             "metrics.jsonl",
             "report.html",
-            ".report.html.unfinished",
             "run.html",
-            ".run.html.unfinished",
         ),
         *(
             "trajectories",
@@ -62,7 +60,6 @@ _OWN = frozenset(
             "wandb",
             "wandb_id",
         ),
-        *(f"{name}.unfinished" for name in _DESCRIPTIONS),
     }
 )
 """The entries of a run directory that Gavel writes, beside its lock."""
@@ -226,9 +223,7 @@ class RunDirectory:
         """Writes the description, with the format version, to a file of the run. Raises `RunDirectoryError`."""
         self.check_held()
         file = self.path / file_name
-        unfinished = file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps({"format_version": FORMAT_VERSION, **description}, indent=1))
-        unfinished.replace(file)
+        write_atomically(file, json.dumps({"format_version": FORMAT_VERSION, **description}, indent=1))
 
     def description(self, file_name: str = "model.json") -> dict[str, Any]:
         """What `describe` wrote; empty when there is no such file. Raises `RunDirectoryError`."""
@@ -277,12 +272,13 @@ class RunDirectory:
 
     def entries(self) -> list[Path]:
         """The files and directories that Gavel has written, model.json first, without the lock."""
-        own = (entry for entry in self.path.iterdir() if entry.name in _OWN)
+        own = (entry for entry in self.path.iterdir() if entry.name in _OWN or entry.suffix == UNFINISHED)
         return sorted(own, key=lambda entry: (entry.name != "model.json", entry.name))
 
     def foreign_entries(self) -> list[Path]:
         """What others have put into the directory."""
-        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, *_KEPT, _LOCK})
+        known = {*_OWN, *_KEPT, _LOCK}
+        return sorted(entry for entry in self.path.iterdir() if entry.name not in known and entry.suffix != UNFINISHED)
 
     def discard_if_new(self) -> None:
         """Removes what opening created if the run was never described; call it after `close`."""

@@ -105,7 +105,7 @@ def test_the_published_model_is_downloaded_once_and_only_what_is_needed(cache: P
     asked = len(hub.asked)
     assert small_model_path() == path
     assert len(hub.asked) == asked
-    assert not list(path.parent.glob(".*.unfinished-*"))
+    assert not list(path.parent.glob(".*.unfinished"))
 
 
 def test_without_cache_hub_and_package_the_error_says_what_to_type(cache: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_a_kill_left_behind_is_removed_and_a_torn_directory_replaced(cache:
     torn = model_in(cache)
     torn.mkdir(parents=True)
     (torn / "config.json").write_text("{}")
-    left = torn.with_name(f".{torn.name}.unfinished-abc")
+    left = torn.with_name(f".{torn.name}.abc.unfinished")
     left.mkdir()
     assert (small_model_path() / "model.safetensors").read_bytes() == b"weights"
     assert not left.exists()

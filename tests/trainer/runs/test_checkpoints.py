@@ -29,7 +29,7 @@ def write(directory):
         die()
 
 if moment == "while flushing":
-    checkpoint._flush = die
+    checkpoint.sync_all = die
 checkpoint.Checkpoints(Path(sys.argv[1])).save(2, write)
 """
 

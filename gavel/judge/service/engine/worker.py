@@ -12,6 +12,7 @@ from functools import partial
 
 from pydantic import ValidationError
 
+from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.ballot import Progress
@@ -26,7 +27,6 @@ from gavel.judge.service.schemas.stored_verdict import Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.judgement_store import Store
 from gavel.llm.ledger import Ledger, noted_calls
-from gavel.llm.question_claims import holder_name
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0

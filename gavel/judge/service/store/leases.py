@@ -8,11 +8,11 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
+from gavel.base.processes import is_dead
 from gavel.judge.service.schemas.judgement_record import LeasedWork
 from gavel.judge.service.store.database_time import database_time
 from gavel.judge.service.store.judgement_rows import SUMMARY, decompress, record_of
 from gavel.judge.service.store.tables import judgements
-from gavel.llm.question_claims import is_dead
 
 _c = judgements.c
 _UNFINISHED = _c.finished_at.is_(None)

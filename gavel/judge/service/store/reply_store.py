@@ -16,12 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.database_time import database_time
 from gavel.judge.service.store.judgement_rows import compress, decompress
 from gavel.judge.service.store.tables import claims, replies
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Claim, Entry, Storage, StoredReply
+from gavel.llm.cassette_storage import LEASE_SECONDS, Entry, Look, Storage, StorageThread, StoredReply
 from gavel.llm.question import Question
-from gavel.llm.storage_thread import Look, StorageThread
 from gavel.llm.types import Reply
 
 _T = TypeVar("_T")
@@ -37,15 +37,23 @@ _KEEP = {
     "sqlite": sqlite.insert(replies).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(replies).on_conflict_do_nothing(),
 }
-_NEW_CLAIM = {
-    "sqlite": sqlite.insert(claims).on_conflict_do_nothing().returning(_k.key),
-    "postgresql": postgresql.insert(claims).on_conflict_do_nothing().returning(_k.key),
-}
+_BY, _DEAD = sa.bindparam("by", type_=sa.Text), sa.bindparam("dead", type_=sa.Text)
+
+
+def _claim(insert: Any) -> sa.Executable:
+    values: dict[str, Any] = {"key": sa.bindparam("question"), "holder": _BY, "beats": 0, "renewed_at": database_time()}
+    is_free = sa.or_(_k.holder.in_([_BY, _DEAD]), sa.func.abs(database_time() - _k.renewed_at) > LEASE_SECONDS)
+    taken = {"holder": _BY, "renewed_at": database_time()}
+    new = insert(claims).values(values)
+    return new.on_conflict_do_update(index_elements=[_k.key], set_=taken, where=is_free).returning(_k.key)
+
+
+_CLAIM = {"sqlite": _claim(sqlite.insert), "postgresql": _claim(postgresql.insert)}
 
 
 def _unanswered(insert: Any) -> sa.Executable:
     key = sa.bindparam("question", type_=sa.Text)
-    values = (key, sa.bindparam("by", type_=sa.Text), sa.literal(0), sa.bindparam("now", type_=sa.Double))
+    values = (key, _BY, sa.literal(0), database_time())
     unanswered = sa.select(*values).where(~sa.exists().where(_r.key == key))
     columns = [_k.key, _k.holder, _k.beats, _k.renewed_at]
     return insert(claims).from_select(columns, unanswered).on_conflict_do_nothing().returning(_k.key)
@@ -54,10 +62,12 @@ def _unanswered(insert: Any) -> sa.Executable:
 _CLAIM_UNANSWERED = {"sqlite": _unanswered(sqlite.insert), "postgresql": _unanswered(postgresql.insert)}
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
 _NEW_ROW = {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in replies.c[1:]}
-_KEEP_AND_RELEASE = _REPLIES.add_cte(
-    postgresql.insert(replies).values(_NEW_ROW).on_conflict_do_nothing().cte("kept"), _RELEASE.cte("released")
+_KEEP_AND_RELEASE = (
+    sa.select(sa.literal(1))
+    .add_cte(postgresql.insert(replies).values(_NEW_ROW).on_conflict_do_nothing().cte("kept"))
+    .add_cte(_RELEASE.cte("released"))
 )
-_CLAIM = sa.select(_k.holder, _k.beats, _k.renewed_at).where(_k.key == sa.bindparam("question"))
+_HOLDER = sa.select(_k.holder).where(_k.key == sa.bindparam("question"))
 _SIMILAR = 50
 _DELETED_AT_ONCE = 500
 """Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
@@ -76,15 +86,8 @@ class _WriterThread(StorageThread):
         self._database = database
 
     @property
-    def is_open(self) -> bool:
-        return True
-
-    @property
     def commits_in_order(self) -> bool:
-        """On SQLite a judgement is committed after the replies that it was read from, by the same writer.
-
-        On PostgreSQL another process that took a claim over may have kept a reply before, with which to agree.
-        """
+        """On SQLite a judgement is committed after the replies that it was read from, by the same writer."""
         return self._database.is_sqlite
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
@@ -105,36 +108,36 @@ class _WriterThread(StorageThread):
             return self._database.submit(of_connection)
         return cast("Future[_T]", self._database.begin(of_connection, order, durable=durable))
 
-    def look(self, key: str, *, claims: bool) -> "Future[Look]":
-        """Claims end with their process, so they need not survive a power cut."""
+    def look(self, key: str, *, claims: bool, known: int = 0) -> "Future[Look]":
+        """Leases end with their process, so they need not survive a power cut."""
         # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
         is_final = self._database.is_sqlite
 
         def work(storage: Replies) -> Look:
             if claims and storage.claim_unanswered(key, self.holder):
-                self._hold(key, True)
-                return Look([], (None, [] if is_final else storage.replies(key)))
-            if (found := storage.replies(key)) or not claims:
+                self._hold(key)
+                return Look([] if is_final else storage.replies(key), True)
+            found = storage.replies(key)
+            if not claims or len(found) > known:
                 return Look(found)
-            other = self._claim_against(storage, key)
-            return Look(found, (other, found if is_final else storage.replies(key)))
+            is_mine = self._claim(storage, key)
+            return Look(found if is_final else storage.replies(key), is_mine)
 
         return self._submit(work, key, durable=False)
 
-    def keep(self, entries: Sequence[Entry]) -> "Future[list[StoredReply]]":
-        """The replies that were on file before, where somebody asks for them: on PostgreSQL."""
+    def keep(self, entries: Sequence[Entry]) -> "Future[None]":
         key, rows = entries[-1].question.key, [_row(entry) for entry in entries]
 
-        def work(storage: Replies) -> list[StoredReply]:
+        def work(storage: Replies) -> None:
             storage.keep_rows(rows[:-1])
-            self._claims.discard(key)
-            return storage.keep_and_release(rows[-1], key, self.holder)
+            self._leases.discard(key)
+            storage.keep_and_release(rows[-1], key, self.holder)
 
         return self._submit(work, key)
 
     def _release(self, storage: Storage, key: str) -> None:
         storage.release(key, self.holder)  # whatever is noted: a transaction may run twice
-        self._claims.discard(key)
+        self._leases.discard(key)
 
     def close(self) -> None:
         """Leaves the database open."""
@@ -163,15 +166,14 @@ class Replies:
         if rows:
             self._connection.execute(_KEEP[self._dialect], rows)
 
-    def keep_and_release(self, row: Mapping[str, object], key: str, holder: str) -> list[StoredReply]:
-        """Stores a reply, and removes the holder's claim on its question; on PostgreSQL, in one statement, it also
-        gives the replies that were on file before."""
+    def keep_and_release(self, row: Mapping[str, object], key: str, holder: str) -> None:
+        """Stores a reply, and ends the holder's lease on its question; on PostgreSQL in one statement."""
         if self._dialect == "postgresql":
             values = {f"new_{name}": value for name, value in row.items()}
-            return _stored(self._connection.execute(_KEEP_AND_RELEASE, {**values, "question": key, "by": holder}), key)
-        self.keep_rows([row])
-        self.release(key, holder)
-        return []
+            self._connection.execute(_KEEP_AND_RELEASE, {**values, "question": key, "by": holder})
+        else:
+            self.keep_rows([row])
+            self.release(key, holder)
 
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         columns = sa.select(_r.model, _r.question)
@@ -180,28 +182,20 @@ class Replies:
         rows = self._connection.execute(same).all() or self._connection.execute(newest).all()
         return [{"model": model, **json.loads(decompress(parts))} for model, parts in rows]
 
-    def claim(self, key: str, holder: str) -> Claim | None:
-        values = {"key": key, "holder": holder, "beats": 0, "renewed_at": time.time()}
-        while self._connection.execute(_NEW_CLAIM[self._dialect], values).first() is None:
-            if (found := self._connection.execute(_CLAIM, {"question": key}).first()) is not None:
-                other, beats, renewed_at = found
-                return Claim(other, beats, time.time() - renewed_at)
-            # On PostgreSQL another process has released it in between.
-        return None
+    def claim(self, key: str, holder: str, dead: str = "") -> str | None:
+        values = {"question": key, "by": holder, "dead": dead}
+        if self._connection.execute(_CLAIM[self._dialect], values).first() is not None:
+            return None
+        return self._connection.execute(_HOLDER, {"question": key}).scalar() or ""
 
     def claim_unanswered(self, key: str, holder: str) -> bool:
         """Claims a question that has no reply on file and no claim; whether it was one."""
-        values = {"question": key, "by": holder, "now": time.time()}
+        values = {"question": key, "by": holder}
         return self._connection.execute(_CLAIM_UNANSWERED[self._dialect], values).first() is not None
 
-    def take_over(self, key: str, holder: str, claim: Claim) -> bool:
-        same = (_k.key == key, _k.holder == claim.holder, _k.beats == claim.beats)
-        values = {"holder": holder, "beats": 0, "renewed_at": time.time()}
-        return self._connection.execute(sa.update(claims).where(*same).values(values)).rowcount == 1
-
-    def renew(self, holder: str) -> None:
-        values = {"beats": _k.beats + 1, "renewed_at": time.time()}
-        self._connection.execute(sa.update(claims).where(_k.holder == holder).values(values))
+    def renew(self, keys: Collection[str], holder: str) -> None:
+        mine = sa.update(claims).where(_k.key.in_(keys), _k.holder == holder)
+        self._connection.execute(mine.values(renewed_at=database_time()))
 
     def release(self, key: str, holder: str) -> None:
         self._connection.execute(_RELEASE, {"question": key, "by": holder})

@@ -27,6 +27,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.files import new_folder, write_atomically
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 from gavel.trainer.backends.local import LocalBackend
@@ -129,9 +130,7 @@ class Registrations:
         entry = {"trainable": isinstance(spec, TrainableSpec), "writer": writer, "spec": spec.model_dump(mode="json")}
         self._entries["/".join(spec.key)] = entry
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(self._entries, indent=1))
-        unfinished.replace(self._file)
+        write_atomically(self._file, json.dumps(self._entries, indent=1))
 
 
 _PREFIX = "adapter-"
@@ -170,11 +169,8 @@ class SentAdapters:
         kept = kept_reference(run, Path(sent.named))
         if kept.is_dir():
             return
-        unfinished = kept.with_name(f"{kept.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        self._write(sent, unfinished)
-        unfinished.rename(kept)
+        with new_folder(kept) as unfinished:
+            self._write(sent, unfinished)
         self._forget(sent)
 
     def _write(self, sent: SentAdapter, directory: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer
 
+from gavel.base.files import write_atomically
 from gavel.trainer.backends.skypilot.errors import ClusterError
 
 
@@ -47,12 +48,7 @@ class ClusterRecord(BaseModel):
         """Writes it for the user alone."""
         file = _file(self.cluster)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        unfinished = file.with_suffix(f".{os.getpid()}.unfinished")
-        unfinished.unlink(missing_ok=True)
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(self.model_dump_json(indent=1))
-        unfinished.replace(file)
+        write_atomically(file, self.model_dump_json(indent=1), mode=0o600)
 
     def delete(self) -> None:
         _file(self.cluster).unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import gavel.trainer.backends.skypilot as here
+from gavel.base.files import replacing
 from gavel.trainer.backends.skypilot.errors import ClusterError
 from gavel.trainer.runs.file_hash import file_sha256
 
@@ -119,9 +120,9 @@ def _built(checkout: Path, cache: Path) -> OwnPackage:
                 )
             (wheel,) = made.glob("*.whl")
             sources.mkdir(parents=True, exist_ok=True)
-            unfinished = sources / "wheel.unfinished"
-            shutil.copy(wheel, unfinished)
-            wheels = [unfinished.rename(sources / wheel.name)]
+            wheels = [sources / wheel.name]
+            with replacing(wheels[0]) as unfinished:
+                shutil.copy(wheel, unfinished)
     return _wheel(wheels[0])
 
 

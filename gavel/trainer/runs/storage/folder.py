@@ -1,15 +1,13 @@
 """A directory as a store: another disk, or a bucket that is mounted."""
 
-import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gavel.base.files import UNFINISHED, replacing
 from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.storage.store import StorageError
-
-_UNFINISHED = ".unfinished"
 
 
 class FolderStore:
@@ -21,7 +19,7 @@ class FolderStore:
 
     def names(self, prefix: str) -> list[str]:
         with self._errors():
-            files = (path for path in self._directory.rglob("*") if path.is_file() and path.suffix != _UNFINISHED)
+            files = (path for path in self._directory.rglob("*") if path.is_file() and path.suffix != UNFINISHED)
             found = (path.relative_to(self._directory).as_posix() for path in files)
             return sorted(name for name in found if name.startswith(prefix))
 
@@ -39,9 +37,8 @@ class FolderStore:
         with self._errors():
             path = self._directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(path.name + _UNFINISHED)
-            shutil.copyfile(file, unfinished)
-            os.replace(unfinished, path)
+            with replacing(path) as unfinished:
+                shutil.copyfile(file, unfinished)
 
     def fetch(self, name: str, file: Path) -> None:
         with self._errors():

@@ -1,15 +1,18 @@
 """The cassette in the service's database: the same behaviour as a cassette's file."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from gavel.judge.service.errors import DatabaseUnavailableError
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import Replies, database_cassette, delete_replies
+from gavel.judge.service.store.tables import claims
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Claim, Entry
+from gavel.llm.cassette_storage import Entry
 from gavel.llm.errors import CassetteError
 from gavel.llm.question import Question
 from gavel.llm.types import Reply
@@ -66,20 +69,30 @@ async def test_a_reply_that_cannot_be_used_is_kept_with_its_repair_only(cassette
     assert await stored(database, question("why").key) == await stored(database, repair.key) == []
 
 
-async def test_one_process_holds_the_claim_on_a_question(database: Database):
-    assert await database.write(lambda c: Replies(c).claim("k", "one")) is None
-    claim = await database.write(lambda c: Replies(c).claim("k", "other"))
-    assert isinstance(claim, Claim)
-    assert (claim.holder, claim.beats) == ("one", 0)
-    await database.write(lambda c: Replies(c).renew("one"))
-    assert not await database.write(lambda c: Replies(c).take_over("k", "other", claim))
-    renewed = await database.write(lambda c: Replies(c).claim("k", "other"))
-    assert renewed is not None
-    assert await database.write(lambda c: Replies(c).take_over("k", "other", renewed))
+async def test_one_process_holds_the_lease_on_a_question(database: Database):
+    async def claim(*arguments: str) -> str | None:
+        return await database.write(lambda c: Replies(c).claim("k", *arguments))
+
+    assert await claim("one") is None
+    assert await claim("other") == "one"
+    assert await claim("one") is None
+    assert await claim("other", "another") == "one"
+    assert await claim("other", "one") is None
     await database.write(lambda c: Replies(c).release("k", "one"))
-    assert await database.write(lambda c: Replies(c).claim("k", "third")) is not None
+    assert await claim("third") == "other"
     await database.write(lambda c: Replies(c).release("k", "other"))
-    assert await database.write(lambda c: Replies(c).claim("k", "third")) is None
+    assert await claim("third") is None
+
+
+@pytest.mark.parametrize("ago", [-3600, 3600])
+async def test_a_lease_ends_unless_it_is_renewed_whatever_the_clocks_say(database: Database, ago: float):
+    await database.write(lambda c: Replies(c).claim("k", "elsewhere"))
+    old = sa.update(claims).values(renewed_at=time.time() - ago)
+    await database.write(lambda c: c.execute(old))
+    await database.write(lambda c: Replies(c).renew(["k"], "elsewhere"))
+    assert await database.write(lambda c: Replies(c).claim("k", "other")) == "elsewhere"
+    await database.write(lambda c: c.execute(old))
+    assert await database.write(lambda c: Replies(c).claim("k", "other")) is None
 
 
 async def test_a_reply_is_stored_once_and_resembling_questions_are_found(database: Database):
