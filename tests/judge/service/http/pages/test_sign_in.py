@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gavel.judge.service.engine.page_session import SECONDS
-from gavel.judge.service.http.pages.viewer import COOKIE
+from gavel.judge.service.engine.caller import SESSION_SECONDS as SECONDS
+from gavel.judge.service.http.pages.routes import COOKIE
 from gavel.judge.service.schemas.key_token import key_id_of
 from gavel.judge.service.store.key_store import KeyStore
 from tests.judge.service.http.pages.hostile import MARKUP, parsed
