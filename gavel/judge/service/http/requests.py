@@ -130,7 +130,7 @@ IdempotencyKey = Annotated[
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """What the work gives; it is cancelled when the client closes the connection. The body, if any, must have been read."""
+    """What the work gives; it is cancelled when the client closes the connection. The body must have been read."""
     waiting = asyncio.ensure_future(work)
     left = asyncio.ensure_future(_disconnected(request))
     try:
