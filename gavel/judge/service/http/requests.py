@@ -73,7 +73,7 @@ class WrongKeys:
             raise Problem(
                 429,
                 "wrong-keys",
-                "too many requests with a wrong API key, or with none, came from this address.",
+                "too many requests with a wrong API key came from this address.",
                 "Correct the key, and wait a minute.",
                 {"Retry-After": "60"},
             ) from None
@@ -88,7 +88,8 @@ async def _caller(
     authorization = request.headers.get("authorization")
     if authorization is None and (key := request.headers.get("x-api-key")) is not None:
         authorization = f"Bearer {key}"
-    caller: Caller = await state.wrong_keys.counted(request, engine.admission.authenticate(authorization))
+    authenticating = engine.admission.authenticate(authorization)
+    caller: Caller = await (state.wrong_keys.counted(request, authenticating) if authorization else authenticating)
     if engine.tracing.is_on and (header := request.headers.get("traceparent")):
         caller = replace(caller, traceparent=engine.tracing.traceparent(header))
     return caller
