@@ -1,6 +1,5 @@
 """`gavel serve`: the judge behind HTTP."""
 
-import asyncio
 import os
 import re
 from collections.abc import Mapping
@@ -55,14 +54,9 @@ def serve(
         typer.echo(_checked(settings), nl=False)
         return
     announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
-    if settings.processes > 1:
-        from gavel.judge.service.http.process_group import serve_in_processes
+    from gavel.judge.service.http.server import serve as run
 
-        asyncio.run(serve_in_processes(settings, typer.echo, silence_libraries))
-    else:
-        from gavel.judge.service.http.server import serve as run
-
-        asyncio.run(run(settings, typer.echo))
+    run(settings, typer.echo, silence_libraries)
 
 
 def _checked(settings: ServiceConfig) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.service.exchange import RefusalError
+from gavel.judge.service.client import RefusalError
 from gavel.rewards.verl_reward import VerlJudge
 
 _VALIDATION = {"test", "val", "valid", "validation"}

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.client import JudgeClient
-from gavel.judge.service.exchange import RefusalError
-from gavel.judge.service.member_score import MemberScore
+from gavel.judge.service.client import RefusalError
+from gavel.judge.service.client import MemberScore
 from gavel.rewards.background_loop import submitted
 from gavel.rewards.group_size import group_size
 from gavel.rewards.members import member, truth_metadata

@@ -56,8 +56,6 @@ class ServiceLimits(BaseModel):
     """Seconds from its first member until a group is judged as it is, where the members name no other deadline."""
     connections: SetInteger = Field(default=10_000, ge=1)
     """Connections at once; further ones are answered with 503."""
-    header_seconds: SetNumber = Field(default=20.0, gt=0)
-    """Seconds in which a request's headers must have arrived, else its connection is closed."""
     body_seconds: SetNumber = Field(default=30.0, gt=0)
     """Seconds in which a request's body must have arrived."""
     wait_seconds: SetNumber = Field(default=900.0, gt=0)

@@ -61,4 +61,4 @@ def _run(config: str, sender: Connection) -> None:
     def announce(line: str) -> None:
         sender.send(next(word for word in line.split() if word.startswith("http://")))
 
-    asyncio.run(serve(ServiceConfig.model_validate_json(config), announce))
+    serve(ServiceConfig.model_validate_json(config), announce)

@@ -9,9 +9,8 @@ import pytest
 
 import gavel
 from gavel.judge.errors import JudgeError
-from gavel.judge.service.client import JudgeClient
+from gavel.judge.service.client import JudgeClient, RefusalError
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.exchange import RefusalError
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, token_hash
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory

@@ -18,8 +18,14 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.engine import page_session
-from gavel.judge.service.engine.caller import ANYONE, Caller, Visitor
+from gavel.judge.service.engine.caller import (
+    ANYONE,
+    Caller,
+    Visitor,
+    is_valid_session,
+    issue_session,
+    key_id_in,
+)
 from gavel.judge.service.errors import (
     DatabaseUnavailableError,
     ForbiddenError,
@@ -129,16 +135,16 @@ class Admission:
         """A session for a browser whose user has this key. Raises `UnauthorizedError`, `RateLimitError`."""
         caller = await self.authenticate(f"Bearer {token}")
         key = self._keys.get(caller.key_id)
-        return page_session.issue(key, time.time()) if key else ""
+        return issue_session(key) if key else ""
 
     async def visitor(self, session: str) -> Visitor:
         """Whose session this is. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
-        key_id = page_session.key_id_in(session)
+        key_id = key_id_in(session)
         await self._look_for(key_id)
         if not self.is_required:
             return Visitor()
         key = self._keys.get(key_id)
-        if key is None or not page_session.is_valid(key, session, time.time()):
+        if key is None or not is_valid_session(key, session):
             raise UnauthorizedError("the page needs an API key.", "Sign in.")
         self._count(f"pages of {key.id}", _PAGES_PER_MINUTE)
         return Visitor(_caller(key), key.name)

@@ -28,7 +28,6 @@ from gavel.judge.service.engine.judges import Judges
 from gavel.judge.service.engine.key_budgets import KeyBudgets
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.engine.rendezvous import Rendezvous
-from gavel.judge.service.engine.steady_clock import SteadyClock
 from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.engine.waiters import Waiters
 from gavel.judge.service.engine.worker import Worker
@@ -83,6 +82,8 @@ class Engine:
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
         self.is_stopping = False
+        self._stop_by = 0.0
+        """When what is judged is left to the next start, by the event loop's clock."""
         self.notices = Notices(database.url)
         """What other processes tell."""
         self._probe = WriteProbe(database)
@@ -117,12 +118,14 @@ class Engine:
         if not self.is_stopping:
             self.is_stopping = True
             self.rendezvous.give_up()
-            asyncio.get_running_loop().call_later(self.config.limits.shutdown_seconds, self.waiters.give_up)
+            loop = asyncio.get_running_loop()
+            self._stop_by = loop.time() + self.config.limits.shutdown_seconds
+            loop.call_at(self._stop_by, self.waiters.give_up)
 
     async def stop(self) -> None:
         """Finishes what is being judged, if it takes no longer than allowed, and leaves the rest to the next start."""
         self.begin_stopping()
-        await self.worker.stop(self.config.limits.shutdown_seconds)
+        await self.worker.stop(max(self._stop_by - asyncio.get_running_loop().time(), 0.0))
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -345,10 +348,11 @@ class Engine:
                 _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
 
     async def _expire(self, days: float) -> None:
-        clock = SteadyClock()
+        started = time.time() - time.monotonic()
         while True:
+            now = min(time.time(), started + time.monotonic())  # a clock that is set ahead deletes nothing
             try:
-                if deleted := await self.store.delete_before(clock.now() - days * _DAY):
+                if deleted := await self.store.delete_before(now - days * _DAY):
                     _LOG.info("%d judgements older than %g days are deleted", deleted, days)
             except (ServiceError, SQLAlchemyError) as error:
                 _LOG.warning("old judgements are not deleted yet: %s", type(error).__name__)

@@ -9,7 +9,6 @@ Spans have names, numbers and ids, and nothing of a transcript, a rubric or a re
 
 import asyncio
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Generator
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _SCOPE = "gavel"
 _LAST_SECONDS = 5.0
 """That a stopping service waits until its last spans are sent."""
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(slots=True)
@@ -73,8 +71,14 @@ class Tracing:
 
     def traceparent(self, header: str | None) -> str | None:
         """The trace context in a request's `traceparent`, where spans are made and it is one."""
-        found = _TRACEPARENT.match(header or "") if self.is_on else None
-        return found and found[0]
+        if not (self.is_on and header):
+            return None
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        sent: dict[str, str] = {}
+        propagator = TraceContextTextMapPropagator()
+        propagator.inject(sent, propagator.extract({"traceparent": header}))
+        return sent.get("traceparent")
 
     @contextlib.contextmanager
     def judgement(self, record: Record) -> Generator[JudgementSpan]:

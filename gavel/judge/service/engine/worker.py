@@ -66,8 +66,6 @@ class Worker:
         """Of the groups whose judge is being asked."""
         self._ending: set[asyncio.Task[None]] = set()
         self._reserved = 0
-        self.on_change: Callable[[], None] = _nothing
-        """Called when `groups` has changed."""
         self._wake = asyncio.Event()
         self._is_queued = True
         """Whether the database may hold groups that nobody judges, as far as this process knows."""
@@ -129,7 +127,6 @@ class Worker:
             self._spawn(record.id, self._run(record, request))
         else:
             self._backlog[record.id] = record, request
-            self.on_change()
 
     def cancel(self, judgement: str) -> None:
         """Ends the judging of a group, which is left to others if it is still wanted.
@@ -150,7 +147,6 @@ class Worker:
     def _spawn(self, judgement: str, work: Coroutine[None, None, None]) -> None:
         task = self._running[judgement] = asyncio.create_task(work)
         task.add_done_callback(partial(self._ended, judgement))
-        self.on_change()
 
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
         self._running.pop(judgement, None)
@@ -162,7 +158,6 @@ class Worker:
             self._spawn(following, self._run(record, request))
         if self._is_queued:
             self._wake.set()
-        self.on_change()
 
     def wake(self) -> None:
         """Looks for work now: there is some."""
@@ -314,10 +309,6 @@ class Worker:
                 _LOG.warning("a judgement is not written yet: %s", error.message)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
-
-
-def _nothing() -> None:
-    pass
 
 
 _REPORT = "Report it with the service's log, which has the place and no transcript."

@@ -1,147 +1,345 @@
-"""The HTTP application: routes, limits and problems around one engine.
+"""The HTTP application: routes, refusals and headers around one engine, which runs as long as the application does.
 
-app = create_app(ServiceConfig())             # opens its database when it starts
+app = create_app(ServiceConfig())
 """
 
+import asyncio
+import contextlib
+import gc
+import linecache
+import logging
+import os
+import signal
+import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from types import FrameType
 from typing import Any
+from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.base.network import is_loopback
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.engine.metrics import Metrics
-from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.late_answer import Application
-from gavel.judge.service.http.openapi import describe
-from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
-from gavel.judge.service.http.problems import OF_NAMES, Problem, ProblemOut, documented, problem_of, told
-from gavel.judge.service.http.request_body import SHOWN_ERRORS
-from gavel.judge.service.http.request_guard import Guard
-from gavel.judge.service.http.routes import batch, groups, health, judgements, nemo_gym, ors, score, slime
+from gavel.judge.service.errors import ServiceError, without_text
+from gavel.judge.service.http import groups, scores, wires
+from gavel.judge.service.http.pages import routes as pages
+from gavel.judge.service.http.problems import (
+    NAME_RULE,
+    Problem,
+    ProblemOut,
+    documented,
+    problem_of,
+    validation_problem,
+)
+from gavel.judge.service.http.requests import TheCaller, TheEngine, WrongKeys
 from gavel.judge.service.schemas.member_bodies import MemberRequest
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 
-_ROUTES = (score, batch, groups, judgements, nemo_gym, slime, ors)
-_PAGES = (assets, sign_in, list_page, group_page)
+_LOG = logging.getLogger(__name__)
 _BODIES = (
     ScoreRequest,
     MemberRequest,
-    ors.OrsScoreGroup,
-    nemo_gym.NemoVerify,
-    nemo_gym.NemoCompare,
-    slime.SlimeSamples,
+    wires.OrsScoreGroup,
+    wires.NemoVerify,
+    wires.NemoCompare,
+    wires.SlimeSamples,
+    ProblemOut,
 )
-_OF_ANY = (400, 403, 421, 431, 503)
-"""Any request may be refused: no HTTP, a page of another site, a name of another machine, large headers, no room."""
+_OF_ANY = (400, 403, 421, 503)
+"""Any request may be refused: repeated headers, a page of another site, a name of another machine, no room."""
+_ONCE = ("Host", "Authorization", "X-API-Key", "Idempotency-Key")
+"""Headers of which a second one would be ignored in silence."""
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+_GC_THRESHOLDS = 5_000, 10, 20
+"""A search for cycles stops the event loop. With these it lasts milliseconds, and with those of the command line, which
+are for throughput, 0.1 s now and then; both take 4 % of the time."""
+_SWITCH_SECONDS = 0.001
+"""After which a thread that computes lets another one run. The database's thread needs the interpreter some ten times
+for a transaction, and each time waits as long for a busy event loop."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
+health = APIRouter(tags=["health"])
 
 
 def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
-    """The application around an engine that runs; without one it makes its own when it starts."""
+    """The application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
+
+    `engine`: one that runs already; then the application is served without its lifespan.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        database = Database.open(config.database)
+        database = await asyncio.to_thread(Database.open, config.database)
         try:
             app.state.engine = engine = Engine(config, database)
             await engine.start()
-            try:
-                yield
-            finally:
-                await engine.stop()
+            with _stopping_at_signals(engine):
+                try:
+                    yield
+                finally:
+                    await engine.stop()
         finally:
-            database.close()
+            await asyncio.to_thread(database.close)
 
-    app = Application(
+    app = FastAPI(
         title="Gavel",
         summary="The auto-reward service",
         description=_DESCRIPTION,
         version=version("gavel-rl"),
-        lifespan=None if engine else lifespan,
+        lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.engine = engine
-    app.state.places = slime.Places()
-
-    def metrics() -> Metrics | None:
-        engine: Engine | None = app.state.engine
-        return None if engine is None else engine.metrics
-
-    def loopback_only() -> bool:
-        engine: Engine | None = app.state.engine
-        return is_loopback(config.host) and (engine is None or not engine.admission.is_required)
-
-    app.add_middleware(Guard, metrics=metrics, loopback_only=loopback_only)
-    for routes in _ROUTES:
-        app.include_router(routes.router, responses=documented(*_OF_ANY, 401, 429))
-    app.include_router(health.router, responses=documented(*_OF_ANY))
-    for pages in _PAGES:
-        app.include_router(pages.router)
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(ServiceError, _service_error)
-    app.add_exception_handler(JudgeError, _judge_error)
-    app.add_exception_handler(LlmError, _judge_error)
-    app.add_exception_handler(RequestValidationError, _invalid_parameters)
-    app.add_exception_handler(HTTPException, _http_error)
-    describe(app, *_BODIES, ProblemOut)
+    app.state.places = wires.Places()
+    app.state.wrong_keys = WrongKeys()
+    app.add_middleware(Guard, state=app.state, is_on_loopback=is_loopback(config.host))
+    for router in (scores.router, groups.router, wires.router):
+        app.include_router(router, responses=documented(*_OF_ANY, 401, 429))
+    app.include_router(health, responses=documented(*_OF_ANY))
+    app.include_router(pages.router)
+    for kind in (Problem, ServiceError, JudgeError, LlmError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _refuse)
+    app.openapi = lambda: _described(app)
     return app
 
 
-async def _problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return error.response()
+def settle_process() -> None:
+    """Makes the interpreter's pauses short, once everything is loaded."""
+    linecache.clearcache()  # two megabytes of sources that models' docstrings were read from
+    gc.collect()
+    gc.freeze()  # the libraries' 400,000 objects are not searched again
+    gc.set_threshold(*_GC_THRESHOLDS)
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-async def _service_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ServiceError)
-    return problem_of(error).response()
+@contextlib.contextmanager
+def _stopping_at_signals(engine: Engine) -> Any:
+    """Tells the engine of a signal at once: the server tells the application only when all connections are closed."""
+    loop = asyncio.get_running_loop()
+    before: dict[int, Any] = {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(engine.begin_stopping)
+        if callable(before[number]):
+            before[number](number, frame)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.getsignal(number)
+            signal.signal(number, stop)
+    except ValueError:  # not in the main thread, where a test's server may run
+        before.clear()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-async def _judge_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, JudgeError | LlmError)
-    return Problem(502, "judge-failed", error.message, error.remedy).response()
+@health.get("/healthz", summary="Whether the process answers", response_class=PlainTextResponse)
+async def healthz() -> str:
+    """`ok` as long as the process runs."""
+    return "ok"
 
 
-async def _invalid_parameters(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    errors = told(error.errors()[:SHOWN_ERRORS])
-    more: dict[str, Any] = {"errors": errors}
-    first = f"{errors[0]['at']}: {errors[0]['message']}"
-    return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, more).response()
+@health.get(
+    "/readyz", summary="Whether groups can be accepted", response_class=PlainTextResponse, responses=documented(503)
+)
+async def readyz(engine: TheEngine) -> str:
+    """`ok` when the database can be read and written, the judge can be asked, and the service is not stopping."""
+    await engine.check_database()
+    if engine.is_stopping:
+        raise Problem(503, "stopping", "the service is stopping.", "Ask another process.", {"Retry-After": "5"})
+    if (stopped := engine.judges.default.stopped) is not None:
+        raise Problem(503, "judge-stopped", stopped.message, stopped.remedy)
+    return "ok"
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+@health.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=PlainTextResponse,
+    responses=documented(401, 429, 503),
+)
+async def metrics(engine: TheEngine, _: TheCaller) -> Response:
+    """Counters, gauges and histograms of all processes of this `gavel serve`."""
+    engine.metrics.waiting(engine.counts, len(engine.waiters))
+    content, media_type = engine.metrics.exposition()
+    return Response(content, media_type=media_type)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """The refusal as a problem."""
+    match error:
+        case Problem():
+            return error.response()
+        case ServiceError():
+            return problem_of(error).response()
+        case JudgeError() | LlmError():
+            return Problem(502, "judge-failed", error.message, error.remedy).response()
+        case RequestValidationError():
+            return validation_problem(error.errors()).response()
+        case HTTPException():
+            return _routing_problem(request, error).response()
+        case _:
+            raise error
+
+
+def _routing_problem(request: Request, error: HTTPException) -> Problem:
     """What the router refuses by itself: a path or a method that is not there."""
-    assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
+    path, headers = request.scope["path"], dict(error.headers or {})
     if error.status_code == 405:  # the router names the methods of the first route with this path
-        headers["Allow"] = ", ".join(sorted(_methods(request.scope["path"])))
+        headers["Allow"] = ", ".join(sorted(_methods(path)))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
     remedy = "GET /openapi.json lists the routes."
     if error.status_code == 404 and b"%2f" in request.scope.get("raw_path", b"").lower():
-        return Problem(422, "invalid-request", f"{OF_NAMES}.", "Use another sign than / in names.").response()
-    without = request.scope["path"].rstrip("/")
-    if error.status_code == 404 and without != request.scope["path"] and _methods(without):
-        remedy = f"It is {without}, without a slash at the end."
-    return Problem(error.status_code, kind, f"{error.detail}.", remedy, headers).response()
+        return Problem(422, "invalid-request", f"{NAME_RULE}.", "Use another sign than / in names.")
+    if error.status_code == 404 and path.endswith("/") and _methods(path.rstrip("/")):
+        remedy = f"It is {path.rstrip('/')}, without a slash at the end."
+    return Problem(error.status_code, kind, f"{error.detail}.", remedy, headers)
 
 
 def _methods(path: str) -> set[str]:
-    """Those of all routes with this path."""
-    routes = [route for each in (*_ROUTES, health, *_PAGES) for route in each.router.routes if isinstance(route, Route)]
-    matching = [route for route in routes if route.path_regex.match(path)]
-    return {method for route in matching for method in route.methods or ()}
+    """The methods of all routes with this path."""
+    routers = (scores.router, groups.router, wires.router, health, pages.router)
+    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+    return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description: what FastAPI finds, and the models of the bodies that the routes read themselves."""
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(
+            title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
+        )
+        models: list[tuple[type[BaseModel], Any]] = [(model, "validation") for model in _BODIES]
+        _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
+        components = app.openapi_schema.setdefault("components", {}).setdefault("schemas", {})
+        components |= schemas.get("$defs", {})
+    return app.openapi_schema
+
+
+class Guard:
+    """ASGI middleware: refuses other sites' pages and repeated headers, adds headers of security, counts requests.
+
+    A service without keys answers whoever reaches its port, and a browser on the same machine reaches it: pages of
+    other sites are refused by their Origin, and names that were pointed at this machine by the Host header.
+    """
+
+    def __init__(self, app: ASGIApp, state: Any, is_on_loopback: bool) -> None:
+        self._app = app
+        self._state = state
+        self._is_on_loopback = is_on_loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        inner: Scope = dict(scope)
+        if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
+            inner["method"] = "GET"  # the server leaves the body out; a GET under /v1/ may erase what it answers
+        try:
+            if (problem := self._refusal(Headers(scope=scope), scope["http_version"])) is not None:
+                await problem.response()(scope, receive, answer)
+            else:
+                await self._app(inner, receive, answer)
+        except Exception as error:
+            _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
+            if status:  # the connection is closed, so that the answer does not pass for a whole one
+                raise RuntimeError(type(error).__name__) from None
+            failed = Problem(500, "internal", f"an internal error: {type(error).__name__}.", "Look at the log.")
+            await failed.response()(scope, receive, answer)
+        finally:
+            if self._state.engine is not None:
+                route = getattr(inner.get("route"), "path", "") or "none"
+                self._state.engine.metrics.answered(route, status or 500, time.perf_counter() - started)
+
+    def _refusal(self, headers: Headers, http_version: str) -> Problem | None:
+        for name in _ONCE:
+            if len(headers.getlist(name)) > 1:
+                return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
+        host, origin, engine = headers.get("host", ""), headers.get("origin"), self._state.engine
+        if self._is_on_loopback and not (engine is not None and engine.admission.is_required):
+            is_old = not host and http_version == "1.0"  # no browser, which names a host in every request
+            if not is_old and not is_loopback(_name(host)):
+                return Problem(
+                    421,
+                    "host",
+                    f"this service has no keys and answers to this machine's own names only, not to {host:.100}.",
+                    "Ask 127.0.0.1, or make keys (gavel keys create).",
+                )
+        if origin is not None and urlsplit(origin).netloc != host:
+            return Problem(
+                403, "origin", f"pages of {origin:.100} may not use this service.", "Ask it from a program instead."
+            )
+        return None
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def app_of_worker(settings: str, parent: int) -> FastAPI:
+    """The application of one of several processes, which ends when the one that started it has ended."""
+    app = create_app(ServiceConfig.model_validate_json(settings))
+    run = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with run(app):
+            settle_process()
+            watching = asyncio.create_task(_end_with(parent))
+            try:
+                yield
+            finally:
+                watching.cancel()
+
+    app.router.lifespan_context = lifespan
+    return app
+
+
+async def _end_with(parent: int) -> None:
+    while os.getppid() == parent:  # noqa: ASYNC110 - a process has no event of this
+        await asyncio.sleep(1)
+    signal.raise_signal(signal.SIGTERM)

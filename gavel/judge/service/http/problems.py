@@ -36,6 +36,7 @@ from gavel.judge.service.schemas.member_bodies import NAME_PATTERN
 
 MEDIA_TYPE = "application/problem+json"
 _PREFIX = "urn:gavel:problem:"
+_SHOWN_ERRORS = 10
 
 
 class ProblemOut(BaseModel):
@@ -68,24 +69,26 @@ class Problem(Exception):
     @property
     def body(self) -> dict[str, Any]:
         title = HTTPStatus(self.status).phrase
-        told = {"type": f"{_PREFIX}{self.kind}", "title": title, "status": self.status, "detail": self.detail}
-        return {**told, "remedy": self.remedy, **self.more}
+        body = {"type": f"{_PREFIX}{self.kind}", "title": title, "status": self.status, "detail": self.detail}
+        return {**body, "remedy": self.remedy, **self.more}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body, self.status, dict(self.headers), MEDIA_TYPE)
 
 
-def told(errors: Sequence[Any]) -> list[dict[str, str]]:
-    """Mistakes that pydantic found, with their places."""
-    return [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors]
+def validation_problem(errors: Sequence[Any]) -> Problem:
+    """The problem of what pydantic found, with the first mistakes and their places."""
+    found = [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors[:_SHOWN_ERRORS]]
+    first = f"{found[0]['at'] or 'the body'}: {found[0]['message']}"
+    return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, {"errors": found})
 
 
 def _words(error: Any) -> str:
     is_name = error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN
-    return OF_NAMES if is_name else error["msg"]
+    return NAME_RULE if is_name else error["msg"]
 
 
-OF_NAMES = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
+NAME_RULE = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
 _KINDS: dict[type[ServiceError], tuple[int, str, dict[str, str]]] = {
     InvalidRequestError: (422, "invalid-request", {}),
     IdempotencyConflictError: (422, "idempotency-key-reused", {}),

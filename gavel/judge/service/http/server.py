@@ -1,75 +1,140 @@
-"""Runs the service in this process until it is told to stop."""
+"""Runs the service until it is told to stop: uvicorn in this process, or its supervisor with several processes."""
 
 import asyncio
-import contextlib
-import gc
-import linecache
+import os
 import resource
 import signal
 import socket
-import sys
-from collections.abc import Callable, Generator
-from typing import Any
+import tempfile
+from collections.abc import Callable
+from functools import partial
 
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
 
 from gavel.base.network import is_loopback
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.engine.admission import Admission
+from gavel.judge.service.engine.metrics import MULTIPROCESS_VARIABLE
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.app import create_app
-from gavel.judge.service.http.bounded_connection import BoundedConnection, bounded_connection
-from gavel.judge.service.http.handover import Handover
+from gavel.judge.service.http.app import app_of_worker, create_app, settle_process
 from gavel.judge.service.store.database import Database
-from gavel.llm.loop_turns import work_without_turns
 
 _IDLE_SECONDS = 75
 """That a connection is kept open between two requests."""
-CLOSING_SECONDS = 5.0
+_CLOSING_SECONDS = 5.0
 """That open connections get to send their last answers."""
 _BACKLOG = 1024
-_GC_THRESHOLDS = 5_000, 10, 20
-"""A search for cycles stops the event loop. With these it lasts milliseconds, and with those of the command line, which
-are for throughput, 0.1 s now and then; both take 4 % of the time."""
-_SWITCH_SECONDS = 0.001
-"""After which a thread that computes lets another one run. The database's thread needs the interpreter some ten times
-for a transaction, and each time waits as long for a busy event loop."""
-_FULL = 0.9
-"""The part of the connections that it may have with which a process takes none from others."""
+_MAX_HEAD_BYTES = 64 * 2**10
+"""Of a request's address and headers."""
+_START_SECONDS = 120
+"""In which a process must answer its supervisor, also while it loads libraries on a busy machine."""
 _OTHER_FILES = 256
 """Files that a service has open besides its connections: the database, and connections to judges."""
 
 
-async def serve(
-    config: ServiceConfig,
-    announce: Callable[[str], None],
-    listener: socket.socket | None = None,
-    handover: Handover | None = None,
-) -> None:
+def serve(config: ServiceConfig, announce: Callable[[str], None], prepare: Callable[[], None] = lambda: None) -> None:
     """Serves until SIGTERM or SIGINT; then finishes what is being judged. `announce` is told where, once it answers.
 
-    `listener`: a socket to use instead of one of its own, with `handover` where other processes serve on it too. Raises
-    a `GavelError` when the service cannot start.
+    `prepare` is called in each further process; it must be picklable. Raises a `GavelError` when it cannot start.
     """
+    place, has_keys = asyncio.run(_look(config))
+    config.judge.build().check()
     _allow_open_files(config.limits.connections + _OTHER_FILES)
+    with listen(config, has_keys) as listener:
+        words = _words(config, listener, place, has_keys)
+        for number in (signal.SIGTERM, signal.SIGINT):  # what uvicorn restores and raises again when it has stopped
+            signal.signal(number, _nothing)
+        if config.processes > 1:
+            _serve_in_processes(config, listener, lambda: announce(f"{words} · {config.processes} processes"), prepare)
+        else:
+            server = _Server(_uvicorn(config, lambda: create_app(config)), lambda: announce(words))
+            server.run([listener])
+            if not server.started:
+                raise ServiceError("the service did not start.", "Look at what it logged.")
+
+
+async def _look(config: ServiceConfig) -> tuple[str, bool]:
+    """What the database is called, and whether there are keys."""
     database = await asyncio.to_thread(Database.open, config.database)
     try:
-        engine = Engine(config, database)
-        await engine.admission.refresh()
-        with contextlib.closing(listener or listen(config, engine.admission.is_required)) as listener:
-            await engine.start()
-            linecache.clearcache()  # two megabytes of sources that models' docstrings were read from
-            gc.collect()
-            gc.freeze()  # the libraries' 400,000 objects are not searched again
-            gc.set_threshold(*_GC_THRESHOLDS)
-            sys.setswitchinterval(_SWITCH_SECONDS)
-            work_without_turns()
-            try:
-                await _serve(engine, listener, announce, handover)
-            finally:
-                await engine.stop()
+        admission = Admission(database, config.keys)
+        await admission.refresh()
+        return str(database.place), admission.is_required
     finally:
         await asyncio.to_thread(database.close)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Config:
+    limits = config.limits
+    return uvicorn.Config(
+        factory,  # pyright: ignore[reportArgumentType] - declared for applications alone
+        factory=True,
+        workers=config.processes,
+        http="h11",  # the implementation that bounds a request's head
+        ws="none",
+        log_config=None,
+        log_level="error",  # what strangers send fills no log
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=int(limits.shutdown_seconds + _CLOSING_SECONDS),
+        timeout_worker_healthcheck=_START_SECONDS,
+        limit_concurrency=limits.connections,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        backlog=_BACKLOG,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Says when it answers."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            settle_process()
+            self._on_started()
+
+
+class _Supervisor(Multiprocess):
+    """Says when all its processes answer."""
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, on_started: Callable[[], None]) -> None:
+        super().__init__(config, [listener])
+        self._on_started: Callable[[], None] | None = on_started
+
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        if self._on_started is not None and all(process.is_ready() for process in self.processes):
+            self._on_started()
+            self._on_started = None
+
+
+def _serve_in_processes(
+    config: ServiceConfig, listener: socket.socket, on_started: Callable[[], None], prepare: Callable[[], None]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="gavel-metrics-") as metrics:
+        os.environ[MULTIPROCESS_VARIABLE] = metrics
+        factory = partial(_prepared_app, config.share().model_dump_json(), os.getpid(), prepare)
+        supervisor = _Supervisor(_uvicorn(config, factory), listener, on_started)
+        supervisor.run()
+    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        raise ServiceError("a process of the service did not start.", "Look at what it logged.")
+
+
+def _prepared_app(settings: str, parent: int, prepare: Callable[[], None]) -> object:
+    prepare()
+    return app_of_worker(settings, parent)
 
 
 def _allow_open_files(number: int) -> None:
@@ -80,103 +145,12 @@ def _allow_open_files(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(
-    engine: Engine, listener: socket.socket, announce: Callable[[str], None], handover: Handover | None
-) -> None:
-    limits = engine.config.limits
-
-    def started() -> None:
-        announce(_words(engine, listener))
-
-    server = _Server(
-        uvicorn.Config(
-            create_app(engine.config, engine),
-            http=bounded_connection(limits.header_seconds, handover),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",  # what strangers send fills no log
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=int(limits.shutdown_seconds + CLOSING_SECONDS),
-            limit_concurrency=limits.connections,
-            backlog=_BACKLOG,
-        ),
-        started,
-    )
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        server.should_exit = True
-        if handover is not None:
-            handover.stop_taking()
-        engine.begin_stopping()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        with _sharing(engine, server, handover):
-            await server.serve(sockets=[listener])
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-
-@contextlib.contextmanager
-def _sharing(engine: Engine, server: "_Server", handover: Handover | None) -> Generator[None]:
-    """Shares requests with the other processes of the port, if there are any."""
-    if handover is None:
-        yield
-        return
-    worker, connections = engine.worker, server.server_state.connections
-    most = int(engine.config.limits.connections * _FULL)
-    with handover.taking(server.adopt, lambda: worker.groups, lambda: len(connections) < most):
-        worker.on_change = handover.update
-        yield
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to `_serve`: uvicorn's own handlers end the process before the engine has stopped."""
-
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-        self._adopting = set[asyncio.Task[Any]]()
-
-    def adopt(self, connection: socket.socket, data: bytes) -> None:
-        """Goes on with a connection that another process has accepted, and read this data of."""
-
-        def protocol() -> BoundedConnection:
-            adopted: Any = self.config.http_protocol_class
-            return adopted(self.config, self.server_state, self.lifespan.state, first=data)
-
-        adopting = asyncio.create_task(_connected(protocol, connection))
-        self._adopting.add(adopting)
-        adopting.add_done_callback(self._adopting.discard)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_started()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
-async def _connected(protocol: Callable[[], BoundedConnection], connection: socket.socket) -> None:
-    await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
-
-
-def _words(engine: Engine, listener: socket.socket) -> str:
+def _words(config: ServiceConfig, listener: socket.socket, place: str, has_keys: bool) -> str:
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    keys = "keys required" if engine.admission.is_required else "no keys (loopback only)"
-    return (
-        f"Gavel judge service · http://{host}:{port} · docs at /docs · {engine.database.place} · "
-        f"{keys} · judge {', '.join(engine.judges.default.names)}"
-    )
+    keys = "keys required" if has_keys else "no keys (loopback only)"
+    judge = ", ".join(config.judge.build().names)
+    return f"Gavel judge service · http://{host}:{port} · docs at /docs · {place} · {keys} · judge {judge}"
 
 
 def listen(config: ServiceConfig, has_keys: bool) -> socket.socket:

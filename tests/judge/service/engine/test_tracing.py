@@ -106,7 +106,8 @@ async def test_it_goes_on_in_another_process(tmp_path: Path, endpoint: Endpoint)
         config = config_of(tmp_path, endpoint)
         engine = Engine(config, database, Tracing(TracerProvider()))
         engine.worker.reserve = lambda: False  # only accepts
-        app = create_app(config, engine)
+        app = create_app(config)
+        app.state.engine = engine
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             headers = {"traceparent": TRACEPARENT}
             answer = await client.post("/v1/score?wait=false", json=group("a", "b"), headers=headers)

@@ -161,7 +161,7 @@ async def test_told_to_stop_it_finishes_what_it_judges(tmp_path: Path, endpoint:
 
 
 async def test_connections_that_send_too_slowly_are_ended(tmp_path: Path, endpoint: Endpoint):
-    config = config_of(tmp_path, endpoint, port=0, limits=ServiceLimits(body_seconds=0.5, header_seconds=1.0))
+    config = config_of(tmp_path, endpoint, port=0, limits=ServiceLimits(body_seconds=0.5))
     async with served(config) as service:
         url = httpx.URL(service.url)
         slow = socket.create_connection((url.host, url.port), timeout=HANG_SECONDS)
@@ -169,5 +169,3 @@ async def test_connections_that_send_too_slowly_are_ended(tmp_path: Path, endpoi
         answer = await asyncio.to_thread(slow.recv, 100_000)
         assert answer.startswith(b"HTTP/1.1 408")
         assert b"connection: close" in answer.lower()
-        silent = socket.create_connection((url.host, url.port), timeout=HANG_SECONDS)
-        assert await asyncio.to_thread(silent.recv, 1) == b""  # closed after the time for headers

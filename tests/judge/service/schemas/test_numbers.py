@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from gavel.judge.service.config import KeyConfig, ServiceConfig, ServiceLimits
-from gavel.judge.service.http.routes.nemo_gym import NemoVerify
+from gavel.judge.service.http.wires import NemoVerify
 from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.member_bodies import MemberRequest
 from gavel.judge.service.schemas.score_bodies import CriterionIn, ScoreRequest

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-import gavel.judge.service.http.pages.assets as assets
+import gavel.judge.service.http.pages.routes as assets
 
 NAMES = [path.name for path in (Path(assets.__file__).parent / "assets").iterdir()]
 

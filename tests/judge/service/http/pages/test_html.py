@@ -2,7 +2,7 @@
 
 from starlette.requests import Request
 
-from gavel.judge.service.http.pages.html import page
+from gavel.judge.service.http.pages.routes import page
 
 
 def test_what_cannot_be_encoded_is_shown_as_a_mark():

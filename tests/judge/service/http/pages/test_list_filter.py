@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.service.engine.caller import ANYONE, Caller
-from gavel.judge.service.http.pages.list_filter import PAGE_SIZE, STATUSES, ListFilter
+from gavel.judge.service.http.pages.views import PAGE_SIZE, STATUSES, ListFilter
 from gavel.judge.service.http.problems import Problem
 from gavel.judge.service.schemas.judgement_record import Query
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from gavel.judge.service.http.pages.list_filter import PAGE_SIZE
+from gavel.judge.service.http.pages.views import PAGE_SIZE
 from gavel.scenarios.judgement import Judgement
 from tests.judge.service.http.pages.hostile import MARKUP, parsed
 from tests.judge.service.http.pages.seeded import Site, accepted, failed, judged, scored, whole

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gavel.judge.service.http.pages.member_rows import MOST_COLUMNS, member_rows
+from gavel.judge.service.http.pages.views import MOST_COLUMNS, member_rows
 from gavel.scenarios.judgement import Judgement, Vote
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.service.http.pages.score_bar import MARGIN, WIDTH, ScoreBar
+from gavel.judge.service.http.pages.views import MARGIN, WIDTH, ScoreBar
 
 UNIT = st.floats(0, 1)
 

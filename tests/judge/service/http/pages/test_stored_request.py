@@ -1,6 +1,6 @@
 """What pages know of a stored request."""
 
-from gavel.judge.service.http.pages.stored_request import StoredRequest
+from gavel.judge.service.http.pages.views import StoredRequest
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.store.judgement_rows import compress
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.service.http.pages.wording import clock, duration, iso, number, score, usd
+from gavel.judge.service.http.pages.views import clock, duration, iso, number, score, usd
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.service.http.strict_json import NotJsonError, check_json
+from gavel.judge.service.http.requests import check_json
 
 VALUES = st.recursive(
     st.none()
@@ -60,7 +60,7 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_readers_differ_on_is_refused(what: str) -> None:
-    with pytest.raises(NotJsonError) as refused:
+    with pytest.raises(ValueError, match=r".") as refused:
         check_json(BAD[what])
     assert 0 < len(str(refused.value)) < 300
 
@@ -74,7 +74,7 @@ def test_what_only_looks_like_it_is_taken(text: bytes) -> None:
 def test_a_number_is_refused_where_no_float_holds_it(exponent: int, digits: int, point: bool) -> None:
     number = f"{'7' * digits}{'.5' if point else ''}e{exponent}"
     if math.isinf(float(number)):
-        with pytest.raises(NotJsonError):
+        with pytest.raises(ValueError, match=r"."):
             check_json(number.encode())
     else:
         check_json(number.encode())

@@ -1,6 +1,5 @@
 """`/v1/groups/{group}/members`: groups whose members arrive one by one."""
 
-from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -8,16 +7,18 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.http.late_answer import LateAnswer
 from gavel.judge.service.http.problems import Problem, documented
-from gavel.judge.service.http.request_body import body_of, parsed, read_body
-from gavel.judge.service.http.route_access import TheCaller, TheEngine, known_parameters
+from gavel.judge.service.http.requests import (
+    TheCaller,
+    TheEngine,
+    describe_body,
+    known_parameters,
+    read_json,
+    while_connected,
+)
 from gavel.judge.service.schemas.group_record import GroupRecord
-from gavel.judge.service.schemas.judgement_record import Record
 from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberAnswer, MemberPending, MemberRequest
-from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(tags=["groups"], dependencies=[Depends(known_parameters)])
 Group = Annotated[
@@ -26,7 +27,7 @@ Group = Annotated[
 Member = Annotated[str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the member in its group.")]
 _RETRY_AFTER = "1"
 _PENDING = {"description": "Accepted, and not judged yet: ask at Location.", "model": MemberPending}
-EXAMPLE = {
+_EXAMPLE = {
     "expected": 8,
     "id": "sample-3",
     "messages": [
@@ -41,7 +42,7 @@ EXAMPLE = {
     summary="Send one member of a group",
     response_model=MemberAnswer,
     responses={202: _PENDING, **documented(400, 404, 408, 409, 413, 415, 422, 429, 502, 503)},
-    openapi_extra=body_of(MemberRequest, EXAMPLE),
+    openapi_extra=describe_body(MemberRequest, _EXAMPLE),
 )
 async def join(
     group: Group,
@@ -55,8 +56,12 @@ async def join(
     A member is stored before anything else, and its group is judged even when connections are closed: send the same
     body again, or ask at Location. Members may reach different processes of the service.
     """
-    joined, member, seconds = await _joined(group, request, engine, caller, wait)
-    return LateAnswer(partial(_answer, engine, joined, member, seconds))
+    member = await read_json(request, MemberRequest)
+    name, waits = member.id, member.wait if wait is None else wait
+    joined = await engine.rendezvous.join(group, member, caller)
+    del member  # while it waits, its messages are in the database alone
+    seconds = engine.config.limits.wait_seconds if waits else 0.0
+    return await while_connected(request, _answer(engine, joined, name, seconds))
 
 
 @router.get(
@@ -77,17 +82,7 @@ async def get(
     """The member's score, or 202 while its group is not judged."""
     found = await engine.rendezvous.find(group, id, project, caller)
     seconds = min(wait, engine.config.limits.wait_seconds)
-    return LateAnswer(partial(_answer, engine, found, id, seconds))
-
-
-async def _joined(
-    group: str, request: Request, engine: Engine, caller: Caller, wait: bool | None
-) -> tuple[GroupRecord, str, float]:
-    """The group, the member's id and the seconds to wait; the messages are in memory only in here."""
-    member = parsed(MemberRequest, await read_body(request))
-    waits = member.wait if wait is None else wait
-    joined = await engine.rendezvous.join(group, member, caller)
-    return joined, member.id, engine.config.limits.wait_seconds if waits else 0.0
+    return await while_connected(request, _answer(engine, found, id, seconds))
 
 
 async def _answer(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
@@ -109,12 +104,15 @@ async def _answer(engine: Engine, group: GroupRecord, member: str, seconds: floa
         query = f"?project={quote(group.project, safe='')}" if group.project else ""
         headers = {"Location": place + query, "Retry-After": _RETRY_AFTER}
         return Response(pending.model_dump_json(), 202, headers, "application/json")
-    scored = member_of(record, member)
+    verdict = record.verdict
+    if verdict.group is None:
+        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
+    scored = verdict.members[verdict.ids.index(member)]
     answer = MemberAnswer(
         group=group.name,
         id=member,
         judgement=record.id,
-        status=record.verdict.status,
+        status=verdict.status,
         score=scored.score,
         standard_error=scored.standard_error,
         explanation=scored.explanation,
@@ -126,12 +124,3 @@ async def _answer(engine: Engine, group: GroupRecord, member: str, seconds: floa
     response = Response(answer.model_dump_json(), 200, media_type="application/json")
     await engine.answered(record)
     return response
-
-
-def member_of(record: Record, member: str) -> Judgement:
-    """The member's score. Raises `Problem` for a judgement that failed."""
-    verdict = record.verdict
-    assert verdict is not None
-    if verdict.group is None:
-        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
-    return verdict.members[verdict.ids.index(member)]

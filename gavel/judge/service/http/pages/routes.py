@@ -1,0 +1,306 @@
+"""The pages for people: recent judgements at `/`, one group at `/judgements/{id}`, and the API at `/docs`.
+
+Pages read and change nothing, and load nothing from other hosts. Every text is escaped by Jinja, no template is built
+from one, and their policy runs no script but the service's own. Without scripts they show the same.
+
+Where the service has keys, `/sign-in` makes of one a session in a cookie that scripts and other sites cannot use. The
+key is in the body of one request, never in an address.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from gavel.judge.service.engine.caller import SESSION_SECONDS, Visitor
+from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
+from gavel.judge.service.http.pages.views import FILTERS, PAGE_SIZE, STATUSES, ListFilter, StoredRequest, member_rows
+from gavel.judge.service.http.problems import Problem, problem_of, validation_problem
+from gavel.judge.service.http.requests import TheEngine, read_bytes
+from gavel.judge.service.schemas.judgement_record import Record
+from gavel.scenarios.judgement import Judgement
+
+COOKIE = "gavel_session"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+        "img-src 'self'; script-src 'self'; style-src 'self'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+}
+"""With `no-referrer`, which other answers have, browsers hide from the service that its own forms are its own."""
+_HERE = FilePath(__file__).parent
+_ASSETS = {
+    "style.css": "text/css; charset=utf-8",
+    "live.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+_A_YEAR = 31_536_000
+_LIST_SECONDS, _GROUP_SECONDS = 3, 1
+"""Between looks of the script at the newest page, and at a group that is not finished."""
+_OPEN_GROUPS = 20
+"""Groups that wait for members, of those that are shown."""
+_FORM_BYTES = 4096
+_FORM_TYPE = "application/x-www-form-urlencoded"
+_HOURS = SESSION_SECONDS // 3600
+_OWN_PAGE = re.compile(r"/(judgements/[\w-]{1,100})?(\?[!-~]{0,2000})?")
+
+
+async def _viewer(request: Request) -> Visitor:
+    engine: Engine = request.app.state.engine
+    return await engine.admission.visitor(request.cookies.get(COOKIE, ""))
+
+
+TheViewer = Annotated[Visitor, Depends(_viewer)]
+"""Of a route: who looks. Its page needs a session where the service has keys."""
+
+
+class PageRoute(APIRoute):
+    """A route whose problems are HTML."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except UnauthorizedError:
+                return _without_session(request)
+            except Problem as problem:
+                return _problem_page(request, problem)
+            except ServiceError as error:
+                return _problem_page(request, problem_of(error))
+            except RequestValidationError as error:
+                return _problem_page(request, validation_problem(error.errors()))
+
+        return answer
+
+
+def _problem_page(request: Request, problem: Problem) -> Response:
+    return page(request, "problem.html.j2", status=problem.status, headers=problem.headers, problem=problem.body)
+
+
+def _without_session(request: Request) -> Response:
+    """To the form. A link on another site's page brings no cookie; the same page asked for by its own does."""
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        return page(request, "again.html.j2")
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    where = "/sign-in" if path == "/" else f"/sign-in?{urlencode({'next': path})}"
+    return RedirectResponse(where, 303)
+
+
+def page(
+    request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
+) -> Response:
+    """The rendered template; 304 without a body when the browser names the same content as what it has."""
+    text = _environment().get_template(template).render({"viewer": None, **values})
+    content = text.encode("utf-8", "replace")  # a lone surrogate cannot be encoded
+    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+    sent = {**HEADERS, "ETag": tag, **(headers or {})}
+    if status == 200 and request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=sent)
+    return Response(content, status, sent, "text/html; charset=utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update({**FILTERS, "asset": asset_path})  # pyright: ignore[reportUnknownMemberType]
+    return environment
+
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("/assets/{version}/{name}")
+async def asset(version: str, name: str) -> Response:
+    """A file of the pages. Raises `NotFoundError`."""
+    if name not in _ASSETS:
+        raise NotFoundError("there is no such file.", "Reload the page.")
+    kept = f"public, max-age={_A_YEAR}, immutable" if version == _version(name) else "no-store"
+    return Response(_read(name), 200, {"Cache-Control": kept}, _ASSETS[name])
+
+
+def asset_path(name: str) -> str:
+    """Where a page finds the file; the path changes with the content, so that browsers may keep it."""
+    return f"/assets/{_version(name)}/{name}"
+
+
+@cache
+def _read(name: str) -> bytes:
+    return (_HERE / "assets" / name).read_bytes()
+
+
+@cache
+def _version(name: str) -> str:
+    return hashlib.sha256(_read(name)).hexdigest()[:12]
+
+
+@router.get("/")
+async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> Response:
+    """A page of judgements that the visitor's key may see."""
+    shown = ListFilter.read(request.query_params)
+    caller = viewer.caller
+    query = shown.query(caller)
+    records = await engine.page(query, caller)
+    found = records[:PAGE_SIZE]
+    has_open = not (shown.before or shown.judge or shown.since or shown.until) and shown.status in ("", "unfinished")
+    open_groups = await engine.rendezvous.waiting(query.projects, _OPEN_GROUPS) if has_open else []
+    judges = [*engine.judges.default.names, *engine.config.judges, *(record.judge for record in found)]
+    projects = caller.projects or sorted({record.project for record in found} - {""})
+    return page(
+        request,
+        "list.html.j2",
+        viewer=viewer,
+        filter=shown,
+        records=found,
+        open_groups=open_groups,
+        older=shown.address(before=found[-1].id) if len(records) > PAGE_SIZE else None,
+        statuses=list(STATUSES),
+        judges=list(dict.fromkeys(judges)),
+        projects=list(projects),
+        counts=engine.counts if caller.projects is None else None,
+        judge=", ".join(engine.judges.default.names),
+        live_seconds=None if shown.before else _LIST_SECONDS,
+        address=str(request.base_url).rstrip("/"),
+    )
+
+
+@router.get("/judgements/{id}")
+async def judgement(
+    id: Annotated[str, Path(max_length=100)], request: Request, engine: TheEngine, viewer: TheViewer
+) -> Response:
+    """The group: open, being judged, or finished. What is not to be retained is shown as scores and costs alone."""
+    try:
+        record = await engine.get(id, viewer.caller)
+    except NotFoundError:
+        if (open_group := await _open_group(id, request, engine, viewer)) is not None:
+            return open_group
+        record = await engine.get(id, viewer.caller)  # it may have been closed just now
+    verdict = record.verdict if record.retain or record.verdict is None else record.verdict.bare()
+    progress = None if verdict else engine.worker.progress(record.id)
+    asked = await _request(engine, record)
+    by_score = request.query_params.get("sort") == "score"
+    if verdict is not None:
+        rows = member_rows(verdict.ids, verdict.members, by_score=by_score)
+    else:
+        ids = asked.ids if asked else list(map(str, range(record.members)))
+        votes = progress.votes() if progress and record.retain else {}
+        rows = member_rows(ids, [Judgement(votes=votes.get(place, [])) for place in range(len(ids))], by_score=False)
+    return page(
+        request,
+        "group.html.j2",
+        viewer=viewer,
+        record=record,
+        verdict=verdict,
+        whole=verdict.group if verdict else None,
+        rows=rows,
+        by_score=by_score,
+        asked=asked,
+        progress=progress,
+        live_seconds=None if record.is_finished else _GROUP_SECONDS,
+    )
+
+
+async def _open_group(id: str, request: Request, engine: Engine, viewer: Visitor) -> Response | None:
+    """A group that waits for members; None where there is none for the visitor."""
+    found = await engine.rendezvous.open_group(id, viewer.caller)
+    if found is None:
+        return None
+    group, came = found
+    return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_GROUP_SECONDS)
+
+
+async def _request(engine: Engine, record: Record) -> StoredRequest | None:
+    """The request of the group; None where it is erased, or is to be."""
+    payload = await engine.store.payload(record.id) if record.retain else None
+    return None if payload is None else await asyncio.to_thread(StoredRequest.read, payload)
+
+
+@router.get("/sign-in")
+async def form(request: Request, engine: TheEngine, next: Annotated[str, Query(max_length=3000)] = "/") -> Response:
+    """Asks for a key; where the service has none, there is nothing to ask."""
+    if not engine.admission.is_required:
+        return RedirectResponse("/", 303)
+    return _form(request, _own_page(next))
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request, engine: TheEngine) -> Response:
+    """Gives the browser a session. 401 with the form again for a key that is not known."""
+    _from_own_page(request)
+    fields = await _fields(request)
+    following = _own_page(fields.get("next", "/"))
+    try:
+        signing_in = engine.admission.sign_in(fields.get("key", "").strip())
+        session = await request.app.state.wrong_keys.counted(request, signing_in)
+    except UnauthorizedError as error:
+        return _form(request, following, error)
+    answer = RedirectResponse(following, 303)
+    # Behind a proxy that ends TLS the request itself looks like plain HTTP; the browser says what it sees.
+    scheme = urlsplit(request.headers.get("origin", "")).scheme or request.url.scheme
+    answer.set_cookie(
+        COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=scheme == "https"
+    )
+    return answer
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request) -> Response:
+    """Ends the browser's session."""
+    _from_own_page(request)
+    answer = RedirectResponse("/sign-in", 303)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+def _form(request: Request, following: str, problem: UnauthorizedError | None = None) -> Response:
+    status = 200 if problem is None else 401
+    return page(
+        request, "sign_in.html.j2", status=status, next=following, problem=problem, hours=SESSION_SECONDS // 3600
+    )
+
+
+def _from_own_page(request: Request) -> None:
+    """Raises `Problem` for a form of another site; the guard has compared the Origin, where there is one."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Problem(403, "origin", "pages of other sites may not sign in or out here.", "Open the service itself.")
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
+        raise Problem(415, "media-type", "the form's body is of another type.", "Use the form of the page.")
+    limits = request.app.state.engine.config.limits.model_copy(update={"body_bytes": _FORM_BYTES})
+    body = (await read_bytes(request, limits)).decode("utf-8", "replace")
+    return {name: values[-1] for name, values in parse_qs(body).items()}
+
+
+def _own_page(path: str) -> str:
+    """The path where it is that of a page, else `/`."""
+    return path if _OWN_PAGE.fullmatch(path) else "/"
+
+
+@router.get("/docs")
+async def docs(request: Request) -> Response:
+    """The routes of the API with their parameters and examples, out of /openapi.json."""
+    return page(request, "docs.html.j2", described=request.app.openapi())

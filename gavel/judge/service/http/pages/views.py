@@ -1,0 +1,271 @@
+"""What the pages show of judgements: filters, rows, the picture of a score, and numbers and times as text.
+
+filter = ListFilter.read({"status": "finished", "since": "2026-11-22T09:00", "project": ""})
+filter.query(caller)               what the store is asked for
+filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import get_args
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.http.problems import Problem
+from gavel.judge.service.schemas.judgement_record import Query
+from gavel.judge.service.schemas.score_bodies import JudgingOptions, PendingStatus
+from gavel.judge.service.schemas.times import unix_seconds
+from gavel.judge.service.store.judgement_rows import decompress
+from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
+from gavel.scenarios.judgement import GroupStatus, Judgement, Vote
+
+_PENDING: tuple[str, ...] = get_args(PendingStatus)
+_FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
+STATUSES = {
+    "unfinished": frozenset(_PENDING),
+    "finished": frozenset(_FINISHED),
+    **{status: frozenset({status}) for status in (*_PENDING, *_FINISHED)},
+}
+"""What a list may be filtered by, in the order of the form, and the statuses that each means."""
+PAGE_SIZE = 50
+_LONGEST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ListFilter:
+    """The fields of the form, as text; empty = all."""
+
+    project: str = ""
+    status: str = ""
+    """One of `STATUSES`."""
+    judge: str = ""
+    since: str = ""
+    """A time in UTC, such as 2026-11-22T09:00; the first that is shown."""
+    until: str = ""
+    """The first that is not shown."""
+    before: str = ""
+    """Id of the last judgement of the page before."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, str]) -> "ListFilter":
+        """The filter in an address; other names are no part of it. Raises `Problem` for a value that is none."""
+        found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
+        if found.status and found.status not in STATUSES:
+            raise _refused(f"there is no status {found.status:.60}.", f"There are: {', '.join(STATUSES)}.")
+        if found.before and not re.match(ID_PATTERN, found.before):
+            raise _refused(f"there is no page after {found.before:.60}.", "Leave before out for the first page.")
+        for value in (found.project, found.judge):
+            if "\0" in value or len(value) > _LONGEST:
+                raise _refused("a value is too long, or has the character 0.", "Shorten it.")
+        _, _ = _seconds(found.since), _seconds(found.until)
+        return found
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether judgements are left out by more than the page."""
+        return replace(self, before="") != ListFilter()
+
+    def query(self, caller: Caller) -> Query:
+        """What the caller sees of it; one judgement more than a page has, which tells whether there is another page.
+
+        Raises `Problem` for a project that is not the caller's.
+        """
+        if self.project and not caller.may_use(self.project):
+            own = ", ".join(caller.projects or ())
+            raise Problem(403, "forbidden", f"your key is not for the project {self.project!r}.", f"It is for: {own}.")
+        projects = (self.project,) if self.project else caller.projects
+        return Query(
+            projects=None if projects is None else frozenset(projects),
+            statuses=STATUSES.get(self.status, frozenset()),
+            judge=self.judge or None,
+            since=_seconds(self.since),
+            until=_seconds(self.until),
+            before=self.before or None,
+            limit=PAGE_SIZE + 1,
+        )
+
+    def address(self, **changes: str) -> str:
+        """The list with these fields changed; from its first page, unless `before` is among them."""
+        changed = replace(self, **{"before": "", **changes})
+        named = {field.name: getattr(changed, field.name) for field in fields(changed)}
+        query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
+        return f"/?{query}" if query else "/"
+
+
+def _seconds(text: str) -> float | None:
+    """Unix seconds; a time without a zone is UTC."""
+    try:
+        return unix_seconds(text) if text else None
+    except ValueError:
+        raise _refused(f"{text:.60} is no time.", "Write it as 2026-11-22T09:00, in UTC.") from None
+
+
+def _refused(detail: str, remedy: str) -> Problem:
+    return Problem(422, "invalid-request", detail, remedy)
+
+
+class _Named(BaseModel):
+    id: str | None = None
+
+
+class StoredRequest(JudgingOptions):
+    """A request without its trajectories."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    trajectories: list[_Named]
+
+    @classmethod
+    def read(cls, payload: bytes) -> "StoredRequest | None":
+        """The request in a judgement's payload; None for one that this version cannot read."""
+        try:
+            return cls.model_validate_json(decompress(payload))
+        except ValidationError:
+            return None
+
+    @property
+    def ids(self) -> list[str]:
+        """The members' names, in order."""
+        return [str(index) if member.id is None else member.id for index, member in enumerate(self.trajectories)]
+
+    @property
+    def listed_criteria(self) -> list[tuple[str, str, float]]:
+        """Name, text and weight of each criterion."""
+        return [
+            (f"criterion {place}", one, 1.0) if isinstance(one, str) else (one.name, one.text, one.weight)
+            for place, one in enumerate(self.criteria or (), start=1)
+        ]
+
+
+WIDTH, HEIGHT, MARGIN = 128, 20, 5
+"""In units of the picture; the margin is left and right of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBar:
+    """Positions along the line, left to right."""
+
+    score: float
+    low: float
+    """Of the score less its standard error, not below 0."""
+    high: float
+    votes: tuple[float, ...]
+
+    @classmethod
+    def of(cls, score: float, standard_error: float | None, votes: Sequence[float]) -> "ScoreBar":
+        """The picture of a score in [0, 1]; without a standard error, low and high are the score."""
+        error = standard_error or 0.0
+        return cls(_x(score), _x(score - error), _x(score + error), tuple(map(_x, votes)))
+
+
+def _x(score: float) -> float:
+    return round(MARGIN + (WIDTH - 2 * MARGIN) * min(max(score, 0.0), 1.0), 1)
+
+
+MOST_COLUMNS = 8
+"""Orders whose votes are shown in columns; of more, each member shows its own votes only."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One member."""
+
+    place: int
+    """In the request, from 0."""
+    id: str
+    judgement: Judgement
+    votes: tuple[Vote | None, ...]
+    """One for each order that is a column, None where the member has none; else the member's own. Empty without any."""
+    bar: ScoreBar | None
+
+    @property
+    def is_scored(self) -> bool:
+        return self.judgement.score is not None
+
+
+def member_rows(ids: Sequence[str], members: Sequence[Judgement], *, by_score: bool) -> list[MemberRow]:
+    """The rows in the order of the request, or the best score first and those without one last."""
+    orders = {vote.order for member in members for vote in member.votes}
+    columns = range(max(orders) + 1) if orders and max(orders) < MOST_COLUMNS else None
+    rows = [
+        MemberRow(place, name, member, _votes(member.votes, columns), _bar(member))
+        for place, (name, member) in enumerate(zip(ids, members, strict=True))
+    ]
+    return sorted(rows, key=_rank) if by_score else rows
+
+
+def _rank(row: MemberRow) -> tuple[bool, float]:
+    score = row.judgement.score
+    return (True, 0.0) if score is None else (False, -score)
+
+
+def _votes(votes: Sequence[Vote], columns: Iterable[int] | None) -> tuple[Vote | None, ...]:
+    by_order = {vote.order: vote for vote in votes}
+    if columns is None or not votes:
+        return tuple(by_order[order] for order in sorted(by_order))
+    return tuple(by_order.get(order) for order in columns)
+
+
+def _bar(member: Judgement) -> ScoreBar | None:
+    votes = [vote.score for vote in member.votes]
+    if member.score is None:
+        return None
+    return ScoreBar.of(member.score, member.standard_error, votes)
+
+
+UNKNOWN = "–"
+
+
+def number(value: int | None) -> str:
+    """12345 → "12,345"."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def score(value: float | None) -> str:
+    """0.8251 → "0.83"."""
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def usd(value: float | None) -> str:
+    """0.00123 → "0.0012 USD": two significant digits below ten cents, so that no cost is shown as nothing."""
+    if value is None:
+        return UNKNOWN
+    if 0 < abs(value) < 0.1:
+        return f"{value:.{min(1 - math.floor(math.log10(abs(value))), 12)}f} USD"
+    return f"{value:,.2f} USD"
+
+
+def duration(seconds: float | None) -> str:
+    """0.25 → "250 ms", 2.5 → "2.5 s", 75 → "1 min 15 s", 3700 → "1 h 1 min"."""
+    if seconds is None:
+        return UNKNOWN
+    seconds = max(seconds, 0.0)
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def clock(seconds: float) -> str:
+    """Unix seconds → "2026-11-22 10:21:36"."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(seconds: float) -> str:
+    """Unix seconds → "2026-11-22T10:21:36Z", for programs."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock, "iso": iso}
+"""Of the templates."""

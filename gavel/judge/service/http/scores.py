@@ -1,0 +1,249 @@
+"""`/v1/score`, `/v1/score/batch` and `/v1/judgements`: judges whole groups, and tells what was judged."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from gavel.judge.service.engine.engine import Engine, gone
+from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.http.problems import Problem, documented, problem_of
+from gavel.judge.service.http.requests import (
+    NDJSON,
+    UNBUFFERED,
+    IdempotencyKey,
+    TheCaller,
+    TheEngine,
+    describe_body,
+    known_parameters,
+    parse,
+    read_json,
+    read_lines,
+    while_connected,
+)
+from gavel.judge.service.schemas.judgement_record import Query as JudgementQuery
+from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.score_bodies import (
+    FinishedStatus,
+    JudgementOut,
+    PageOut,
+    PendingOut,
+    PendingStatus,
+    ScoreRequest,
+)
+from gavel.judge.service.schemas.times import Seconds
+from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
+
+router = APIRouter(dependencies=[Depends(known_parameters)])
+Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
+_MAX_TIME = 2**40
+_TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
+_NO_NUL = r"^[^\x00]*$"
+"""PostgreSQL has no text with the character 0."""
+_UNFINISHED = ("queued", "running")
+_FINISHED = ("scored", "partial", "unscored", "degenerate", "failed")
+_EXAMPLE = {
+    "rubric": "Looks the order up before it refunds.",
+    "trajectories": [
+        {
+            "id": "careful",
+            "messages": [
+                {"role": "user", "content": "I want my money back for order 7890."},
+                {"role": "assistant", "content": "I looked it up: it came 9 days ago, so I have refunded it."},
+            ],
+        },
+        {
+            "id": "hasty",
+            "messages": [
+                {"role": "user", "content": "I want my money back for order 7890."},
+                {"role": "assistant", "content": "Refunded!"},
+            ],
+        },
+    ],
+}
+
+
+@router.post(
+    "/v1/score",
+    tags=["judging"],
+    summary="Judge one group",
+    response_model=JudgementOut,
+    responses={
+        202: {"description": "Accepted, and not judged yet: ask at Location.", "model": PendingOut},
+        **documented(400, 404, 408, 413, 415, 422, 429, 502, 503),
+    },
+    openapi_extra=describe_body(ScoreRequest, _EXAMPLE),
+)
+async def score(
+    request: Request,
+    engine: TheEngine,
+    caller: TheCaller,
+    idempotency_key: IdempotencyKey = None,
+    wait: Annotated[bool, Query(description="false: answer 202 with the id at once.")] = True,
+) -> Response:
+    """Scores the members of a group relative to each other.
+
+    The group is stored before anything else, and judged even when the connection is closed. With `wait=false`, or when
+    judging takes too long, the answer is 202 with the place of the judgement in `Location`.
+    """
+    group = await read_json(request, ScoreRequest)
+    record = await while_connected(request, engine.score(group, caller, idempotency_key, None if wait else 0))
+    return await _answer(engine, record, failure_is_a_problem=True)
+
+
+async def _answer(engine: Engine, record: Record, *, failure_is_a_problem: bool) -> Response:
+    """The record as a response: 200 when it is finished, else 202. Raises `Problem` for a failed one, if asked to."""
+    place = f"/v1/judgements/{record.id}"
+    if not record.is_finished:
+        return _json(record.answer, 202, {"Location": place, "Retry-After": "1"})
+    verdict = record.verdict
+    if failure_is_a_problem and verdict is not None and verdict.group is None:
+        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
+    response = _json(record.answer, 200, {"Location": place})
+    await engine.answered(record)
+    return response
+
+
+def _json(model: JudgementOut | PendingOut, status: int, headers: dict[str, str]) -> Response:
+    return Response(model.model_dump_json(), status, headers, "application/json")
+
+
+@router.post(
+    "/v1/score/batch",
+    tags=["judging"],
+    summary="Judge many groups",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "One line for each group, as they are judged: its `index` in the request, from 0, with the "
+            "judgement, or with a problem.",
+            "content": {NDJSON[0]: {"schema": {"type": "string"}}},
+        },
+        **documented(400, 408, 413, 415, 422, 503),
+    },
+    openapi_extra=describe_body(ScoreRequest, media_type=NDJSON[0]),
+)
+async def batch(
+    request: Request, engine: TheEngine, caller: TheCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Takes NDJSON: a body of `POST /v1/score` in each line. All are stored first, then answered as they are judged.
+
+    A line that is refused costs itself alone, and blank lines are not counted. An Idempotency-Key stands for the whole
+    batch.
+    """
+    accepted: dict[str, list[int]] = {}
+    records: dict[str, Record] = {}
+    refused: list[bytes] = []
+    of_body: Problem | None = None
+    number = 0
+    async for line in read_lines(request):
+        key = None if idempotency_key is None else f"{idempotency_key}:{number}"
+        try:
+            if isinstance(line, Problem):
+                of_body = line
+                raise line
+            record = (await engine.submit(await parse(ScoreRequest, line), caller, key)).record
+        except Problem as problem:
+            refused.append(_line(number, problem.body))
+        except ServiceError as error:
+            refused.append(_line(number, problem_of(error).body))
+        else:
+            accepted.setdefault(record.id, []).append(number)
+            records[record.id] = record
+        number += 1
+    if of_body is not None and not accepted:
+        raise of_body
+    return StreamingResponse(_answers(engine, records, accepted, refused), media_type=NDJSON[0], headers=UNBUFFERED)
+
+
+async def _answers(
+    engine: Engine, records: dict[str, Record], numbers: dict[str, list[int]], refused: list[bytes]
+) -> AsyncIterator[bytes]:
+    for line in refused:
+        yield line
+    async for judgement, record in engine.results(records.values()):
+        body = problem_of(gone(judgement)).body if record is None else record.answer.model_dump()
+        if record is not None:
+            await engine.answered(record)  # before: who has read the last line may close the connection
+        for number in numbers[judgement]:
+            yield _line(number, body)
+
+
+def _line(number: int, body: dict[str, Any]) -> bytes:
+    return json.dumps({"index": number, **body}, separators=(",", ":")).encode() + b"\n"
+
+
+@router.get(
+    "/v1/judgements/{id}",
+    tags=["judgements"],
+    summary="One judgement",
+    response_model=JudgementOut,
+    responses={202: {"description": "Not finished yet.", "model": PendingOut}, **documented(404, 422, 503)},
+)
+async def get(
+    id: Id,
+    request: Request,
+    engine: TheEngine,
+    caller: TheCaller,
+    wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is finished.")] = 0,
+) -> Response:
+    """The judgement, or 202 while it is not finished. The status `failed` says that the judge could not be asked."""
+    record = await engine.get(id, caller)
+    if wait and not record.is_finished:
+        seconds = min(wait, engine.config.limits.wait_seconds)
+        record = await while_connected(request, engine.result(record, seconds))
+    return await _answer(engine, record, failure_is_a_problem=False)
+
+
+@router.delete(
+    "/v1/judgements/{id}",
+    tags=["judgements"],
+    summary="Delete a judgement",
+    status_code=204,
+    response_class=Response,
+    responses=documented(404, 422, 503),
+)
+async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
+    """Deletes it with its transcripts and replies. A group that is being judged is given up: nothing more is asked, and
+    what was asked is charged to its key. A group that waits for members is deleted by the id of the judgement that it
+    would get."""
+    await engine.delete(id, caller)
+
+
+@router.get(
+    "/v1/judgements",
+    tags=["judgements"],
+    summary="Judgements, newest first",
+    response_model=PageOut,
+    responses=documented(403, 422, 503),
+)
+async def page(
+    engine: TheEngine,
+    caller: TheCaller,
+    project: Annotated[str | None, Query(max_length=200, pattern=_NO_NUL)] = None,
+    status: Annotated[list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None, Query()] = None,
+    judge: Annotated[str | None, Query(max_length=1000, pattern=_NO_NUL, description="As in the list.")] = None,
+    since: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=_TIME)] = None,
+    until: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")] = None,
+    before: Annotated[str | None, Query(pattern=ID_PATTERN, description="`next` of another page.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Response:
+    """A page of judgements without their members."""
+    if project is not None and not caller.may_use(project):
+        raise Problem(403, "forbidden", f"this key is not for the project {project!r}.", "Use a key that is.")
+    own = None if caller.projects is None else frozenset(caller.projects)
+    projects = own if project is None else frozenset({project})
+    query = JudgementQuery(projects, _statuses(status or ()), judge, since, until, before, limit + 1)
+    records = await engine.page(query)
+    more = len(records) > limit
+    shown = [record.summary for record in records[:limit]]
+    found = PageOut(judgements=shown, next=shown[-1].id if more else None)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+def _statuses(names: Sequence[str]) -> frozenset[str]:
+    groups = {"finished": _FINISHED, "unfinished": _UNFINISHED}
+    return frozenset(status for name in names for status in groups.get(name, (name,)))
