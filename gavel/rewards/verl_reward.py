@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.service.client import JudgeClient
-from gavel.judge.service.client import RefusalError
-from gavel.judge.service.client import MemberScore
+from gavel.judge.service.client import JudgeClient, MemberScore, RefusalError
 from gavel.rewards.background_loop import submitted
 from gavel.rewards.group_size import group_size
 from gavel.rewards.members import member, truth_metadata

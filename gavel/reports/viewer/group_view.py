@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
-from gavel.judge.service.http.pages.score_bar import ScoreBar
+from gavel.judge.service.http.pages.views import ScoreBar
 from gavel.llm.cassette_storage import SqliteStorage
 from gavel.reports.transcript import Transcript, Turn, pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup

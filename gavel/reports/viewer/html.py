@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import gavel.judge.service.http.pages as service_pages
-from gavel.judge.service.http.pages.wording import FILTERS
+from gavel.judge.service.http.pages.views import FILTERS
 from gavel.reports.charts import BOX
 
 _OWN = Path(__file__).parent
