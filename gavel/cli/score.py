@@ -305,7 +305,9 @@ def _were(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-def _place(out: Path) -> str:
+def _place(out: Path | None) -> str:
+    if out is None:
+        return "nowhere but here; --out FILE keeps them"
     return "on standard output" if str(out) == "-" else f"in {out}"
 
 
@@ -331,10 +333,9 @@ def _print_outcome(console: Console, groups: Sequence[TrajectoryGroup], out: Pat
     """How many members are scored, where the scores are, and each reason of the others once, with its count."""
     members = [trajectory for group in groups for trajectory in group]
     scored = sum(trajectory.reward is not None for trajectory in members)
-    where = "nowhere but here; --out FILE keeps them" if out is None else _place(out)
     whole = counted(len(members), "trajectory")
     if scored:
-        told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {where}."
+        told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {_place(out)}."
     else:
         told = f"Nothing was scored: 0 of {whole} in {counted(len(groups), 'group')}."
     console.print(plain(told), soft_wrap=True)
