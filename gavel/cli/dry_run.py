@@ -38,7 +38,7 @@ def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dic
     typer.echo(f"{size}. Nothing was asked.")
     for label, tokens in member_tokens.items():
         estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
-        typer.echo(f"{label} ({tokens:,} tokens each): {estimate.words}")
+        typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
     if loop.refill:
         further = loop.steps * math.floor(loop.refill * loop.tasks_per_step)
         typer.echo(f"At most {counted(further, 'further group')} in place of those without a signal come on top.")

@@ -128,9 +128,8 @@ class _Display(EvolveObserver):
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"
-        line = (
-            f"{iteration.explored:,} attempts explored{mean}; {iteration.kept:,} kept, {iteration.imitated:,} imitated"
-        )
+        explored = f"{counted(iteration.explored, 'attempt')} explored"
+        line = f"{explored}{mean}; {iteration.kept:,} kept, {iteration.imitated:,} imitated"
         say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
 
     def learned(self, iteration: Iteration, result: TrainResult) -> None:

@@ -30,7 +30,7 @@ def export(
     gavel export trajectories … writes what an agent did, for other programs.
     """
     if backend_url is not None:
-        typer.echo(asyncio.run(_export_at(backend_url, run, form, dtype, step, out)))
+        _say_exported(asyncio.run(_export_at(backend_url, run, form, dtype, step, out)), form)
         return
     need_extra("train", "gavel export")
     from gavel.cli.kept_run import of_this_machine, one_step
@@ -40,7 +40,17 @@ def export(
     with of_this_machine(run):
         directory, named = split_step(run)
     one_step(run, named, step is not None, "--step")
-    typer.echo(export_run(directory, form, dtype=dtype, step=step if named is None else named, out=out))
+    _say_exported(export_run(directory, form, dtype=dtype, step=step if named is None else named, out=out), form)
+
+
+def _say_exported(path: Path, form: ExportForm) -> None:
+    """The directory alone on stdout, for scripts; on stderr what it is and what to type next."""
+    typer.echo(path)
+    if form == "merged":
+        told = f"This directory is a plain model of transformers. Serve it: vllm serve {path}"
+    else:
+        told = f'This directory is a PEFT adapter. Load it over its base: PeftModel.from_pretrained(base, "{path}")'
+    typer.echo(told, err=True)
 
 
 async def _export_at(

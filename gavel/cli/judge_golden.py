@@ -100,8 +100,8 @@ def golden(
     }
     if fresh:
         _write_records(beside, records | {name: before | fresh})
-        groups_are = "1 group is" if len(fresh) == 1 else f"{len(fresh)} groups are"
-        typer.echo(f"{groups_are} recorded in {beside}: later runs are compared with this one.")
+        are = "is" if len(fresh) == 1 else "are"
+        typer.echo(f"{counted(len(fresh), 'group')} {are} recorded in {beside}: later runs are compared with this one.")
 
 
 def _read_records(path: Path) -> _Records:

@@ -11,6 +11,7 @@ import typer
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import MissingExtraError, missing_parts
+from gavel.base.text import counted
 from gavel.cli.lazy_commands import PlainCommand, PlainGroup
 from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, toml_value, validated
@@ -94,7 +95,7 @@ def list_keys(
             f"{field} {_words(value)}" for field, value in key.scope.model_dump(exclude_defaults=True).items()
         )
         made = time.strftime("%Y-%m-%d", time.localtime(key.created_at))
-        unknown = f", {key.unpriced_groups} groups unknown" if key.unpriced_groups else ""
+        unknown = f", {counted(key.unpriced_groups, 'group')} unknown" if key.unpriced_groups else ""
         may = "revoked" if key.revoked_at is not None else scope or "all"
         table.add_row(*map(plain, (key.id, key.name, made, may, f"{key.spent_usd:.4g} USD{unknown}")))
     console.print(table)

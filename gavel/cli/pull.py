@@ -21,6 +21,9 @@ def pull(
     key = project, name or last
     found = pull_checkpoint(open_store(home), f"{project}/{last}", step, runs_root(), key)
     typer.echo(run_path(runs_root(), *key) / "checkpoints" / f"{found:06d}")
+    run = "/".join(key)
+    told = f"Step {found} of the run {run} is here now. As a model for other programs: gavel export {run}"
+    typer.echo(told, err=True)
 
 
 app = single_command(pull)

@@ -29,7 +29,7 @@ def push(
     from gavel.trainer.runs.storage.transfer import push_checkpoint
 
     if backend_url is not None:
-        typer.echo(asyncio.run(_push_at(backend_url, run, address)))
+        _say_pushed(asyncio.run(_push_at(backend_url, run, address)), address, run.partition("@")[0])
         return
     with of_this_machine(run):
         found = find_checkpoint(run, runs_root())
@@ -37,7 +37,14 @@ def push(
         raise NamedCheckpointError(f"{found} is the adapter of no run", "Name a run as `gavel runs` lists it.")
     directory = found.parent.parent
     place = f"{directory.parent.name}/{directory.name}"
-    typer.echo(push_checkpoint(directory, int(found.name), open_store(address), place))
+    _say_pushed(push_checkpoint(directory, int(found.name), open_store(address), place), address, place)
+
+
+def _say_pushed(stored: str, address: str, run: str) -> None:
+    """The address alone on stdout, for scripts."""
+    typer.echo(stored)
+    told = f"The checkpoint is kept there. To fetch it on another machine: gavel pull {address.rstrip('/')}/{run}"
+    typer.echo(told, err=True)
 
 
 async def _push_at(url: str, run: str, address: str) -> str:

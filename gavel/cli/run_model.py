@@ -76,10 +76,15 @@ def say(console: Console, line: str) -> None:
 
 
 def say_outcome(
-    console: Console, rows: Sequence[dict[str, Any]], *, max_tokens: int | None = None, scenario: str = "SCENARIO"
+    console: Console,
+    rows: Sequence[dict[str, Any]],
+    *,
+    max_tokens: int | None = None,
+    scenario: str = "SCENARIO",
+    judges: Sequence[str] = (),
 ) -> None:
     """What came of a run, before tables and paths: see `outcome_in_words`."""
-    for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario):
+    for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario, judges=judges):
         say(console, line)
 
 

@@ -16,15 +16,24 @@ def runs(
     directory: Annotated[Path | None, typer.Argument(help="Holds the runs. Default: GAVEL_RUNS, else runs.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list; age in seconds.")] = False,
 ) -> None:
-    """List the runs with their state and best figure."""
+    """List the runs with their state and best figure.
+
+    Ends with status 1 for a DIRECTORY that is not there.
+    """
     from rich.console import Console
     from rich.table import Table
 
+    from gavel.base.errors import GavelError
     from gavel.cli.terminal import plain, print_warning
     from gavel.trainer.runs.run_directory import runs_root
     from gavel.trainer.runs.run_listing import read_runs
 
     root = runs_root(directory)
+    if directory is not None and not directory.exists():
+        raise GavelError(
+            f"there is no directory {directory}.",
+            "Name one that holds runs, or leave it out: gavel runs lists those of GAVEL_RUNS, else of ./runs.",
+        )
     found = sorted(read_runs(root), key=lambda run: run.age)
     if as_json:
         typer.echo(json.dumps([asdict(run) for run in found], indent=1, default=str))

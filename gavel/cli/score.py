@@ -177,7 +177,7 @@ def score_and_print(
     if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
         _write_page(shown, out)
     if stopped is not None:
-        is_kept = bool(shown) and out is not None
+        is_kept = bool(shown) and isinstance(output, JudgedFile)
         kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
         missing = len(judged) - len(shown)
         raise JudgeError(
@@ -187,7 +187,7 @@ def score_and_print(
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
         reason = failed[0] and failed[0].reason
-        again = "The same command asks again for these alone; or n" if out is not None else "N"
+        again = "The same command asks again for these alone; or n" if isinstance(output, JudgedFile) else "N"
         raise JudgeError(
             f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
             f"{again}ame another judge (--judge MODEL), or other rules (--rubric '- says \"X\"', --rubric @FILE).",
@@ -305,13 +305,19 @@ def _were(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
+def _place(out: Path | None) -> str:
+    if out is None:
+        return "nowhere but here; --out FILE keeps them"
+    return "on standard output" if str(out) == "-" else f"in {out}"
+
+
 def _kept(output: Output | None, out: Path | None) -> str:
     """What an interrupted run has kept."""
     match output:
         case None:
             return "Stopped. Nothing is kept without --out FILE."
         case JudgedStream():
-            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written to {out}."
+            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written {_place(out)}."
         case JudgedFile():
             kept = f"{counted(len(output), 'group')} {_are(len(output))} kept"
             return f"Stopped. {kept}; the same command goes on from there ({out})."
@@ -327,10 +333,9 @@ def _print_outcome(console: Console, groups: Sequence[TrajectoryGroup], out: Pat
     """How many members are scored, where the scores are, and each reason of the others once, with its count."""
     members = [trajectory for group in groups for trajectory in group]
     scored = sum(trajectory.reward is not None for trajectory in members)
-    where = "nowhere but here; --out FILE keeps them" if out is None else f"in {out}"
     whole = counted(len(members), "trajectory")
     if scored:
-        told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {where}."
+        told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {_place(out)}."
     else:
         told = f"Nothing was scored: 0 of {whole} in {counted(len(groups), 'group')}."
     console.print(plain(told), soft_wrap=True)

@@ -8,6 +8,7 @@ import typer
 from openai import OpenAIError
 
 from gavel.base.errors import GavelError
+from gavel.base.text import counted
 from gavel.judge.judge import Judge
 from gavel.scenarios.atropos_group import atropos_group
 from gavel.scenarios.group import TrajectoryGroup
@@ -66,7 +67,7 @@ async def send_scenario(
     def heard(group: TrajectoryGroup, problem: str | None) -> None:
         seen[problem is not None] += 1
         if sum(seen) % _TOLD_EVERY == 0:
-            typer.echo(f"{seen[0]:,} groups sent, {seen[1]:,} not", err=True)
+            typer.echo(f"{counted(seen[0], 'group')} sent, {seen[1]:,} not", err=True)
 
     async with AtroposClient(there.url, key=there.key) as client:
         typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gavel.base.text import counted
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.atropos.group_queue import GroupQueue
@@ -46,7 +47,7 @@ async def serve_queue(data: Path, host: str, port: int, key: str | None, *, max_
     with contextlib.closing(checked_listener(host, port, key)) as listener, _opened(data / FILE, max_waiting) as queue:
 
         def announce(url: str) -> None:
-            _say(console, f"Atropos API · {url} · {len(queue.waiting)} groups wait · {queue.path}")
+            _say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
             _say(console, "No learner here: a trainer registers and reads /batch. --model NAME trains in this process.")
 
         state = QueueState(queue)
@@ -114,7 +115,10 @@ async def serve_learner(
             mean = f"{sum(scores) / len(scores):.2f}" if scores else "–"
             told = f"mean score {mean}" if result.trained else result.reason
             waited = result.metrics.get("atropos/steps_waited/mean", 0.0)
-            _say(console, f"step {result.step}/{steps}  {len(groups)} groups  {told}  waited {waited:.1f} steps")
+            _say(
+                console,
+                f"step {result.step}/{steps}  {counted(len(groups), 'group')}  {told}  waited {waited:.1f} steps",
+            )
             report.write_if_due()
 
         learner = AtroposLearner(
@@ -135,7 +139,7 @@ async def serve_learner(
             scored = f"scored by {', '.join(judge.names)}" if judge else "with the environments' scores"
             _say(console, f"Atropos API · {url} · trains {model.name} ({model.base_model}) {scored}")
             _say(console, f"Policy · {endpoint.base_url} · model {model.name} · API key: anything · {endpoint.limits}")
-            _say(console, f"{len(queue.waiting)} groups wait · step {queue.step} of {steps}")
+            _say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
 
         try:
             await serve(

@@ -164,7 +164,8 @@ async def run_training(
         page = None if report is None else report.write()  # before the backend closes, which shows it at the tracker
     if start >= loop.steps:
         say(console, f"The run was finished after step {start}; for more, raise --steps.")
-    say_outcome(console, rows, max_tokens=loop.max_tokens, scenario=config.scenario)
+    judges = judge.names if judge else ()
+    say_outcome(console, rows, max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
     if points := [row for row in rows if row["split"] == EVALUATION]:
         console.print(_before_after(points[0], points[-1]))
     if judge is not None:

@@ -294,7 +294,7 @@ def _first(groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: I
             f"an interval takes at least {MIN_GROUPS}, and about {need} give Kendall's tau to ±{_HALF_WIDTH:g}."
         )
     ends = "" if tau.low is None or tau.high is None else f", 95 % interval {tau.low:.2f} to {tau.high:.2f}"
-    figure = f"tau {tau.value:.2f}{ends}, {tau.groups:,} groups"
+    figure = f"tau {tau.value:.2f}{ends}, {counted(tau.groups, 'group')}"
     low = tau.value if tau.low is None else tau.low
     if low >= _GOOD:
         said = f"ranks attempts as {beside.reference} does"
@@ -304,7 +304,7 @@ def _first(groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: I
         said = f"does not rank attempts as {beside.reference} does: do not train on it"
     else:
         need = groups_needed(taus)
-        more = f"; about {need:,} groups would tell" if need > tau.groups else ""
+        more = f"; about {counted(need, 'group')} would tell" if need > tau.groups else ""
         return f"How far this judge ranks attempts as {beside.reference} does is not settled ({figure}{more})."
     return f"This judge {said} ({figure})."
 

@@ -7,6 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
+from gavel.base.text import counted
 from gavel.reports.charts import BOX
 from gavel.reports.transcript import title_of, transcribe
 
@@ -20,7 +21,7 @@ def render_page(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"box": BOX, "transcribe": transcribe, "title_of": title_of}  # pyright: ignore[reportUnknownMemberType]
+    environment.globals |= {"box": BOX, "transcribe": transcribe, "title_of": title_of, "counted": counted}  # pyright: ignore[reportUnknownMemberType]
     return environment.get_template(template).render(**values)
 
 

@@ -110,23 +110,28 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
     )
 
 
-def outcome_in_words(rows: Sequence[Row], *, max_tokens: int | None = None, scenario: str = "SCENARIO") -> list[str]:
+def outcome_in_words(
+    rows: Sequence[Row], *, max_tokens: int | None = None, scenario: str = "SCENARIO", judges: Sequence[str] = ()
+) -> list[str]:
     """What came of a run, in one sentence or more, and then, where there is something to try, what to try.
 
     `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: of a reply, as the run has it. `scenario`:
-    as a command names it.
+    as a command names it. `judges`: the models. A run is pinned to its settings, so what changes one begins anew.
 
         ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
           cut at 48 tokens.",
-         "Try --max-tokens 192, or `gavel check returns.py` to see what tells attempts apart."]
+         "Try --fresh --max-tokens 192, or `gavel check returns.py` to see what tells attempts apart."]
     """
     steps = [row for row in rows if row.get("split") == "train"]
     idle = [row for row in steps if not _is_trained(row)]
     cut = _weighted_mean(steps, CUT)
     limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
     were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
-    longer = "a higher --max-tokens" if max_tokens is None else f"--max-tokens {4 * max_tokens}"
-    check = f"`gavel check {scenario}` to see what tells attempts apart"
+    longer = "--fresh with a higher --max-tokens" if max_tokens is None else f"--fresh --max-tokens {4 * max_tokens}"
+    if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):  # nothing tells attempts apart
+        tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
+    else:
+        tries = [*([longer] if were_cut else []), f"`gavel check {scenario}` to see what tells attempts apart"]
     if not steps:
         evaluations = [row for row in rows if row.get("split") == EVALUATION]
         if len(evaluations) > 1:
@@ -142,7 +147,7 @@ def outcome_in_words(rows: Sequence[Row], *, max_tokens: int | None = None, scen
         said = f"Nothing was trained in {len(idle):,} of {counted(len(steps), 'step')}: "
         said += ", and ".join(filter(None, (_why_idle(idle), were_cut))) + "."
         if len(idle) == len(steps):
-            return [said, f"Try {longer}, or {check}." if were_cut else f"Try {check}."]
+            return [said, f"Try {', or '.join(tries)}."]
     else:
         said = f"{were_cut}.".capitalize() if were_cut else ""
     evaluations = [row for row in rows if row.get("split") == EVALUATION]
@@ -153,9 +158,11 @@ def outcome_in_words(rows: Sequence[Row], *, max_tokens: int | None = None, scen
             f"{counted(len(steps) - len(idle), 'step')} trained; no held-out tasks were measured since.",
             False,
         )
-    advice = f"Try {longer}." if were_cut else f"Try {check}." if idle else ""
+    advice = f"Try {tries[0]}." if were_cut or idle else ""
     if unsure and not advice:
-        advice = "More --steps may show a gain; more held-out tasks (--set loop.final_tasks=1024) tell smaller ones."
+        advice = (
+            "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024."
+        )
     return list(filter(None, (" ".join(filter(None, (gain, said))), advice)))
 
 
@@ -165,12 +172,13 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
     `unscored`: members that the judge gave no score, by reason; the most common one is told where nothing was trained.
     """
     experiment = _read_object(directory / "experiment.json")
-    loop = experiment.get("loop")
+    loop, names = experiment.get("loop"), experiment.get("judge")
     limit = cast("Row", loop).get("max_tokens") if isinstance(loop, dict) else None
     said = outcome_in_words(
         rows,
         max_tokens=limit if isinstance(limit, int) else None,
         scenario=str(experiment.get("scenario") or "SCENARIO"),
+        judges=[str(each) for each in cast("list[object]", names)] if isinstance(names, list) else (),
     )
     steps = [row for row in rows if row.get("split") == "train"]
     without_score = any(row.get(LeftOut.UNSCORED.metric) for row in steps)
@@ -220,12 +228,13 @@ def _gain(first: Row, last: Row) -> tuple[str, bool]:
                 False,
             )
         half = _Z95 * _error(wins, tasks)
-        told = f"its held-out attempts beat the base's at {wins:.2f} ± {half:.2f} ({tasks:,} tasks; 0.50 is a draw)"
+        told = f"its held-out attempts beat the base's at {wins:.2f} ± {half:.2f} "
+        told += f"({counted(tasks, 'task')}; 0.50 is a draw)"
         learned = wins - 0.5
     else:
         half = _Z95 * math.hypot(_error(before, int(first.get("trajectories", 0))), _error(after, tasks))
         learned = after - before
-        told = f"held-out success {before:.2f} → {after:.2f} ({learned:+.2f} ± {half:.2f}; {tasks:,} tasks)"
+        told = f"held-out success {before:.2f} → {after:.2f} ({learned:+.2f} ± {half:.2f}; {counted(tasks, 'task')})"
     unsure = abs(learned) <= half
     verdict = "It cannot be told whether it learned" if unsure else "It learned" if learned > 0 else "It got worse"
     return f"{verdict}: {told}.{_habit(first, last)}", unsure

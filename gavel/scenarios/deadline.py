@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 _T = TypeVar("_T")
 GRACE_SECONDS = 15.0
@@ -55,18 +55,32 @@ class Deadline:
 async def unless_stuck(work: Coroutine[Any, Any, _T]) -> _T:
     """What `work` gives. Raises `StuckError` when a `Deadline` in it is over and its block goes on nevertheless."""
     stuck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    given_up = False
+
+    async def silent_once_given_up() -> _T:
+        try:
+            return await work
+        except Exception:
+            if given_up:  # nobody waits for it any more, and asyncio would print what it raises
+                return cast(_T, None)
+            raise
+
     token = _stuck.set(stuck)
-    task = asyncio.create_task(work)
+    task = asyncio.create_task(silent_once_given_up())
     _stuck.reset(token)
     try:
         await asyncio.wait({task, stuck}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
+        given_up = True
         _give_up(task)
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
+        _leave(task)
         raise
     if task.done():
         return task.result()
+    given_up = True
     _give_up(task)
+    _leave(task)
     raise StuckError(stuck.result())
 
 
@@ -79,6 +93,14 @@ def _give_up(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     _given_up.add(task)
     task.add_done_callback(_forget)
+
+
+def _leave(task: "asyncio.Task[Any]") -> None:
+    """Lets the loop end without the task: `asyncio.run` would wait for ever for one that swallows every cancellation,
+    and print that it was destroyed."""
+    if not task.done():
+        asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:

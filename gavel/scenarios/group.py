@@ -6,7 +6,8 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Self
+from types import CoroutineType
+from typing import Any, Self, cast
 
 from pydantic import Field, JsonValue, PrivateAttr
 
@@ -82,8 +83,13 @@ async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | Base
 
 
 def discard(awaitable: object) -> None:
-    """Closes a coroutine that never ran, or cancels a task. A finished one is left unchanged."""
+    """Closes a coroutine that never ran, or cancels a task. Another is left unchanged: one that swallowed its
+    cancellation goes on in a task that was given up, and to close it there would cost its whole group."""
     match awaitable:
+        case CoroutineType() if (
+            inspect.getcoroutinestate(cast("CoroutineType[Any, Any, Any]", awaitable)) != inspect.CORO_CREATED
+        ):
+            pass
         case Coroutine():
             awaitable.close()
         case asyncio.Future():

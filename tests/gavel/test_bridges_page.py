@@ -145,7 +145,7 @@ def test_the_section_on_atropos_trains_what_is_sent(tmp_path: Path) -> None:
     words = re.sub(r"port \d+", "port 0", serve).split()[1:]
     server = start_gavel(*words, cwd=tmp_path)
     try:
-        server.wait_for("groups wait")
+        server.wait_for("groups waiting")
         api, policy = re.findall(r"http://[\d.:]+\d", server.stdout)[:2]
         words = send.replace("http://127.0.0.1:8000", api).replace("http://127.0.0.1:8001", policy).split()[1:]
         sent = gavel(*words, cwd=tmp_path)

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from gavel.judge.config import JudgeConfig
+from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.polling import LONG
 from gavel.llm.budget import Budget
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import History, Trajectory
 from tests.endpoint import Answer, Endpoint, Request, scores
-from tests.judge.groups import saying
+from tests.judge.groups import choice, saying
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -90,3 +93,36 @@ def test_after_a_loop_that_was_broken_off_the_next_one_goes_on(judge: Judge, end
     asyncio.run(breaks_off())
     endpoint.script = [scores(0.75, 0.25)]
     assert statuses(asyncio.run(score_all(judge, "lost"))) == ["scored"] * 6
+
+
+LONG_TEXT = "word " * LONG
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["history", "further history"])
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": LONG_TEXT},
+        {"role": "user", "content": [{"type": "text", "text": LONG_TEXT}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": LONG_TEXT}}]},
+        choice(LONG_TEXT),
+        choice(calls=[("f", LONG_TEXT)]),
+    ],
+    ids=["text", "parts", "arguments", "said", "called"],
+)
+async def test_long_text_is_read_beside_the_event_loop_wherever_it_stands(item, beside, monkeypatch):
+    threads: list[int] = []
+
+    def read(*args):
+        threads.append(threading.get_ident())
+        raise JudgeError("read")
+
+    monkeypatch.setattr("gavel.judge.judge.read_attempts", read)
+    short = Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, choice("hello")])
+    long = Trajectory(messages_and_choices=[item])
+    if beside:
+        long = short.model_copy(update={"additional_histories": [History(messages_and_choices=[item])]})
+    for group in ([short] * 2, [short, long]):
+        with pytest.raises(JudgeError, match="read"):
+            await Judge("stand-in").score(TrajectoryGroup(group))
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]

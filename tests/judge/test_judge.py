@@ -163,6 +163,18 @@ async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost(
     assert "independent_reward" not in judged.trajectories[1].metrics
 
 
+async def test_judging_again_keeps_the_first_reward():
+    group = saying("a", "bb")
+    group.trajectories[0].reward = 0.25
+    twice = await Judge(prefers_length).score(await Judge(prefers_length).score(group))
+    assert twice.trajectories[0].metrics["independent_reward"] == 0.25
+
+
+async def test_a_group_of_nobody_is_an_error():
+    with pytest.raises(JudgeError):
+        await Judge(prefers_length).score(TrajectoryGroup([], exceptions=[ValueError("x")]))
+
+
 async def test_a_pending_group_is_run_first():
     async def rollout(text: str) -> Trajectory:
         await asyncio.sleep(0)
@@ -351,6 +363,21 @@ async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
     degenerate = (await judge.score(saying("a", "a"))).judgement
     assert degenerate is not None
     assert degenerate.warnings == []
+
+
+async def test_replies_that_stay_useless_leave_no_number(endpoint):
+    endpoint.script = [lambda _: says("no")]
+    judge = judge_of(endpoint, orders=1, config=JudgeConfig(content_retries=2))
+    judged = await judge.score(saying("a", "b"))
+    assert len(endpoint.requests) == 3
+    assert judged.judgement is not None
+    assert judged.judgement.status == "unscored"
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+
+
+async def test_the_rubric_reaches_the_judge_as_it_was_written(endpoint):
+    await judge_of(endpoint, orders=1, rubric="Prefer {{ answers }} that <cite>.").score(saying("a", "b"))
+    assert "Prefer {{ answers }} that <cite>." in endpoint.requests[0]["messages"][0]["content"]
 
 
 async def test_a_judge_that_is_down_leaves_no_number(endpoint):

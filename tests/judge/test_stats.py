@@ -125,3 +125,8 @@ def test_agreement_counts_each_two_orders_and_each_two_members(orders):
     ]
     products = [one * other for one, other in zip(signs[::2], signs[1::2], strict=True)]
     assert order_agreement(orders) == (pytest.approx(sum(products) / len(products)) if products else None)
+
+
+@given(st.permutations([{0: 0.9, 1: 0.6, 2: 0.4}, {0: 0.1, 1: 0.6, 2: 0.9}, {0: 0.9, 1: 0.4}, {0: 0.5, 1: 0.7}]))
+def test_agreement_does_not_depend_on_the_order_of_calls(orders):
+    assert order_agreement(orders) == order_agreement(sorted(orders, key=str))

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
+from tests.limits import HANG_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -141,3 +144,47 @@ async def test_a_rollout_that_swallows_its_cancellation_fails() -> None:
     assert trajectory.status == "failed"
     assert trajectory.status_reason == "the rollout took longer than 0.01 s, and went on when it was cancelled"
     freed.set()
+
+
+STUBBORN = """
+import asyncio, gavel
+from gavel.scenarios import deadline
+
+deadline.GRACE_SECONDS = 0.1
+DONE = gavel.Trajectory(messages_and_choices=[{"role": "user", "content": "x"}])
+
+async def done():
+    return DONE
+
+async def never():
+    while True:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            pass
+
+async def raises_later():
+    for _ in range(4):
+        try:
+            await asyncio.sleep(0.3)
+        except asyncio.CancelledError:
+            pass
+    raise ValueError("too late")
+
+async def main():
+    members = [done(), never(), raises_later()]
+    group = gavel.TrajectoryGroup(members)
+    (group,) = await gavel.gather_trajectory_groups([group], rollout_seconds=0.1, max_exceptions=9, progress=False)
+    await asyncio.sleep(1)
+    print(len(group), *(error.type for error in group.exceptions))
+
+asyncio.run(main())
+"""
+
+
+def test_rollouts_that_are_given_up_cost_no_other_keep_no_process_and_leave_nothing_on_its_screen() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+    assert done.stdout == "1 StuckError StuckError\n"
+    assert (done.returncode, done.stderr) == (0, "")

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import gavel.judge.service.http.pages as service_pages
+from gavel.base.text import counted
 from gavel.judge.service.http.pages.views import FILTERS
 from gavel.reports.charts import BOX
 
@@ -73,6 +74,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update({**FILTERS, "asset": _asset_path})  # pyright: ignore[reportUnknownMemberType]
+    environment.filters.update({**FILTERS, "asset": _asset_path, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
     environment.globals |= {"group_address": group_address, "box": BOX}  # pyright: ignore[reportUnknownMemberType]
     return environment

@@ -52,6 +52,7 @@ def test_a_backend_pushes_a_checkpoint_of_its_own(url: str, tmp_path: Path, run:
     done = at(url, tmp_path, "push", run, str(tmp_path / "store"))
     pushed = tmp_path / "store" / "desk" / "clerk" / "checkpoints" / step
     assert done.stdout.strip() == str(pushed), done.stderr
+    assert f"gavel pull {tmp_path / 'store'}/desk/clerk" in done.stderr
     assert (pushed / "manifest.json").is_file()
     assert not (tmp_path / "runs").exists()
 
@@ -60,10 +61,12 @@ def test_a_backend_s_run_is_exported_and_fetched(url: str, there: Path, tmp_path
     asked = ("export", "desk/clerk@11", "--form", "adapter")
     done = at(url, tmp_path, *asked)
     assert done.stdout.strip() == "runs/desk/clerk/exports/000011-adapter", done.stderr
+    assert f'PeftModel.from_pretrained(base, "{done.stdout.strip()}")' in done.stderr
     weights = (tmp_path / done.stdout.strip() / WEIGHTS).read_bytes()
     assert weights == (there / "checkpoints" / "000011" / WEIGHTS).read_bytes()
     merged = at(url, tmp_path, "export", "desk/clerk", "--out", "model")
     assert merged.stdout.strip() == "model", merged.stderr
+    assert "vllm serve model" in merged.stderr
     assert (tmp_path / "model" / "config.json").is_file()
     twice = at(url, tmp_path, *asked, "--step", "12")
     assert "desk/clerk@11 names a step, and --step another" in twice.stderr

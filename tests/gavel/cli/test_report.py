@@ -13,6 +13,9 @@ def test_a_run_is_named_as_it_is_listed_or_by_its_directory(tmp_path: Path) -> N
     assert (run / "report.html").is_file()
     done = gavel("report", str(run), "--out", "page.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    outcome, page = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
+    assert ("success" in outcome, page) == (True, "Report: page.html")
+    assert f"gavel view {run}" in done.stderr
     assert (tmp_path / "page.html").is_file()
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli.runs import app
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
+from tests.forked import gavel
 from tests.gavel.reports.made_runs import damage_row
 
 
@@ -78,6 +79,15 @@ def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(GavelError, match="is no directory"):
         list(read_runs(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_directory_that_is_not_there_is_a_failure_with_a_remedy(tmp_path: Path, more: tuple[str, ...]) -> None:
+    done = gavel("runs", "nothere", *more, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothere" in done.stderr
+    assert "GAVEL_RUNS" in done.stderr
+    assert gavel("runs", *more, cwd=tmp_path).returncode == 0, "nobody named a directory: there are no runs yet"
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,9 @@ def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
         score_and_print(path, JudgeConfig(models="openai/judge", orders=1), None, out)
     assert "0 of 2 trajectories scored" in " ".join(capsys.readouterr().out.split())
     assert [trajectory.reward for trajectory in read_groups(out)[0]] == [None, None]
+    with pytest.raises(JudgeError) as piped:
+        score_and_print(path, JudgeConfig(models="openai/judge", orders=1), None, Path("-"))
+    assert "same command" not in piped.value.remedy, "a stream keeps nothing to go on from"
 
 
 def command(endpoint: Endpoint, *more: str) -> list[str]:
@@ -307,6 +310,7 @@ def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert TrajectoryGroup.model_validate(json.loads(line)).metadata == {"n": 1}
+    assert "on standard output" in done.stderr
     assert "2 of 2 trajectories scored" in " ".join(done.stderr.split())
 
 

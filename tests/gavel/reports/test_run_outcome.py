@@ -92,11 +92,15 @@ def test_a_run_that_trained_nothing_says_so_first_with_the_reason_and_what_to_tr
     said = told(evaluation(0, 0.5), step_row(1, 0, **idle), step_row(2, 0, **idle), evaluation(2, 0.5))
     assert said.startswith("Nothing was trained in 2 of 2 steps: the members of every group scored alike")
     assert "100 % of the replies were cut at 48 tokens" in said
-    assert "--max-tokens 192" in said
+    assert "--fresh --max-tokens 192" in said, "the run is pinned to its settings"
     assert "gavel check mine.py" in said
     unscored = told(step_row(1, 0, **{"left_out/unscored": 8}))
     assert "8 members without a score" in unscored
     assert "alike" not in unscored
+    rows = [step_row(1, 0, **idle)]
+    constant = " ".join(outcome_in_words(rows, max_tokens=48, scenario="mine.py", judges=["gavel/constant"]))
+    assert "--fresh --judge" in constant
+    assert not any(word in constant for word in ("gavel check", "--max-tokens")), "neither can help"
 
 
 def test_a_gain_is_told_only_beyond_its_interval() -> None:
@@ -137,12 +141,15 @@ def test_a_habit_that_changed_is_named() -> None:
 
 def test_a_run_that_stopped_early_says_where_and_a_judge_that_failed_says_why(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[loop]\nsteps = 9\n")
-    (tmp_path / "experiment.json").write_text('{"scenario": "mine.py", "loop": {"max_tokens": 48}}')
+    (tmp_path / "experiment.json").write_text(
+        '{"scenario": "mine.py", "judge": ["gavel/constant"], "loop": {"max_tokens": 48}}'
+    )
     rows = [evaluation(0, 0.5), step_row(2, 0, cut=1.0, **{"left_out/unscored": 8})]
     told = outcome_of_run(tmp_path, rows, {"no vote: refused": 7, "other": 1})
     assert told[0].startswith("Interrupted after step 2 of 9")
     assert "7 members got no score: no vote: refused" in told
     assert any("cut at 48 tokens" in line for line in told)
+    assert any("--judge" in line for line in told)
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "step 2 of 9" in outcome_of_run(tmp_path, rows)[-1]

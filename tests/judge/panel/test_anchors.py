@@ -119,6 +119,27 @@ async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nob
     assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
 
 
+async def test_a_judge_that_fails_beside_anchors_leaves_no_number():
+    async def broken(messages, schema):
+        raise ValueError("no idea")
+
+    judged = await Judge(broken, anchors=[anchor("bbbb", 0.5)]).score(saying("a", "aa"))
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+    assert judged.judgement is not None
+    assert judged.judgement.status == "unscored"
+
+
+async def test_where_an_anchor_is_shown_changes_over_the_orders():
+    positions: list[int] = []
+
+    async def judge(messages, schema):
+        positions.append(list(by_length(messages).values()).index(0.4))
+        return json.dumps(by_length(messages))
+
+    await Judge(judge, anchors=[anchor("bbbb", 0.5)], orders=6).score(saying("aaa", "aaaaa"))
+    assert sorted(positions) == [0, 0, 1, 1, 2, 2]
+
+
 async def test_anchors_alone_are_not_judged_when_all_rollouts_failed():
     async def never(messages, schema):
         raise AssertionError("asked")
