@@ -47,6 +47,13 @@ def test_what_would_teach_nothing_is_told(tmp_path: Path):
     assert "the judge is asked" not in checked.stdout
 
 
+def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path):
+    rubric = ("--judge", "stand-in", "--rubric", "- calls refund\n- is polite", "--no-prompt")
+    checked = gavel("check", "returns_desk", *rubric, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.count("is polite") == 1
+
+
 def test_a_world_that_episodes_share_is_told(tmp_path: Path):
     (tmp_path / "shop.py").write_text(
         "import gavel\nSTOCK = {'lamp': 3}\n"
