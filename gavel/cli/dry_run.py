@@ -3,9 +3,11 @@
 The lengths that are assumed are those of the episodes that `gavel check` played, where it was run.
 """
 
+import contextlib
 import json
 import math
 import shutil
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,24 +31,47 @@ _ASSUMED_CONTEXT = 4096
 """Tokens that are assumed where nobody knows better."""
 
 
-def print_run_estimate(
-    judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int], *, runs: int = 1, name: str = ""
+def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int]) -> None:
+    """What `print_run_estimates` prints, of one run."""
+    print_run_estimates([("", judge, loop, 1)], member_tokens)
+
+
+def print_run_estimates(
+    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]], member_tokens: dict[str, int]
 ) -> None:
-    """Prints calls, tokens and dollars of the judge of `runs` such runs, called `name`; nothing is asked.
+    """Prints calls, tokens and dollars: for each name, those of its judge in so many runs of its loop. Asks nothing.
 
     `member_tokens`: lengths to assume, by label. Raises `JudgeError` before anything is printed; for a key that is not
     set, which the estimate does not need, after it.
     """
+    judges = [judge for _, judge, _, _ in estimates if judge is not None]
+    with key_told_at_the_end(judges):
+        for name, judge, loop, runs in estimates:
+            if name:
+                typer.echo(name)
+            _print_run_estimate(judge, loop, member_tokens, runs)
+        if judges:
+            free = "groups of identical rollouts, and replies on a cassette, cost nothing"
+            typer.echo(f"Repeated calls come on top; {free}.")
+
+
+@contextlib.contextmanager
+def key_told_at_the_end(judges: Iterable[Judge]) -> Generator[None]:
+    """Around an estimate. Raises what is wrong with a judge before it, and a key that is not set after it."""
     missing_key = None
-    try:
-        if judge is not None:
+    for judge in judges:
+        try:
             judge.check()
-    except JudgeError as error:
-        if not isinstance(error.__cause__, MissingKeyError):
-            raise
-        missing_key = error
-    if name:
-        typer.echo(f"{name}: {counted(runs, 'run')}")
+        except JudgeError as error:
+            if not isinstance(error.__cause__, MissingKeyError):
+                raise
+            missing_key = missing_key or error
+    yield
+    if missing_key is not None:
+        raise missing_key
+
+
+def _print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int], runs: int) -> None:
     if judge is None:
         typer.echo("The reward gives the judge no weight: it is not asked.")
         return
@@ -61,9 +86,6 @@ def print_run_estimate(
     if loop.refill:
         further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
         typer.echo(f"At most {counted(further, 'further group')} in place of those without a signal come on top.")
-    typer.echo("Repeated calls come on top; groups of identical rollouts, and replies on a cassette, cost nothing.")
-    if missing_key is not None:
-        raise missing_key
 
 
 def check_run(

@@ -26,8 +26,10 @@ class ChatAgent:
     """A model by its LiteLLM id, with what its turns have cost."""
 
     def __init__(self, model: str, budget: Budget | None = None, *, instead: str = "ollama/qwen3") -> None:
-        """`budget` may be shared with other clients. `instead`: what a remedy offers without a key. Raises `UnknownModelError`, `MissingKeyError`, and
-        `UnknownPriceError` for a budget in dollars that cannot be kept."""
+        """`budget` may be shared with other clients. `instead`: what a remedy offers without a key.
+
+        Raises `UnknownModelError`, `MissingKeyError`, and `UnknownPriceError` for a budget in dollars that cannot be
+        kept."""
         if model_id(model).startswith(f"{PROVIDER}/"):
             raise UnknownModelError(
                 f"{model} goes by rules and cannot act as an agent.",

@@ -77,8 +77,8 @@ def check_model(
 ) -> None:
     """Raises `UnknownModelError` when no provider serves `model`, and `MissingKeyError` when its API key is not set.
 
-    `params` are the extra LiteLLM parameters of the call. `instead`: what the remedy offers without a key. Sends no request: it does not detect a wrong key, or a model
-    that its provider does not have.
+    `params` are the extra LiteLLM parameters of the call. `instead`: what the remedy offers without a key. Sends no
+    request: it does not detect a wrong key, or a model that its provider does not have.
     """
     model, params = model_id(model), params or {}
     _check_name(model, params, instead)
