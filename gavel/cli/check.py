@@ -17,6 +17,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import ENGINE_FLAGS, JUDGE_FLAGS, Assignments, Source, announce_stand_in, run_config
+from gavel.cli.score import own_explanation
 from gavel.cli.terminal import plain
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
@@ -87,7 +88,7 @@ async def run_check(
     """Prints everything; whether both episodes were played and scored. Raises `GavelError` for what cannot be run."""
     console = Console()
     chosen = _task(scenario, task)
-    player = None if agent in (None, PLAYERS) else ChatAgent(str(agent))
+    player = None if agent in (None, PLAYERS) else ChatAgent(str(agent), instead="--agent ollama/qwen3")
     if agent == PLAYERS:
         models, names = _players(scenario, chosen), "the scenario's own expert and fool"
     elif player is None:
@@ -219,7 +220,7 @@ def _print_judgement(console: Console, judged: TrajectoryGroup) -> bool:
             _say(console, f"episode {number}: unscored, {reason}", "red")
             continue
         error = "" if said is None or said.standard_error is None else f" ± {said.standard_error:.2f}"
-        _say(console, f"episode {number}: {episode.reward:.2f}{error}  {(said and said.explanation) or ''}")
+        _say(console, f"episode {number}: {episode.reward:.2f}{error}  {own_explanation(judged, episode)}")
         for flag in said.flags if said else ():
             _say(console, f"  flag: {flag}", "yellow")
     if judgement is None:

@@ -23,6 +23,7 @@ from gavel.cli.run_options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
     Assignments,
+    DryRun,
     announce_stand_in,
     check_stand_in,
     judge_config,
@@ -49,7 +50,7 @@ _FLAGS = [
 ]
 _SEEDS, _MARGIN, _THRESHOLD = 5, 0.03, 0.8
 _OF_RUNS = {"--margin", "--threshold", "--out", "--blind-judge", "--blind-rubric"}
-_OF_JUDGES = {"--judges", "--out", *(flag.name for flag in _JUDGE_FLAGS)}
+_OF_JUDGES = {"--judges", "--out", "--dry-run", *(flag.name for flag in _JUDGE_FLAGS)}
 _UNREAD = {"--out"}
 """Of a comparison that trains: its report stands beside its runs."""
 
@@ -70,6 +71,7 @@ class _Options:
     out: Path | None
     blind_judge: str | None
     blind_rubric: str | None
+    dry_run: bool
 
     @property
     def named_judges(self) -> list[str]:
@@ -85,6 +87,7 @@ class _Options:
         own = ("rewards", "judges", "seeds", "margin", "threshold", "parallel", "out", "blind_judge", "blind_rubric")
         found = [f"--{name.replace('_', '-')}" for name in own if getattr(self, name) is not None]
         found += ["--set"] if self.assignments else []
+        found += ["--dry-run"] if self.dry_run else []
         return found + [flag.name for flag in _FLAGS if self.values.get(flag.key) not in (None, [])]
 
     def only(self, read: set[str], why: str) -> None:
@@ -129,6 +132,7 @@ def compare(
     blind_rubric: Annotated[
         str | None, typer.Option(help="What it ranks by: a text, or @FILE. Default: the scenario's rubric.")
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Compare rewards by training on each: the judge's, a hand-written one, true success, a constant.
 
@@ -139,7 +143,19 @@ def compare(
 
     register_likelihood()
     options = _Options(
-        what, values, assignments, rewards, judges, seeds, margin, threshold, parallel, out, blind_judge, blind_rubric
+        what,
+        values,
+        assignments,
+        rewards,
+        judges,
+        seeds,
+        margin,
+        threshold,
+        parallel,
+        out,
+        blind_judge,
+        blind_rubric,
+        dry_run,
     )
     if blind_rubric is not None and blind_judge is None:
         raise GavelError("--blind-rubric is for a judge that ranks.", "Name it: --blind-judge openai/gpt-5-mini.")
@@ -157,6 +173,8 @@ def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
     what = options.what
     if missing := [each for each, run in zip(what, runs, strict=True) if run is None]:
         raise GavelError(f"{missing[0]} is no run.", "Name runs as `gavel runs` lists them, or one scenario.")
+    if options.dry_run and options.blind_judge:
+        raise GavelError("--dry-run does not estimate the ranking of existing runs.", "Bound it: --max-cost 1.")
     of_judge = {flag.name for flag in _JUDGE_FLAGS if flag.name != "--rubric"}
     options.only(_OF_RUNS | (of_judge if options.blind_judge else set()), "these runs are made already")
     need_extra("train", "gavel compare")
@@ -213,7 +231,7 @@ def _stored(options: _Options, run: Path | None) -> None:
     scenario = scenario_of(run) if run else None
     groups = [group for _, group in stored_groups(run, "train")] if run else read_attempts(Path(what))
     rubric = scenario.rubric if scenario else None
-    run_to_end(compare_judges(groups, options.named_judges, options.values, place, rubric))
+    run_to_end(compare_judges(groups, options.named_judges, options.values, place, rubric, dry_run=options.dry_run))
 
 
 def _training(options: _Options) -> None:
@@ -221,7 +239,7 @@ def _training(options: _Options) -> None:
     options.only(set(options.typed()) - _UNREAD, "the report stands beside the runs (GAVEL_RUNS says where)")
     need_extra("train", "gavel compare")
     from gavel.cli.compare_session import REWARDS, settings_of
-    from gavel.cli.compare_table import train_and_print
+    from gavel.cli.compare_table import print_comparison_estimate, train_and_print
 
     flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
     config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
@@ -230,15 +248,11 @@ def _training(options: _Options) -> None:
     judges = named or [str(config.judge.models)]
     if any("judge" in name for name in asked):
         announce_stand_in([model_id(name) for name in judges])
-    training = train_and_print(
-        config,
-        asked,
-        named,
-        options.seeds or _SEEDS,
-        parallel=options.parallel,
-        blind=None if options.blind_judge is None else (options.blind_judge, options.blind_rubric),
-        **options.bounds,
-    )
+    blind = None if options.blind_judge is None else (options.blind_judge, options.blind_rubric)
+    planned = config, asked, named, options.seeds or _SEEDS
+    if options.dry_run:
+        return print_comparison_estimate(*planned, blind)
+    training = train_and_print(*planned, parallel=options.parallel, blind=blind, **options.bounds)
     try:
         run_interruptibly(training)
     except KeyboardInterrupt:

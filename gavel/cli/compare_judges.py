@@ -8,16 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from gavel.base.errors import GavelError, first_error
-from gavel.cli.cassette_option import replay_account, with_cassette
+from gavel.base.text import counted
+from gavel.cli.cassette_option import recorded, replay_account, with_cassette
+from gavel.cli.dry_run import key_told_at_the_end
 from gavel.cli.run_options import judge_config
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import plain
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
+from gavel.judge.estimate import estimate_groups
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.local_models import model_id
 from gavel.reports.judge_trust import MIN_GROUPS
@@ -34,8 +38,13 @@ async def compare_judges(
     values: Mapping[str, Any],
     out: Path,
     rubric: str | None = None,
+    *,
+    dry_run: bool = False,
 ) -> None:
-    """Scores all groups with every judge; prints and writes Kendall's tau within groups, unscored members and cost."""
+    """Scores all groups with every judge; prints and writes Kendall's tau within groups, unscored members and cost.
+
+    `dry_run`: prints what each judge would take instead, and asks nothing.
+    """
     if len(set(judges)) < len(judges):
         raise GavelError("a judge is named twice.", "Name each judge once.")
     if not groups:
@@ -43,6 +52,14 @@ async def compare_judges(
     if model_id(STAND_IN) in map(model_id, judges):
         rubric_read = judge_config({**values, "judge": STAND_IN}).build(rubric).rubric
         check_readable(rubric_read, [truth_of(group) for group in groups])
+    if dry_run:
+        configs = {name: with_cassette(judge_config({**values, "judge": name}), out) for name in judges}
+        built = {name: config.build(rubric, cassette=recorded(config)) for name, config in configs.items()}
+        with key_told_at_the_end(built.values()):
+            for name, judge in built.items():
+                estimate = await estimate_groups(judge, groups)
+                typer.echo(f"{name}: {counted(len(groups), 'group')}: {estimate.words}. Nothing was asked.")
+        return
     console = Console()
     scored: dict[str, list[TrajectoryGroup]] = {}
     costs: dict[str, str] = {}

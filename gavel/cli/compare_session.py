@@ -164,8 +164,8 @@ async def run_comparison(
 ) -> Comparison:
     """Runs what is missing and writes the report, which is also written after every cell. `blind` ranks at the end."""
     folder = folder_of(scenario, root)
+    check_cells(cells, scenario, folder, blind)
     if blind is not None:
-        check_stand_in(blind, scenario)
         await blind.probe(replayed=False)
     figures: dict[str, CellFigures] = {}
 
@@ -179,8 +179,22 @@ async def run_comparison(
         if ran:
             write_comparison(comparison())
 
+    await run_cells(cells, root, parallel=parallel, done=finished, train=train)
+    whole = comparison()
+    if blind is not None:
+        write_comparison(whole)  # which a judge that fails does not take away
+        whole = await with_ranking(whole, blind, follower or Silent())
+    write_comparison(whole)
+    return whole
+
+
+def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path, blind: Judge | None) -> None:
+    """Raises `GavelError` where finished runs are of another experiment, or the stand-in does not read a rubric."""
+    if blind is not None:
+        check_stand_in(blind, scenario)
     asked = {scenario.name: described_scenario(scenario)}
     for cell in cells:
+        cell.check_settings()
         begun = experiment_of(cell.directory).get("scenarios")
         if begun is not None and cell.finished() and (changed := differences(begun, asked)):
             raise GavelError(
@@ -190,13 +204,6 @@ async def run_comparison(
     judged = [cell for cell in cells if "judge" in cell.config.loop.reward and not cell.finished()]
     for config in {cell.arm: cell.config for cell in judged}.values():
         check_stand_in(config.judge.build(scenario.rubric), scenario)
-    await run_cells(cells, root, parallel=parallel, done=finished, train=train)
-    whole = comparison()
-    if blind is not None:
-        write_comparison(whole)  # which a judge that fails does not take away
-        whole = await with_ranking(whole, blind, follower or Silent())
-    write_comparison(whole)
-    return whole
 
 
 def folder_of(scenario: Scenario, root: Path) -> Path:

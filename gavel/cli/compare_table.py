@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
+import typer
 from rich.console import Console
 
 from gavel.base.text import counted
+from gavel.cli.cassette_option import with_cassette
 from gavel.cli.compare_blind import blind_judge
 from gavel.cli.compare_cells import Cell
 from gavel.cli.compare_progress import StepCount
-from gavel.cli.compare_session import cores, folder_of, plan_cells, rank_runs, run_comparison
+from gavel.cli.compare_session import check_cells, cores, folder_of, plan_cells, rank_runs, run_comparison
+from gavel.cli.dry_run import check_run, print_run_estimates, seen_lengths
 from gavel.cli.figure_table import print_figures
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import plain
@@ -20,8 +23,14 @@ from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
 from gavel.reports.demo_page import duration
 from gavel.reports.statistics import with_interval
+from gavel.scenarios.scenario import Scenario
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.loop.turn_limits import check_turn_limits
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
+
+Blind = tuple[str, str | None]
+"""Model and rubric of the judge that ranks."""
 
 
 async def train_and_print(
@@ -33,16 +42,11 @@ async def train_and_print(
     margin: float,
     threshold: float,
     parallel: int | None,
-    blind: tuple[str, str | None] | None = None,
+    blind: Blind | None = None,
 ) -> None:
-    """Runs the cells with a line for each, then prints the table. `blind`: model and rubric of the judge that ranks."""
+    """Runs the cells with a line for each, then prints the table."""
     console = Console()
-    scenario = scenario_named(config.scenario)
-    root = runs_root() / "compare"
-    cells = plan_cells(config, scenario, root, rewards, judges, seeds)
-    ranks = None
-    if blind is not None:
-        ranks = blind_judge(config.judge, blind[0], blind[1] or scenario.rubric, folder_of(scenario, root))
+    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
     at_once = parallel or cores()
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
@@ -72,6 +76,50 @@ async def train_and_print(
             follower=_After(training, display),
         )
     print_comparison(comparison)
+
+
+def _planned(
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+) -> tuple[Scenario, Path, list[Cell], Judge | None]:
+    """The scenario, where its runs are kept, the runs, and the judge that ranks."""
+    scenario = scenario_named(config.scenario)
+    root = runs_root() / "compare"
+    cells = plan_cells(config, scenario, root, rewards, judges, seeds)
+    ranks = None
+    if blind is not None:
+        ranks = blind_judge(config.judge, blind[0], blind[1] or scenario.rubric, folder_of(scenario, root))
+    return scenario, root, cells, ranks
+
+
+def print_comparison_estimate(
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+) -> None:
+    """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm and the ranking."""
+    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    check_cells(cells, scenario, folder_of(scenario, root), ranks)
+    arms: dict[str, tuple[Judge | None, RunConfig, list[Cell]]] = {}
+    for cell in cells:
+        if cell.finished():
+            continue
+        config = cell.config.resolved()
+        judge = None
+        if "judge" in config.loop.reward:
+            judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
+        check_turn_limits(scenario, config.loop.turn_limits)
+        check_run(config, scenario, judge, root)
+        arms.setdefault(cell.arm, (judge, config, []))[2].append(cell)
+    estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
+    for arm, (judge, config, missing) in arms.items():
+        estimates.append((f"{arm}: {counted(len(missing), 'run')}", judge, config.loop, len(missing)))
+    if ranks is not None:
+        loop = cells[0].config.resolved().loop
+        tasks = len(scenario.sample("held_out", loop.final_tasks, seed=loop.seed))
+        members = 1 + len({cell.arm for cell in cells})  # and the attempt before training
+        ranking = {"steps": 1, "tasks_per_step": tasks, "group_size": members, "refill": 0}
+        estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
+    if not arms:
+        typer.echo(f"All {counted(len(cells), 'run')} are finished.")
+    print_run_estimates(estimates, seen_lengths(scenario, cells[0].config.resolved().backend.max_context))
 
 
 async def rank_and_print(comparison: Comparison, judge: Judge) -> None:

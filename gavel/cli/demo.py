@@ -70,9 +70,7 @@ def demo(
     if dry_run:
         rubric = scenario_named(job.scenario).rubric
         loop = job.loop.model_copy(update={"steps": config.loop.steps})
-        built = judge.build(rubric)
-        print_run_estimate(built, loop, {"Rollouts as the demo's are": job.rollout_tokens})
-        return built.check()
+        return print_run_estimate(judge.build(rubric), loop, {"Rollouts as the demo's are": job.rollout_tokens})
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child

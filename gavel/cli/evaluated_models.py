@@ -65,7 +65,7 @@ def model_named(named: str, scenario: Scenario, config: RunConfig, budget: Budge
         if names_something(name, root):
             return _checkpoint(name, scenario, config, root)
     try:
-        ChatAgent(named, budget)
+        ChatAgent(named, budget, instead="--models ollama/qwen3, --models base:Qwen/Qwen3-0.6B")
     except UnknownModelError as error:
         raise GavelError(
             f"{named} is no run, no directory and no API model: {error.message}",

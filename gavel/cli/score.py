@@ -376,7 +376,9 @@ def print_scores(
             table.add_row(plain(label), "", "–", "")
         for member, trajectory in enumerate(group, 1):
             last = member == len(group)
-            table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
+            table.add_row(
+                plain(label if member == 1 else ""), str(member), *_score_cells(group, trajectory), end_section=last
+            )
     console.print(table)
     warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
     for warning, count in warned.most_common(_WARNINGS):
@@ -384,13 +386,21 @@ def print_scores(
     console.print(plain(_account(groups, earlier, cost)), soft_wrap=True)
 
 
-def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:
+def own_explanation(group: TrajectoryGroup, trajectory: Trajectory) -> str:
+    """A member's explanation without the warnings of its group, which are printed once below."""
+    explanation = trajectory.judgement.explanation if trajectory.judgement else ""
+    for warning in group.judgement.warnings if group.judgement else ():
+        explanation = explanation.replace(f"{warning}. ", "")
+    return explanation
+
+
+def _score_cells(group: TrajectoryGroup, trajectory: Trajectory) -> tuple[Text, Text]:
     judgement = trajectory.judgement
     if judgement is None or judgement.score is None:
         return Text("–"), Text("unscored")
     flags = "".join(f"[{flag}] " for flag in judgement.flags)
     error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
-    return Text(f"{judgement.score:.2f}{error}"), plain(flags + judgement.explanation)
+    return Text(f"{judgement.score:.2f}{error}"), plain(flags + own_explanation(group, trajectory))
 
 
 def _account(groups: Sequence[TrajectoryGroup], earlier: Container[int], cost: str | None) -> str:

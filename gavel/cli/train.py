@@ -16,7 +16,7 @@ from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.cassette_option import with_cassette
-from gavel.cli.dry_run import check_base, print_run_estimate, seen_lengths
+from gavel.cli.dry_run import check_begun, check_run, print_run_estimate, seen_lengths
 from gavel.cli.heartbeat import waiting_for
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
@@ -79,17 +79,11 @@ def train(
         announce_stand_in(judge.names)
         check_stand_in(judge, scenario)
     if not (fresh or config.backend.url):
-        from gavel.trainer.loop.experiment import described_run
-        from gavel.trainer.runs.run_directory import check_description
-
-        check_description(directory, described_run(Mixture.of(scenario), judge, config.loop, config.train))
-    if dry_run:
-        print_run_estimate(judge, config.loop, seen_lengths(scenario, config.backend.max_context))
-        if judge is not None:
-            judge.check()
+        check_begun(config, scenario, judge, directory)
     check_model(config, given, scenario)
     if dry_run:
-        return check_base(config)
+        check_run(config, scenario, judge, runs_root(), fresh=fresh)
+        return print_run_estimate(judge, config.loop, seen_lengths(scenario, config.backend.max_context))
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once

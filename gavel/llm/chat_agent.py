@@ -25,15 +25,17 @@ _LONGEST_COMPLETION = 32_768
 class ChatAgent:
     """A model by its LiteLLM id, with what its turns have cost."""
 
-    def __init__(self, model: str, budget: Budget | None = None) -> None:
-        """`budget` may be shared with other clients. Raises `UnknownModelError`, `MissingKeyError`, and
-        `UnknownPriceError` for a budget in dollars that cannot be kept."""
+    def __init__(self, model: str, budget: Budget | None = None, *, instead: str = "ollama/qwen3") -> None:
+        """`budget` may be shared with other clients. `instead`: what a remedy offers without a key.
+
+        Raises `UnknownModelError`, `MissingKeyError`, and `UnknownPriceError` for a budget in dollars that cannot be
+        kept."""
         if model_id(model).startswith(f"{PROVIDER}/"):
             raise UnknownModelError(
                 f"{model} goes by rules and cannot act as an agent.",
                 "Name a language model: openai/gpt-5-mini, ollama/qwen3.",
             )
-        check_model(model, {})
+        check_model(model, {}, instead=instead)
         self.model = model
         self.cost_usd: float | None = 0.0
         """None once a turn's price is not known."""

@@ -72,14 +72,16 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
     return "any" if model.startswith(_FETCHING) else "embedded"
 
 
-def check_model(model: str, params: Mapping[str, Any] | None = None) -> None:
+def check_model(
+    model: str, params: Mapping[str, Any] | None = None, *, instead: str = "--judge stand-in, --judge ollama/qwen3"
+) -> None:
     """Raises `UnknownModelError` when no provider serves `model`, and `MissingKeyError` when its API key is not set.
 
-    `params` are the extra LiteLLM parameters of the call. Sends no request: it does not detect a wrong key, or a model
-    that its provider does not have.
+    `params` are the extra LiteLLM parameters of the call. `instead`: what the remedy offers without a key. Sends no
+    request: it does not detect a wrong key, or a model that its provider does not have.
     """
     model, params = model_id(model), params or {}
-    _check_name(model, params)
+    _check_name(model, params, instead)
     if model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
         return
     provider = model.partition("/")[0]
@@ -90,7 +92,7 @@ def check_model(model: str, params: Mapping[str, Any] | None = None) -> None:
     if keys:
         raise MissingKeyError(
             f"the model {model} needs {' or '.join(keys)}, which is not set.",
-            "Set it in .env (see .env.example), or pick another model, such as --judge stand-in, --judge ollama/qwen3.",
+            f"Set it in .env (see .env.example), or pick another model, such as {instead}.",
         )
 
 
@@ -103,7 +105,7 @@ def check_gives_probabilities(model: str) -> None:
         )
 
 
-def _check_name(model: str, params: Mapping[str, Any]) -> None:
+def _check_name(model: str, params: Mapping[str, Any], instead: str) -> None:
     provider, _, name = model.rpartition("/")
     if provider == PROVIDER:
         if name not in names():
@@ -115,5 +117,5 @@ def _check_name(model: str, params: Mapping[str, Any]) -> None:
     except litellm.BadRequestError as error:
         raise UnknownModelError(
             f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
-            f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take --judge stand-in.",
+            f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take {instead}.",
         ) from error

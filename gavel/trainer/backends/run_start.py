@@ -14,7 +14,7 @@ from typing import Any
 
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.policy import Policy, source_of
-from gavel.trainer.policy.starting_adapter import adapter_base, check_base, start_from
+from gavel.trainer.policy.starting_adapter import adapter_base, check_base, check_lora, read_start, start_from
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.named_checkpoint import find_checkpoint, names_checkpoint
 from gavel.trainer.runs.run_directory import PULLED, START, RunDirectory, RunDirectoryError, read_description
@@ -27,10 +27,13 @@ ORIGIN = "gavel_origin.json"
 class RunStart:
     """The adapter of step 0."""
 
-    def __init__(self, model: TrainableSpec, directory: RunDirectory) -> None:
-        """Raises `NamedCheckpointError`, `BaseModelError`, or `RunDirectoryError` when the run began otherwise."""
+    def __init__(self, model: TrainableSpec, directory: RunDirectory, *, fresh: bool = False) -> None:
+        """Raises `NamedCheckpointError`, `BaseModelError`, or `RunDirectoryError` when the run began otherwise.
+
+        `fresh`: as if the run had not begun.
+        """
         asked, root = model.from_checkpoint, directory.path.parent.parent
-        begun = directory.description()
+        begun = {} if fresh else directory.description()
         self._copies = Checkpoints(directory.path / START)
         self._kept = bool(begun)
         self._source: Path | None = None
@@ -43,6 +46,7 @@ class RunStart:
             base = description.get("base_model")
             trained = source_of(base) if isinstance(base, str) else adapter_base(found)
             check_base(source_of(model.base_model), trained, found)
+            check_lora(read_start(found, "cpu"), model.lora, found)
             kept_in = asked if "://" in asked else str(found)
             self.record = {"named": asked, "directory": kept_in, **_origin(found, description)}
             self._source = found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gavel.trainer.config import LoraSettings
 from gavel.trainer.policy.adapter_file import FILES, AdapterFile, AdapterFileError, read_adapter
 from gavel.trainer.policy.loading import BaseModelError
 
@@ -23,16 +24,21 @@ logger = logging.getLogger(__name__)
 
 def start_from(policy: "Policy", directory: Path) -> None:
     """Gives the policy the adapter in `directory`. Raises `BaseModelError` when it does not fit."""
-    try:
-        adapter = read_adapter(directory, str(policy.device))
-    except AdapterFileError as error:
-        raise BaseModelError(
-            f"the checkpoint {str(directory)!r} {error}", "Name the checkpoint of another step, or of another run."
-        ) from error
+    adapter = read_start(directory, str(policy.device))
     _check(policy, adapter, directory)
     with torch.no_grad():
         for name, parameter in policy.adapter_parameters():
             parameter.copy_(adapter.weights[name])
+
+
+def read_start(directory: Path, device: str) -> AdapterFile:
+    """The adapter in `directory`. Raises `BaseModelError` when it cannot be read."""
+    try:
+        return read_adapter(directory, device)
+    except AdapterFileError as error:
+        raise BaseModelError(
+            f"the checkpoint {str(directory)!r} {error}", "Name the checkpoint of another step, or of another run."
+        ) from error
 
 
 def adapter_base(directory: Path) -> str:
@@ -60,8 +66,9 @@ def check_base(asked: str, trained: str, directory: Path) -> None:
     )
 
 
-def _check(policy: "Policy", adapter: AdapterFile, directory: Path) -> None:
-    lora, what = policy.lora, f"the checkpoint {str(directory)!r} does not fit"
+def check_lora(adapter: AdapterFile, lora: LoraSettings, directory: Path) -> None:
+    """Raises `BaseModelError` for an adapter of another rank or scale; needs no base model."""
+    what = f"the checkpoint {str(directory)!r} does not fit"
     if (adapter.rank, adapter.alpha, adapter.rslora) != (lora.rank, lora.alpha, lora.rslora):
         rslora = "--rslora" if adapter.rslora else "--no-rslora"
         raise BaseModelError(
@@ -71,6 +78,11 @@ def _check(policy: "Policy", adapter: AdapterFile, directory: Path) -> None:
             f"Train with --lora-rank {adapter.rank} --lora-alpha {adapter.alpha:g} {rslora}; in code "
             f"LoraSettings(rank={adapter.rank}, alpha={adapter.alpha:g}, rslora={adapter.rslora}).",
         )
+
+
+def _check(policy: "Policy", adapter: AdapterFile, directory: Path) -> None:
+    check_lora(adapter, policy.lora, directory)
+    what = f"the checkpoint {str(directory)!r} does not fit"
     own = dict(policy.adapter_parameters())
     targets = " ".join([f"--lora-target {name}" for name in adapter.targets] + ["--lora-experts"] * adapter.experts)
     layers = f"Train the layers that it has: {targets}; or name another checkpoint."

@@ -20,10 +20,14 @@ def test_a_scenario_is_played_without_a_model(tmp_path: Path):
         assert shown in checked.stdout
     assert "judge is the stand-in" in checked.stderr
     (tokens,) = re.findall(r"as long as these \(([\d,]+) tokens\)", checked.stdout)
-    planned = gavel("train", str(EXAMPLES / "returns.py"), "--dry-run", cwd=tmp_path)
+    planning = ("train", str(EXAMPLES / "returns.py"), "--dry-run")
+    planned = gavel(*planning, "--model", "embedded/returns-desk", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
     assert f"played by two scripts ({tokens} tokens each)" in planned.stdout
-    assert planned.returncode == 1  # the run would be refused, too: no base model is named
-    assert "Name a base model" in planned.stderr
+    refused = gavel(*planning, cwd=tmp_path)
+    assert refused.returncode == 1  # the run would be refused, too: no base model is named
+    assert "Name a base model" in refused.stderr
+    assert not refused.stdout
 
 
 def test_a_shipped_scenario_s_expert_and_fool_are_told_apart(tmp_path: Path):
@@ -41,6 +45,13 @@ def test_what_would_teach_nothing_is_told(tmp_path: Path):
     assert checked.returncode == 0, checked.stderr
     assert "teaches nothing" in checked.stdout
     assert "the judge is asked" not in checked.stdout
+
+
+def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path):
+    rubric = ("--judge", "stand-in", "--rubric", "- calls refund\n- is polite", "--no-prompt")
+    checked = gavel("check", "returns_desk", *rubric, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.count("is polite") == 1
 
 
 def test_a_world_that_episodes_share_is_told(tmp_path: Path):

@@ -129,9 +129,40 @@ def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
     assert {(row["judge"], row["reference"]) for row in rows} >= {("constant", "success"), ("constant", "stand-in")}
 
 
+def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: Path) -> None:
+    size = "--rewards judge,hand --seeds 2 --steps 3 --tasks 2 --group-size 4 --judges openai/gpt-5-mini --dry-run"
+    told = gavel("compare", "returns_desk", *size.split(), cwd=tmp_path, OPENAI_API_KEY="none")
+    assert told.returncode == 0, told.stderr
+    assert f"{2 * 3 * 2 * 2} calls, about" in told.stdout  # runs, steps, groups, orders
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options", ["--set model.from_checkpoint=nobody/nothing", "--model empty", "--judges nobody/nothing"]
+)
+def test_a_dry_run_refuses_what_a_run_would_before_it_prints_anything(options: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    command = ("compare", "returns_desk", "--rewards", "judge", "--seeds", "1", "--dry-run", *options.split())
+    refused = gavel(*command, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "error: " in refused.stderr
+    assert not refused.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_dry_run_of_stored_groups_asks_no_judge(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "desk" / "one")
+    told = gavel("compare", "--judges", "constant,openai/gpt-5-mini", "desk/one", "--dry-run", cwd=tmp_path)
+    assert "openai/gpt-5-mini: 3 groups: no call" in told.stdout  # their members are identical
+    assert told.returncode == 1  # the key is missing, which the estimate does not need
+    assert "OPENAI_API_KEY" in told.stderr
+    assert not (tmp_path / "runs" / "compare").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ("desk/one desk/two --dry-run", "--dry-run: no effect here"),
         ("returns_desk --rewards taste", "there is no reward 'taste'"),
         ("no/run other/run", "no/run is no run"),
         ("desk/one", "what it is to be compared with is not said"),

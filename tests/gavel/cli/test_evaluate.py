@@ -88,3 +88,10 @@ def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> 
     assert "--backend-url" in mistake(
         "evaluate", *SMALL, "--models", BASE, "--backend-url", "http://127.0.0.1:1", cwd=tmp_path
     )
+
+
+def test_the_remedy_for_a_missing_key_names_the_option_of_the_model(tmp_path: Path) -> None:
+    told = mistake("evaluate", *SMALL, "--models", "openai/gpt-5-mini", cwd=tmp_path)
+    assert "OPENAI_API_KEY" in told
+    assert "--models " in told
+    assert "--judge" not in told

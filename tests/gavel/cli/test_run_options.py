@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from safetensors.torch import save_file
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli import config, demo, score, train
+from gavel.cli import compare, config, demo, score, train
 from gavel.cli.compare import over
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
@@ -305,7 +306,7 @@ def test_models_separated_by_commas_are_a_jury():
     ]
 
 
-@pytest.mark.parametrize("command", [score, train, demo])
+@pytest.mark.parametrize("command", [score, train, compare, demo])
 def test_the_commands_with_a_judge_take_what_it_may_cost_and_a_dry_run(command):
     options = {name for parameter in get_command(command.app).params for name in parameter.opts}
     wanted = {"--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--dry-run"}
@@ -331,6 +332,37 @@ def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(command, argumen
     assert "USD" in result.output
     assert "Nothing was asked." in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--from-checkpoint", "nobody/nothing"], "nobody/nothing"),
+        (["--from-checkpoint", "adapter", "--lora-rank", "3"], "rank 3"),
+        (["--model", "empty"], "empty"),
+        (["--judge", "nobody/nothing"], "nobody/nothing"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_before_it_prints_anything(options, wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 8}')
+    save_file({}, tmp_path / "adapter" / "adapter_model.safetensors")
+    refused = CliRunner().invoke(train.app, ["returns_desk", "--judge", "constant", *options, "--dry-run"])
+    assert isinstance(refused.exception, GavelError)
+    assert wrong in refused.exception.message
+    assert not refused.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "empty"]
+
+
+def test_a_dry_run_refuses_a_place_where_no_run_can_be_kept(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "file"))
+    refused = CliRunner().invoke(train.app, ["returns_desk", "--judge", "constant", "--dry-run"])
+    assert isinstance(refused.exception, GavelError)
+    assert "GAVEL_RUNS" in refused.exception.remedy
+    assert not refused.stdout
 
 
 def test_a_dry_run_of_a_file_tells_calls_tokens_and_dollars(tmp_path):

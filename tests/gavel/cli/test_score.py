@@ -337,11 +337,14 @@ def test_without_a_rule_to_check_nothing_is_scored(rubric: str | None, tmp_path:
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_what_the_stand_in_does_not_read_is_printed_with_the_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
+def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = [{"messages": messages, "n": n} for n in (1, 2) for messages in (GOOD, SILENT)]
+    path = written(tmp_path / "rows.jsonl", *rows)
     out = tmp_path / "out.jsonl"
-    score_and_print(path, JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right"), None, out)
-    assert 'warning: 1 of 2 rules checked; not read: "is right"' in " ".join(capsys.readouterr().out.split())
+    score_and_print(path, JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right"), "n", out)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert 'warning: 1 of 2 rules checked; not read: "is right" (in 2 groups)' in printed
+    assert printed.count("is right") == 1
     assert "1 of 2 rules checked; not read:" in html.unescape((tmp_path / "out.report.html").read_text())
 
 
