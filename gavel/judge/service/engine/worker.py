@@ -136,13 +136,15 @@ class Worker:
         self._backlog.pop(judgement, None)
         ledger = self._ledgers.get(judgement)
         if ledger is not None and not ledger.is_closed:
-            ending = asyncio.create_task(self._end(self._running[judgement], ledger))
+            ending = asyncio.create_task(self._end(judgement, self._running[judgement], ledger))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-    async def _end(self, task: asyncio.Task[None], ledger: Ledger) -> None:
+    async def _end(self, judgement: str, task: asyncio.Task[None], ledger: Ledger) -> None:
+        """Judging may end meanwhile: then its outcome is written and charged, which is not to be cancelled."""
         await ledger.close()
-        task.cancel()
+        if self._ledgers.get(judgement) is ledger:
+            task.cancel()
 
     def _spawn(self, judgement: str, work: Coroutine[None, None, None]) -> None:
         task = self._running[judgement] = asyncio.create_task(work)
@@ -238,7 +240,7 @@ class Worker:
             except OverBudgetError as error:
                 await self._over(record, Verdict.unscored(request.ids, error.message))
             finally:
-                self._ledgers.pop(record.id, None)
+                self._forget(record.id, ledger)
 
     async def _run_within_budget(self, record: Record, request: ScoreRequest, ledger: Ledger) -> None:
         try:
@@ -249,10 +251,15 @@ class Worker:
             raise
         finally:
             self._progress.pop(record.id, None)
-            del self._ledgers[record.id]
+            self._forget(record.id, ledger)
         await self._over(record, verdict, ledger)
         if ledger.usd or verdict.status not in ("failed", "unscored"):
             self._budgets.judged(record.key_id, ledger.usd)
+
+    def _forget(self, judgement: str, ledger: Ledger) -> None:
+        """The judge of a group is asked no more."""
+        if self._ledgers.get(judgement) is ledger:
+            del self._ledgers[judgement]
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
         """Charges for what was asked of a group that was deleted, taken over, or is left to the next process."""
