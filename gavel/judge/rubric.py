@@ -88,7 +88,7 @@ class Rubric:
 
     def dump(self) -> str:
         """A string that `Rubric.of` reads: the plain text without criteria, else JSON."""
-        if not self.criteria and not _JSON.match(self.text):
+        if not self.criteria and not (_JSON.match(self.text.lstrip()) or _FILE.fullmatch(self.text.strip())):
             return self.text
         return json.dumps(asdict(self), ensure_ascii=False, indent=2)
 

@@ -9,6 +9,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import INJECTION, POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.juror import Juror
 from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import limit_attempts
 from tests.judge.groups import saying
 
 QUALITIES = (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
@@ -106,7 +107,8 @@ async def test_a_sorted_reply_changes_no_score():
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_fault_that_stays_leaves_no_number(fault):
+async def test_a_fault_that_stays_leaves_no_number(fault, monkeypatch):
+    limit_attempts(monkeypatch, 6)
     judged = await Judge(simulated(faults=Faults(**{fault: 1.0})), orders=1).score(eight())
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
@@ -114,7 +116,8 @@ async def test_a_fault_that_stays_leaves_no_number(fault):
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, "other_scale"])
-async def test_a_fault_that_passes_leaves_the_right_number(fault):
+async def test_a_fault_that_passes_leaves_the_right_number(fault, monkeypatch):
+    limit_attempts(monkeypatch, 100)
     assert await seen(simulated(faults=Faults(**{fault: 0.5})), orders=8) == pytest.approx(QUALITIES)
 
 
