@@ -18,6 +18,8 @@ class CallMade:
     arguments: Mapping[str, Any]
     result: Any
     """Of JSON the value, else the text."""
+    turn: int = 0
+    """Calls of one turn are issued together: none of them knows another's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,14 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
     failed: list[str] = []
     known: dict[str, Any] = {}
     events = [event for conversation in attempt for event in conversation.events]
+    turn = 0
     for call in (event for event in events if isinstance(event, ToolCallEvent)):
+        turn += not call.same_turn
         result = _value(call.result)
         if call.result is None or _failed(call.result):
             failed.append(call.name)
         else:
-            made.append(CallMade(call.name, _object(_value(call.arguments)), result))
+            made.append(CallMade(call.name, _object(_value(call.arguments)), result, turn))
             known |= _object(result)
     return Facts(
         made=tuple(made),

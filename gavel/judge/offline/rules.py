@@ -271,10 +271,17 @@ def _in_order(needed: Sequence[str], any_of: bool, actions: Sequence[str], must_
     at = next((index for index, name in enumerate(facts.calls) if name in actions), None)
     if at is None:
         return not must_act, _absent(actions, facts)
-    late = [name for name in needed if name not in facts.calls[:at]]
+    act = facts.made[at]
+    early = {call.name for call in facts.made if call.turn < act.turn}
+    late = [name for name in needed if name not in early]
     if not late or (any_of and len(late) < len(needed)):
         return True, ""
-    came = [f"{name} came after {facts.calls[at]}" for name in late if name in facts.calls]
+    beside = {call.name for call in facts.made if call.turn == act.turn}
+    came = [
+        f"{name} came {'in the same turn as' if name in beside else 'after'} {act.name}"
+        for name in late
+        if name in facts.calls
+    ]
     never = [name for name in late if name not in facts.calls]
     return False, "; ".join([*came, *([_absent(never, facts)] if never else [])])
 
@@ -340,12 +347,22 @@ class Condition:
     """Raises `TypeError` for values that cannot be compared."""
 
 
+class _Text(str):
+    """A text that a tool returned. It can be compared, and is neither true nor false: "no" is not empty."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TypeError
+
+
 def _holds(condition: Condition, facts: Facts) -> tuple[bool | None, str]:
     if unknown := sorted(condition.names - facts.known.keys()):
         return None, f"no tool told {_and(unknown)}"
     values = _and(f"{name} is {str(facts.known[name])[:40]}" for name in sorted(condition.names))
     try:
-        return bool(condition.evaluate(facts.known)), values
+        known = {key: _Text(value) if isinstance(value, str) else value for key, value in facts.known.items()}
+        return bool(condition.evaluate(known)), values
     except TypeError:
         return None, f"{values}, which cannot be compared"
 
@@ -363,7 +380,7 @@ def _arguments_from(listed: str, only: str | None, arguments: str, origin: str) 
             return True, _absent(actions, facts)
         if not only and absent and not (_is_or(listed) and len(absent) < len(actions)):
             return False, _absent(absent, facts)
-        for index, call in enumerate(facts.made):
+        for call in facts.made:
             if call.name not in actions:
                 continue
             values = {name: words_of(call.arguments.get(name)) for name in names}
@@ -375,7 +392,7 @@ def _arguments_from(listed: str, only: str | None, arguments: str, origin: str) 
                 if not all(word in left for words in values.values() for word in words):
                     return False, f"{call.name} was called with {told}, which the request does not say"
                 continue
-            result = next((c.result for c in reversed(facts.made[:index]) if c.name == source), None)
+            result = next((c.result for c in reversed(facts.made) if c.name == source and c.turn < call.turn), None)
             if first and isinstance(result, list):
                 result = cast("list[Any]", result)[:1]
             if not {word for words in values.values() for word in words} <= set(words_of(result)):

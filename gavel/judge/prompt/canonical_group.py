@@ -173,8 +173,13 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
             match event:
                 case TextEvent(role, text, attachments):
                     yield from ("said", role, text)
-                case ToolCallEvent(name, arguments, result, attachments):
-                    yield from ("called", name, arguments, "" if result is None else f"={result}")
+                case ToolCallEvent(name, arguments, result, attachments, same_turn):
+                    yield from (
+                        "called in the same turn" if same_turn else "called",
+                        name,
+                        arguments,
+                        "" if result is None else f"={result}",
+                    )
             for each in attachments:
                 yield from ("sent", each.tag) if isinstance(each, Image) else ("unseen", each.tag)
 

@@ -48,6 +48,8 @@ class ToolCallEvent:
     result: str | None = None
     attachments: tuple[Attachment, ...] = ()
     """Those of the arguments, then those of the result."""
+    same_turn: bool = False
+    """Whether it was issued beside a call before it, whose result the agent had not seen."""
 
 
 Event = TextEvent | ToolCallEvent

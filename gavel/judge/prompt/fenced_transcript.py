@@ -46,6 +46,7 @@ _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
 _OF_ALL = "of every trajectory"
 _REFERENCE = " = block "
+_SAME_TURN = "same turn: "
 
 _NOTES = {
     EMPTY: "the agent said and did nothing",
@@ -262,8 +263,9 @@ class Transcripts:
             match event:
                 case TextEvent(role, text):
                     lines += self._text(role, text, blocks, alike, ": ")
-                case ToolCallEvent(name, arguments, result):
-                    lines += self._text(f"call {_name(name)}", arguments, blocks, alike, "(", ")")
+                case ToolCallEvent(name, arguments, result, _, same_turn):
+                    head = f"{_SAME_TURN if same_turn else ''}call {_name(name)}"
+                    lines += self._text(head, arguments, blocks, alike, "(", ")")
                     if result is not None:
                         lines += self._text("result", result, blocks, alike, ": ")
             lines += map(self._attachment, event.attachments)
@@ -382,14 +384,15 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
                 pass
             case "reference" | "reference:":
                 told = _text_after(head, rest, blocks, following)
-            case "call":
+            case "call" | "same":
+                rest = f"{head} {rest}".removeprefix(_SAME_TURN).removeprefix("call ")
                 name, reference, arguments = rest.partition(_REFERENCE)
                 if not reference or "(" in name:
                     name, _, arguments = rest.partition("(")
                     arguments = arguments[:-1]
                 else:
                     arguments = _referred(arguments, blocks, following)
-                conversation.events.append(ToolCallEvent(name, arguments))
+                conversation.events.append(ToolCallEvent(name, arguments, same_turn=head == "same"))
             case "result" | "result:":
                 call = conversation.events.pop()
                 conversation.events.append(replace(call, result=_text_after(head, rest, blocks, following)))

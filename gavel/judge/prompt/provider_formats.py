@@ -170,8 +170,9 @@ class _Reader:
             if isinstance(piece, _Result):
                 self._answer(piece)
             else:
+                event = replace(piece.event, same_turn=bool(self._pending))
                 self._pending[len(self.events)] = piece.id
-                self.events.append(piece.event)
+                self.events.append(event)
         if said or not acted:
             self._say(role, said, even_nothing=not acted)
 

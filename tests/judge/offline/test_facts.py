@@ -20,8 +20,8 @@ def test_calls_come_with_their_arguments_and_results():
     ]
     facts = facts_of([Conversation(tuple(attempt))])
     assert facts.made == (
-        CallMade("find", {"people": 2}, [{"room": "a"}]),
-        CallMade("book", {"room": "a"}, "booked a"),
+        CallMade("find", {"people": 2}, [{"room": "a"}], turn=1),
+        CallMade("book", {"room": "a"}, "booked a", turn=3),
     )
     assert (facts.calls, facts.failed, facts.request) == (("find", "book"), ("book",), "A room, please.\nThanks.")
 

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from typing import TypeGuard
 
 import pytest
@@ -9,6 +10,7 @@ from gavel.judge.offline.stand_in import check_readable, reply
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
+from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import Truth
@@ -210,3 +212,40 @@ def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
     for rubric, truth in ((Rubric("Be kind."), Truth()), (Rubric("- calls deny"), Truth(rubric="Be kind."))):
         with pytest.raises(JudgeError, match="cannot read 1 of 1 rule"):
             check_readable(rubric, [truth], whole=False)
+
+
+def turn(*names: str, results: Sequence[str] = ()) -> list[Message]:
+    """Calls of one turn, with their results; an argument is the call's own name."""
+    function = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
+    told = [{"role": "tool", "tool_call_id": name, "content": f"told by {name}"} for name in results or names]
+    return [{"role": "assistant", "content": None, "tool_calls": function}, *told]
+
+
+async def scores_of(rubric: str, *attempts: list[Message]) -> list[float | None]:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("look_up", "refund")]
+    group = TrajectoryGroup(
+        Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *each], tools=tools) for each in attempts
+    )
+    return [member.reward for member in await Judge("stand-in", rubric=rubric).score(group)]
+
+
+DONE: list[Message] = [{"role": "assistant", "content": "done"}]
+SEEN, BLIND = [*turn("look_up"), *turn("refund"), *DONE], [*turn("look_up", "refund"), *DONE]
+
+
+@pytest.mark.parametrize("rule", ["calls look_up before refund", "calls refund only after look_up"])
+async def test_a_call_beside_another_in_its_turn_did_not_come_after_it(rule):
+    assert await scores_of(f"- {rule}", SEEN, BLIND) == [1.0, 0.0]
+
+
+async def test_the_order_of_results_of_one_turn_makes_no_difference():
+    other = [*turn("look_up", "refund", results=("refund", "look_up")), *DONE]
+    assert len(set(await scores_of("- calls look_up before refund", SEEN, BLIND, other))) == 2
+
+
+@pytest.mark.parametrize("told", ["no", "false", ""])
+async def test_a_text_is_neither_true_nor_false(told):
+    looked = turn("look_up")
+    looked[1]["content"] = json.dumps({"opened": told})
+    right, wrong = [*looked, *turn("refund"), *DONE], [*looked, *DONE]
+    assert await scores_of("- calls refund when not opened", right, wrong) == [0.0, 0.0]

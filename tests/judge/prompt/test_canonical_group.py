@@ -216,7 +216,7 @@ def test_results_belong_to_their_calls_in_whatever_order_they_come():
         Trajectory(messages_and_choices=[calls, *results]), Trajectory(messages_and_choices=[calls, *reversed(results)])
     )
     assert group.members[0].conversations[0].events == ()
-    assert group.shared == (ToolCallEvent("f", "{}", "0"), ToolCallEvent("g", "{}", "1"))
+    assert group.shared == (ToolCallEvent("f", "{}", "0"), ToolCallEvent("g", "{}", "1", same_turn=True))
 
 
 def test_a_result_without_a_call_is_a_message_of_a_tool():

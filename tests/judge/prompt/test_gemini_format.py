@@ -84,7 +84,7 @@ def test_an_attempt_is_the_same_member_as_in_openai_s_form(form):
         TextEvent("user", "Refund 7890."),
         TextEvent("assistant", "I look."),
         ToolCallEvent("get_order", '{"id":"7890","n":1}', '{"days":10}'),
-        ToolCallEvent("get_policy", "{}", '{"window":30}'),
+        ToolCallEvent("get_policy", "{}", '{"window":30}', same_turn=True),
         TextEvent("assistant", "Done."),
     )
 

@@ -104,7 +104,7 @@ def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
     assert group.shared[2:] == (
         TextEvent("assistant", "I look."),
         ToolCallEvent("get_order", '{"id":"7890","n":1}', '{"days":10}'),
-        ToolCallEvent("get_policy", "{}", '{"window":30}'),
+        ToolCallEvent("get_policy", "{}", '{"window":30}', same_turn=True),
         TextEvent("assistant", "Done."),
     )
 
