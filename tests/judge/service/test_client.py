@@ -12,7 +12,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.service.client import JudgeClient
 from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.exchange import RefusalError
-from gavel.judge.service.schemas.key_token import HASH_PREFIX, token_hash
+from gavel.judge.service.schemas.records import HASH_PREFIX, token_hash
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.endpoint import Answer, Endpoint, Step, scores

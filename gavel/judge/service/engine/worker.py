@@ -7,6 +7,7 @@ the replies that had arrived come from the database.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 
@@ -16,17 +17,18 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.progress import Progress
 from gavel.judge.service.config import ServiceLimits
+from gavel.judge.service.engine.admission import KeyBudgets
 from gavel.judge.service.engine.judges import Judges
-from gavel.judge.service.engine.key_budgets import KeyBudgets
 from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
-from gavel.judge.service.schemas.judgement_record import LeasedWork, Record
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import LeasedWork, Record, Verdict
 from gavel.judge.service.store import leases
+from gavel.judge.service.store.group_store import DeadlineClock
 from gavel.judge.service.store.judgement_store import Store
 from gavel.llm.ledger import Ledger, noted_calls
 from gavel.llm.question_claims import holder_name
+from gavel.scenarios.group import TrajectoryGroup
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -91,7 +93,9 @@ class Worker:
         """How far the judging of a group has come; None where this process does not judge it."""
         return self._progress.get(judgement)
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Raises `DatabaseUnavailableError`."""
+        await self._beat()
         self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(self._keep_leases())]
 
     async def stop(self, seconds: float) -> None:
@@ -106,7 +110,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._loops, *unfinished, return_exceptions=True)
         try:
-            await self._store.database.write(lambda connection: leases.give_back(connection, self.owner))
+            await self._store.database.write(lambda connection: leases.end(connection, [self.owner]))
         except ServiceError as error:
             _LOG.warning("leases end by themselves: %s", error.message)
 
@@ -139,13 +143,15 @@ class Worker:
         self._backlog.pop(judgement, None)
         ledger = self._ledgers.get(judgement)
         if ledger is not None and not ledger.is_closed:
-            ending = asyncio.create_task(self._end(self._running[judgement], ledger))
+            ending = asyncio.create_task(self._end(judgement, self._running[judgement], ledger))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-    async def _end(self, task: asyncio.Task[None], ledger: Ledger) -> None:
+    async def _end(self, judgement: str, task: asyncio.Task[None], ledger: Ledger) -> None:
+        """Judging may end meanwhile: then its outcome is written and charged, which is not to be cancelled."""
         await ledger.close()
-        task.cancel()
+        if self._ledgers.get(judgement) is ledger:
+            task.cancel()
 
     def _spawn(self, judgement: str, work: Coroutine[None, None, None]) -> None:
         task = self._running[judgement] = asyncio.create_task(work)
@@ -153,7 +159,8 @@ class Worker:
         self.on_change()
 
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
-        self._running.pop(judgement, None)
+        if self._running.get(judgement) is task:  # else the group was begun again after it failed
+            del self._running[judgement]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
         if self._backlog and len(self._running) < self._limits.concurrent_groups:
@@ -195,8 +202,8 @@ class Worker:
             if not await self._store.database.read(leases.has_free_work):
                 return 0
             self._is_queued = True
-            seconds = self._limits.lease_seconds
-            works = await self._store.database.write(lambda c: leases.take(c, self.owner, seconds, wanted))
+            running = [*self._running, *self._backlog]
+            works = await self._store.database.write(lambda c: leases.take(c, self.owner, wanted, running))
         finally:
             self._reserved -= wanted
         for work in works:
@@ -205,18 +212,24 @@ class Worker:
 
     async def _keep_leases(self) -> None:
         seconds = self._limits.lease_seconds
+        watch = leases.ProcessWatch(seconds)
         while True:
             try:
-                await self._store.database.write(leases.free_the_dead)
+                await self._beat()
+                dead = watch.dead(await self._store.database.read(leases.beats))
+                if dead := [owner for owner in dead if owner != self.owner]:
+                    await self._store.database.write(partial(leases.end, owners=dead))
+                    self.wake()
                 ids = [*self._running, *self._backlog]
-                kept = await self._store.database.write(
-                    partial(leases.renew, owner=self.owner, seconds=seconds, ids=ids)
-                )
+                kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
                 for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
                     self.cancel(lost)
             except DatabaseUnavailableError as error:
                 _LOG.warning("leases are not renewed: %s", error.message)
             await asyncio.sleep(seconds / 3)
+
+    async def _beat(self) -> None:
+        await self._store.database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))
 
     async def _run_leased(self, work: LeasedWork) -> None:
         try:
@@ -243,7 +256,7 @@ class Worker:
             except OverBudgetError as error:
                 await self._over(record, Verdict.unscored(request.ids, error.message))
             finally:
-                self._ledgers.pop(record.id, None)
+                self._forget(record.id, ledger)
 
     async def _run_within_budget(self, record: Record, request: ScoreRequest, ledger: Ledger) -> None:
         try:
@@ -254,10 +267,15 @@ class Worker:
             raise
         finally:
             self._progress.pop(record.id, None)
-            del self._ledgers[record.id]
+            self._forget(record.id, ledger)
         await self._over(record, verdict, ledger)
         if ledger.usd or verdict.status not in ("failed", "unscored"):
             self._budgets.judged(record.key_id, ledger.usd)
+
+    def _forget(self, judgement: str, ledger: Ledger) -> None:
+        """The judge of a group is asked no more."""
+        if self._ledgers.get(judgement) is ledger:
+            del self._ledgers[judgement]
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
         """Charges for what was asked of a group that was deleted, taken over, or is left to the next process."""
@@ -284,7 +302,7 @@ class Worker:
         try:
             judge: Judge = self._judges.of(request)
             group = request.group(self._judges.rubric(request))
-            return Verdict.of(request.ids, await judge.score(group, progress=progress))
+            return _outcome(request.ids, await judge.score(group, progress=progress))
         except JudgeError as error:
             return Verdict.failed(request.ids, error)
         except ServiceError as error:  # the settings have changed since the request was accepted
@@ -307,17 +325,29 @@ class Worker:
     async def _written(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
         """Writes the outcome, however long the database is away."""
         pause, longest = _RETRY_SECONDS
+        at = time.time()
         while True:
             try:
-                return await self._store.finish(record, verdict, ledger)
+                return await self._store.finish(record, verdict, ledger, at)
             except DatabaseUnavailableError as error:
                 _LOG.warning("a judgement is not written yet: %s", error.message)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
 
 
+def _outcome(ids: list[str], judged: TrajectoryGroup) -> Verdict:
+    """A failed verdict, to be judged again, where no member has a score because calls to the judge were lost."""
+    verdict = Verdict.of(ids, judged)
+    group = verdict.group
+    if group is None or group.status != "unscored" or not group.lost_orders:
+        return verdict
+    reason = group.reason or "no usable reply"
+    return Verdict.failed(ids, JudgeError(f"the judge could not be asked: {reason}.", _AGAIN))
+
+
 def _nothing() -> None:
     pass
 
 
+_AGAIN = "Send the group again, with the same Idempotency-Key or as the same members, once the judge answers."
 _REPORT = "Report it with the service's log, which has the place and no transcript."

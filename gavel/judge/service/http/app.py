@@ -27,8 +27,7 @@ from gavel.judge.service.http.problems import OF_NAMES, Problem, ProblemOut, doc
 from gavel.judge.service.http.request_body import SHOWN_ERRORS
 from gavel.judge.service.http.request_guard import Guard
 from gavel.judge.service.http.routes import batch, groups, health, judgements, nemo_gym, ors, score, slime
-from gavel.judge.service.schemas.member_bodies import MemberRequest
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 

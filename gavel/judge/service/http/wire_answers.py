@@ -2,7 +2,7 @@
 
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.http.problems import Problem
-from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
 
 

@@ -16,8 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_rows import compress, decompress
-from gavel.judge.service.store.tables import claims, replies
+from gavel.judge.service.store.tables import claims, compress, decompress, replies
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_storage import Claim, Entry, Storage, StoredReply
 from gavel.llm.question import Question

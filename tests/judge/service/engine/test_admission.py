@@ -14,8 +14,7 @@ import pytest
 from gavel.judge.service.config import KeyConfig, ServiceConfig
 from gavel.judge.service.engine.admission import EAGER_SECONDS, Admission
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
+from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
 from tests.endpoint import Answer, Endpoint, Request, fails

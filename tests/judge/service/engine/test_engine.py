@@ -9,10 +9,9 @@ import pytest
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import NotFoundError, OverloadedError
-from gavel.judge.service.schemas.judgement_record import NewJudgement
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import NewJudgement, new_id
 from gavel.judge.service.store import leases
-from gavel.judge.service.store.time_ordered_ids import new_id
 from tests.endpoint import Endpoint, Request, scores
 from tests.judge.service.in_process import config_of, group, running
 from tests.judge.service.stub import Stub, body, worths

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.service.engine.page_session import SECONDS, is_valid, issue, key_id_in
-from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.records import KeyScope
 from gavel.judge.service.store.key_store import Key, token_hash
 
 NOW = time.time()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from gavel.judge.service.store import connections
-from gavel.judge.service.store.connections import WRITE, engine_of
+from gavel.judge.service.store.database import WRITE, engine_of
 from tests.limits import HANG_SECONDS
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
-from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.records import KeyScope
 from gavel.judge.service.store.database import Database, database_url
 from gavel.judge.service.store.key_store import KeyStore
 from gavel.judge.service.store.tables import claims

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from gavel.judge.service.schemas.group_record import NewMember
+from gavel.judge.service.schemas.records import NewMember
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import GroupStore
-from gavel.judge.service.store.judgement_rows import compress
-from gavel.judge.service.store.tables import groups, judgements
+from gavel.judge.service.store.tables import compress, groups, judgements
 
 
 @pytest.fixture

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from gavel.judge.service.errors import IdempotencyConflictError
-from gavel.judge.service.schemas.judgement_record import NewJudgement, Query, Record
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.records import NewJudgement, Query, Record, Verdict, new_id
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_rows import decompress
 from gavel.judge.service.store.judgement_store import Store
-from gavel.judge.service.store.time_ordered_ids import new_id
+from gavel.judge.service.store.tables import decompress
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 

@@ -16,7 +16,7 @@ from gavel.judge.service.http.pages.page_route import PageRoute
 from gavel.judge.service.http.pages.stored_request import StoredRequest
 from gavel.judge.service.http.pages.viewer import TheViewer
 from gavel.judge.service.http.route_access import TheEngine
-from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)

@@ -13,10 +13,8 @@ from urllib.parse import urlencode
 
 from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.http.problems import Problem
-from gavel.judge.service.schemas.judgement_record import Query
-from gavel.judge.service.schemas.score_bodies import PendingStatus
-from gavel.judge.service.schemas.times import unix_seconds
-from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
+from gavel.judge.service.schemas.bodies import PendingStatus, unix_seconds
+from gavel.judge.service.schemas.records import ID_PATTERN, Query
 from gavel.scenarios.judgement import GroupStatus
 
 _PENDING: tuple[str, ...] = get_args(PendingStatus)

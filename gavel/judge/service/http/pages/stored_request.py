@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gavel.judge.service.schemas.score_bodies import JudgingOptions
-from gavel.judge.service.store.judgement_rows import decompress
+from gavel.judge.service.schemas.bodies import JudgingOptions
+from gavel.judge.service.store.tables import decompress
 
 
 class _Named(BaseModel):

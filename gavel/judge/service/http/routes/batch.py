@@ -15,8 +15,8 @@ from gavel.judge.service.http.ndjson_lines import MEDIA_TYPES, lines_of
 from gavel.judge.service.http.problems import Problem, documented, problem_of
 from gavel.judge.service.http.request_body import body_of, parsed
 from gavel.judge.service.http.route_access import IdempotencyKey, TheCaller, TheEngine, known_parameters
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import Record
 
 router = APIRouter(tags=["judging"], dependencies=[Depends(known_parameters)])
 _OUT = MEDIA_TYPES[0]

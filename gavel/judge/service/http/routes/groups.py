@@ -14,9 +14,8 @@ from gavel.judge.service.http.late_answer import LateAnswer
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import body_of, parsed, read_body
 from gavel.judge.service.http.route_access import TheCaller, TheEngine, known_parameters
-from gavel.judge.service.schemas.group_record import GroupRecord
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberAnswer, MemberPending, MemberRequest
+from gavel.judge.service.schemas.bodies import NAME_PATTERN, MemberAnswer, MemberPending, MemberRequest
+from gavel.judge.service.schemas.records import GroupRecord, Record
 from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(tags=["groups"], dependencies=[Depends(known_parameters)])

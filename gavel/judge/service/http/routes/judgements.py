@@ -9,10 +9,9 @@ from starlette.responses import Response
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.route_access import TheCaller, TheEngine, known_parameters
 from gavel.judge.service.http.routes.score import answer
-from gavel.judge.service.schemas.judgement_record import Query as JudgementQuery
-from gavel.judge.service.schemas.score_bodies import FinishedStatus, JudgementOut, PageOut, PendingOut, PendingStatus
-from gavel.judge.service.schemas.times import Seconds
-from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
+from gavel.judge.service.schemas.bodies import FinishedStatus, JudgementOut, PageOut, PendingOut, PendingStatus, Seconds
+from gavel.judge.service.schemas.records import ID_PATTERN
+from gavel.judge.service.schemas.records import Query as JudgementQuery
 
 router = APIRouter(tags=["judgements"], dependencies=[Depends(known_parameters)])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]

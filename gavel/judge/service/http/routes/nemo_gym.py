@@ -22,10 +22,8 @@ from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import Body, body_of, built, parsed, read_body
 from gavel.judge.service.http.route_access import TheCaller, TheEngine
 from gavel.judge.service.http.wire_answers import judged, rewards_of, size_of_groups
-from gavel.judge.service.schemas.group_record import GroupRecord
-from gavel.judge.service.schemas.member_bodies import MemberRequest
-from gavel.judge.service.schemas.numbers import Integer
-from gavel.judge.service.schemas.score_bodies import ScoreRequest, TrajectoryIn
+from gavel.judge.service.schemas.bodies import Integer, MemberRequest, ScoreRequest, TrajectoryIn
+from gavel.judge.service.schemas.records import GroupRecord
 from gavel.scenarios.formats.openai_responses import messages
 
 router = APIRouter(tags=["wires"])

@@ -21,8 +21,8 @@ from gavel.judge.service.http.problems import Problem, documented, problem_of
 from gavel.judge.service.http.request_body import Body, body_of, built, parsed
 from gavel.judge.service.http.route_access import TheCaller, TheEngine
 from gavel.judge.service.http.wire_answers import rewards_of
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.score_bodies import ScoreRequest, TrajectoryIn
+from gavel.judge.service.schemas.bodies import ScoreRequest, TrajectoryIn
+from gavel.judge.service.schemas.records import Record
 
 router = APIRouter(tags=["wires"])
 OWN = "judge"

@@ -9,8 +9,8 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import Body, body_of, parsed
 from gavel.judge.service.http.route_access import IdempotencyKey, TheCaller, TheEngine, known_parameters
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.score_bodies import JudgementOut, PendingOut, ScoreRequest
+from gavel.judge.service.schemas.bodies import JudgementOut, PendingOut, ScoreRequest
+from gavel.judge.service.schemas.records import Record
 
 router = APIRouter(tags=["judging"], dependencies=[Depends(known_parameters)])
 _RETRY_AFTER = "1"

@@ -25,9 +25,8 @@ from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import body_of, built, parsed, read_body
 from gavel.judge.service.http.route_access import TheCaller, TheEngine
 from gavel.judge.service.http.wire_answers import judged, reward_of, rewards_of, size_of_groups
-from gavel.judge.service.schemas.group_record import GroupRecord
-from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberRequest
-from gavel.judge.service.schemas.score_bodies import ChatMessage, ScoreRequest, TrajectoryIn
+from gavel.judge.service.schemas.bodies import NAME_PATTERN, ChatMessage, MemberRequest, ScoreRequest, TrajectoryIn
+from gavel.judge.service.schemas.records import GroupRecord
 
 router = APIRouter(tags=["wires"])
 
