@@ -17,8 +17,7 @@ from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, toml_value, validated
 from gavel.cli.serve import service_config
 from gavel.judge.service.config import FILE_NAME, KeyConfig, ServiceConfig
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
+from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
 
 if TYPE_CHECKING:
     from gavel.judge.service.store.key_store import Key, KeyStore

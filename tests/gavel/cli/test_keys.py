@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli.keys import app
 from gavel.cli.serve import service_config
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.key_token import token_hash
+from gavel.judge.service.schemas.records import KeyScope, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore, settings_key_id
 

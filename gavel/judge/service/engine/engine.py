@@ -22,14 +22,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.judge import Judge
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.engine.admission import Admission
+from gavel.judge.service.engine.admission import Admission, KeyBudgets
 from gavel.judge.service.engine.caller import ANYONE, Caller
 from gavel.judge.service.engine.judges import Judges
-from gavel.judge.service.engine.key_budgets import KeyBudgets
 from gavel.judge.service.engine.metrics import Metrics
-from gavel.judge.service.engine.rendezvous import Rendezvous
+from gavel.judge.service.engine.rendezvous import Rendezvous, Waiters
 from gavel.judge.service.engine.tracing import Tracing
-from gavel.judge.service.engine.waiters import Waiters
 from gavel.judge.service.engine.worker import Worker
 from gavel.judge.service.errors import (
     DatabaseUnavailableError,
@@ -38,21 +36,18 @@ from gavel.judge.service.errors import (
     OverloadedError,
     ServiceError,
 )
-from gavel.judge.service.schemas.judgement_record import Accepted, NewJudgement, Query, Record
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
-from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import FINISHED, WORK, Store
-from gavel.judge.service.store.notices import Notices
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import Accepted, NewJudgement, Query, Record, new_id
+from gavel.judge.service.store.database import Database, WriteProbe
+from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import database_cassette
-from gavel.judge.service.store.time_ordered_ids import new_id
-from gavel.judge.service.store.write_probe import WriteProbe
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
 _LOG = logging.getLogger(__name__)
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.25
 """Between looks at judgements that other processes may finish."""
 _COUNT_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
@@ -84,11 +79,8 @@ class Engine:
         self.is_stopping = False
         self._stop_by = 0.0
         """When what is judged is left to the next start, by the event loop's clock."""
-        self.notices = Notices(database.url)
-        """What other processes tell."""
         self._probe = WriteProbe(database)
         self._queued_since = 0
-        self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -96,10 +88,7 @@ class Engine:
         self.judges.default.check()
         await load_libraries()
         await self.admission.refresh()
-        self.notices.on(WORK, lambda _: self.worker.wake())
-        self.notices.on(FINISHED, self._finished_somewhere)
-        self.notices.start()
-        self.worker.start()
+        await self.worker.start()
         await self.store.forget_claims(time.time() - _DAY)
         watches = (
             self._watch(),
@@ -129,7 +118,6 @@ class Engine:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        await self.notices.stop()
         self.waiters.give_up()
         self.cassette.close()
         await self.tracing.stop()
@@ -277,7 +265,7 @@ class Engine:
             raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
         owner = self.worker.owner if is_mine else None
         try:
-            accepted = await self.store.accept(new, owner, self.config.limits.lease_seconds)
+            accepted = await self.store.accept(new, owner)
         finally:
             if is_mine:
                 self.worker.unreserve()
@@ -304,20 +292,10 @@ class Engine:
             self.admission.finished(record)
         self.waiters.settle(judgement, record)
 
-    def _finished_somewhere(self, judgement: str) -> None:
-        self.rendezvous.closed(judgement)
-        if judgement in self.waiters.ids and not self.worker.has(judgement):
-            self._look.set()
-
     async def _watch(self) -> None:
         """Answers those who wait for judgements that another process makes."""
         while True:
-            try:
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await self._look.wait()
-            except TimeoutError:
-                pass
-            self._look.clear()
+            await asyncio.sleep(_POLL_SECONDS)
             waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
             elsewhere = [each for each in waited_for if not self.worker.has(each)]
             try:

@@ -13,7 +13,7 @@ from gavel.judge.panel.juror import jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.errors import InvalidRequestError
-from gavel.judge.service.schemas.score_bodies import JudgingOptions
+from gavel.judge.service.schemas.bodies import JudgingOptions
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.local_models import PROVIDER, model_id

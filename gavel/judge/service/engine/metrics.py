@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.records import Record
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """The Prometheus client's environment variable for the directory that processes count in."""

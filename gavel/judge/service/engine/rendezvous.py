@@ -11,28 +11,78 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from typing import Protocol
 
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import Admission
 from gavel.judge.service.engine.caller import Caller
-from gavel.judge.service.engine.waiters import Waiters
 from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError, ServiceError
-from gavel.judge.service.schemas.group_record import GroupRecord, NewMember
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.member_bodies import MemberRequest
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
+from gavel.judge.service.schemas.records import GroupRecord, NewMember, Record
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import GroupStore
-from gavel.judge.service.store.judgement_rows import compress
 from gavel.judge.service.store.judgement_store import Store
+from gavel.judge.service.store.tables import compress
+
+
+class Waiters:
+    """Futures by the judgement that they wait for. For one event loop."""
+
+    def __init__(self) -> None:
+        self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
+
+    @contextmanager
+    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
+        """A future of the finished record, None for one that was deleted; it is forgotten after the block."""
+        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(judgement, set()).add(future)
+        try:
+            yield future
+        finally:
+            futures = self._futures.get(judgement, set())
+            futures.discard(future)
+            if not futures:
+                self._futures.pop(judgement, None)
+
+    def settle(self, judgement: str, record: Record | None) -> None:
+        """Answers all who wait for it."""
+        for future in self._futures.get(judgement, ()):
+            if not future.done():
+                future.set_result(record)
+
+    def give_up(self) -> None:
+        """Ends all waits as if their time were over."""
+        for judgement in self._futures:
+            self.give_up_on(judgement)
+
+    def give_up_on(self, judgement: str) -> None:
+        """Ends the waits for it as if their time were over."""
+        for future in self.of(judgement):
+            if not future.done():
+                future.set_exception(TimeoutError())
+
+    def of(self, judgement: str) -> Collection["asyncio.Future[Record | None]"]:
+        """Those that wait for it."""
+        return self._futures.get(judgement, ())
+
+    @property
+    def ids(self) -> Collection[str]:
+        """The judgements that somebody waits for."""
+        return self._futures.keys()
+
+    def __len__(self) -> int:
+        return sum(len(futures) for futures in self._futures.values())
+
 
 _LOG = logging.getLogger(__name__)
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.25
 """Between looks for deadlines, and for groups that other processes have closed."""
-_OVERLAP_SECONDS = 10.0
-"""That a look goes back before the last one: a transaction may take as long to be seen."""
+_KEEP_SECONDS = 5.0
+"""Between writes of the time that open groups have left."""
+_LOOKED_UP_AT_ONCE = 500
 
 
 class Door(Protocol):
@@ -69,7 +119,6 @@ class Rendezvous:
         """Groups that somebody waits for here, and that were open when last seen."""
         self._count = 0
         """Open groups of all processes: as of the last look, and those that were begun here since."""
-        self._seen_until = 0.0
 
     def is_open(self, group: str) -> bool:
         """Whether somebody waits here for a group that has no judgement yet."""
@@ -159,14 +208,18 @@ class Rendezvous:
 
     async def watch(self) -> None:
         """Closes groups at their deadlines, and sees which ones other processes have closed."""
+        kept_at = float("-inf")
         while True:
             try:
                 if await self._store.close_due():
                     self._on_closed()
-                if self._open or not self._seen_until:
-                    now, closed = await self._store.closed_since(self._seen_until - _OVERLAP_SECONDS)
-                    self._seen_until = now
-                    self._open.difference_update(closed)
+                if time.monotonic() - kept_at > _KEEP_SECONDS:
+                    await self._store.keep_time()
+                    kept_at = time.monotonic()
+                waited_for = list(self._open)
+                for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
+                    some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
+                    self._open.difference_update(await self._store.closed(some))
                 self._count = await self._store.open_groups()
             except ServiceError as error:
                 _LOG.warning("open groups are not watched: %s", error.message)

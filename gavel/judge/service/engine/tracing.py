@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gavel.base.extras import install_line
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.records import Record, Verdict
 from gavel.llm.call_span import traced_calls
 
 if TYPE_CHECKING:

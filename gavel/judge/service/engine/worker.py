@@ -7,6 +7,7 @@ the replies that had arrived come from the database.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 
@@ -17,16 +18,17 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.ballot import Progress
 from gavel.judge.service.config import ServiceLimits
+from gavel.judge.service.engine.admission import KeyBudgets
 from gavel.judge.service.engine.judges import Judges
-from gavel.judge.service.engine.key_budgets import KeyBudgets
 from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
-from gavel.judge.service.schemas.judgement_record import LeasedWork, Record
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import LeasedWork, Record, Verdict
 from gavel.judge.service.store import leases
+from gavel.judge.service.store.group_store import DeadlineClock
 from gavel.judge.service.store.judgement_store import Store
 from gavel.llm.ledger import Ledger, noted_calls
+from gavel.scenarios.group import TrajectoryGroup
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -89,7 +91,9 @@ class Worker:
         """How far the judging of a group has come; None where this process does not judge it."""
         return self._progress.get(judgement)
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Raises `DatabaseUnavailableError`."""
+        await self._beat()
         self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(self._keep_leases())]
 
     async def stop(self, seconds: float) -> None:
@@ -104,7 +108,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._loops, *unfinished, return_exceptions=True)
         try:
-            await self._store.database.write(lambda connection: leases.give_back(connection, self.owner))
+            await self._store.database.write(lambda connection: leases.end(connection, [self.owner]))
         except ServiceError as error:
             _LOG.warning("leases end by themselves: %s", error.message)
 
@@ -151,7 +155,8 @@ class Worker:
         task.add_done_callback(partial(self._ended, judgement))
 
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
-        self._running.pop(judgement, None)
+        if self._running.get(judgement) is task:  # else the group was begun again after it failed
+            del self._running[judgement]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
         if self._backlog and len(self._running) < self._limits.concurrent_groups:
@@ -192,8 +197,8 @@ class Worker:
             if not await self._store.database.read(leases.has_free_work):
                 return 0
             self._is_queued = True
-            seconds = self._limits.lease_seconds
-            works = await self._store.database.write(lambda c: leases.take(c, self.owner, seconds, wanted))
+            running = [*self._running, *self._backlog]
+            works = await self._store.database.write(lambda c: leases.take(c, self.owner, wanted, running))
         finally:
             self._reserved -= wanted
         for work in works:
@@ -202,18 +207,24 @@ class Worker:
 
     async def _keep_leases(self) -> None:
         seconds = self._limits.lease_seconds
+        watch = leases.ProcessWatch(seconds)
         while True:
             try:
-                await self._store.database.write(leases.free_the_dead)
+                await self._beat()
+                dead = watch.dead(await self._store.database.read(leases.beats))
+                if dead := [owner for owner in dead if owner != self.owner]:
+                    await self._store.database.write(partial(leases.end, owners=dead))
+                    self.wake()
                 ids = [*self._running, *self._backlog]
-                kept = await self._store.database.write(
-                    partial(leases.renew, owner=self.owner, seconds=seconds, ids=ids)
-                )
+                kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
                 for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
                     self.cancel(lost)
             except DatabaseUnavailableError as error:
                 _LOG.warning("leases are not renewed: %s", error.message)
             await asyncio.sleep(seconds / 3)
+
+    async def _beat(self) -> None:
+        await self._store.database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))
 
     async def _run_leased(self, work: LeasedWork) -> None:
         try:
@@ -286,7 +297,7 @@ class Worker:
         try:
             judge: Judge = self._judges.of(request)
             group = request.group(self._judges.rubric(request))
-            return Verdict.of(request.ids, await judge.score(group, progress=progress))
+            return _outcome(request.ids, await judge.score(group, progress=progress))
         except JudgeError as error:
             return Verdict.failed(request.ids, error)
         except ServiceError as error:  # the settings have changed since the request was accepted
@@ -309,13 +320,31 @@ class Worker:
     async def _written(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
         """Writes the outcome, however long the database is away."""
         pause, longest = _RETRY_SECONDS
+        at = time.time()
         while True:
             try:
-                return await self._store.finish(record, verdict, ledger)
+                return await self._store.finish(record, verdict, ledger, at)
             except DatabaseUnavailableError as error:
                 _LOG.warning("a judgement is not written yet: %s", error.message)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
 
 
+def _outcome(ids: list[str], judged: TrajectoryGroup) -> Verdict:
+    """A failed verdict, to be judged again, where no member has a score because the judge gave no reply at all."""
+    verdict = Verdict.of(ids, judged)
+    group = verdict.group
+    if (
+        group is None
+        or group.status != "unscored"
+        or not group.lost_orders
+        or group.prompt_tokens
+        or group.cached_calls
+    ):
+        return verdict
+    reason = group.reason or "no usable reply"
+    return Verdict.failed(ids, JudgeError(f"the judge could not be asked: {reason}.", _AGAIN))
+
+
+_AGAIN = "Send the group again, with the same Idempotency-Key or as the same members, once the judge answers."
 _REPORT = "Report it with the service's log, which has the place and no transcript."

@@ -46,8 +46,7 @@ from gavel.judge.service.http.problems import (
     validation_problem,
 )
 from gavel.judge.service.http.requests import TheCaller, TheEngine, WrongKeys
-from gavel.judge.service.schemas.member_bodies import MemberRequest
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 

@@ -17,8 +17,8 @@ from gavel.judge.service.http.requests import (
     read_json,
     while_connected,
 )
-from gavel.judge.service.schemas.group_record import GroupRecord
-from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberAnswer, MemberPending, MemberRequest
+from gavel.judge.service.schemas.bodies import NAME_PATTERN, MemberAnswer, MemberPending, MemberRequest
+from gavel.judge.service.schemas.records import GroupRecord
 
 router = APIRouter(tags=["groups"], dependencies=[Depends(known_parameters)])
 Group = Annotated[

@@ -32,7 +32,7 @@ from gavel.judge.service.errors import (
     ServiceError,
     UnauthorizedError,
 )
-from gavel.judge.service.schemas.member_bodies import NAME_PATTERN
+from gavel.judge.service.schemas.bodies import NAME_PATTERN
 
 MEDIA_TYPE = "application/problem+json"
 _PREFIX = "urn:gavel:problem:"

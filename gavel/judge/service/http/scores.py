@@ -24,18 +24,17 @@ from gavel.judge.service.http.requests import (
     read_lines,
     while_connected,
 )
-from gavel.judge.service.schemas.judgement_record import Query as JudgementQuery
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.score_bodies import (
+from gavel.judge.service.schemas.bodies import (
     FinishedStatus,
     JudgementOut,
     PageOut,
     PendingOut,
     PendingStatus,
     ScoreRequest,
+    Seconds,
 )
-from gavel.judge.service.schemas.times import Seconds
-from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
+from gavel.judge.service.schemas.records import ID_PATTERN, Record
+from gavel.judge.service.schemas.records import Query as JudgementQuery
 
 router = APIRouter(dependencies=[Depends(known_parameters)])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]

@@ -39,11 +39,15 @@ from gavel.judge.service.http.requests import (
     read_json,
     while_connected,
 )
-from gavel.judge.service.schemas.group_record import GroupRecord
-from gavel.judge.service.schemas.judgement_record import Record
-from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberRequest
-from gavel.judge.service.schemas.numbers import Integer
-from gavel.judge.service.schemas.score_bodies import ChatMessage, ScoreRequest, TrajectoryIn
+from gavel.judge.service.schemas.bodies import (
+    NAME_PATTERN,
+    ChatMessage,
+    Integer,
+    MemberRequest,
+    ScoreRequest,
+    TrajectoryIn,
+)
+from gavel.judge.service.schemas.records import GroupRecord, Record
 from gavel.scenarios.formats.openai_responses import messages
 from gavel.scenarios.judgement import Judgement
 

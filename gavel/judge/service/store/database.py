@@ -11,8 +11,12 @@ wait for the disk serves all writes of a batch. Writes that may be lost in a pow
 """
 
 import asyncio
+import os
 import queue
+import shutil
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,13 +25,176 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import exc
+from sqlalchemy import event, exc
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
-from gavel.judge.service.store.connections import READERS, WRITE, engine_of
-from gavel.judge.service.store.migrate import migrate
-from gavel.judge.service.store.outages import is_conflict, is_outage, no_answer, reason
-from gavel.judge.service.store.sqlite_place import check_place
+from gavel.judge.service.store.tables import create_tables
+
+_CONFLICTS = ("40001", "40P01")
+"""PostgreSQL's states for a serialization failure and a deadlock."""
+_BROKEN = "Stop the service, and restore the file from a copy, or begin with a new one."
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "Make room on the disk of the database's file.",
+    sqlite3.SQLITE_IOERR: "Make room on the disk of the database's file, and look at the disk.",
+    sqlite3.SQLITE_READONLY: "Make the database's file and its directory writable for the service.",
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+}
+"""By SQLite's primary result code."""
+_READ_ONLY = "25006"
+"""PostgreSQL's state for a write to a server that allows reading alone."""
+
+
+def no_answer(error: Exception) -> DatabaseUnavailableError:
+    code = getattr(error.orig, "sqlite_errorcode", 0) if isinstance(error, exc.DBAPIError) else 0
+    remedy = _REMEDIES.get(code & 0xFF, "Try again; if it lasts, look at the database.")
+    return DatabaseUnavailableError(f"the database does not answer: {reason(error)}.", remedy)
+
+
+def is_outage(error: exc.DBAPIError) -> bool:
+    """Whether no work can succeed now."""
+    if error.connection_invalidated or isinstance(error, exc.OperationalError):
+        return True
+    is_broken = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return is_broken or getattr(error.orig, "sqlstate", None) == _READ_ONLY
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a transaction was ended for the sake of another one, and may succeed now."""
+    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
+
+def reason(error: Exception) -> str:
+    """The driver's own words, without the statement and its parameters, which may hold transcripts."""
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    return " ".join(str(cause).split())
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_OF_NETWORKS = {
+    *("afs", "beegfs", "ceph", "cifs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"),
+    *("fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
+}
+_ELSEWHERE = "Name a file on a disk of this machine, or a PostgreSQL (GAVEL_DATABASE_URL)."
+
+
+def check_place(path: Path) -> None:
+    """Raises `ServiceError` where the file cannot be opened and written, or is on a network file system."""
+    file = path.absolute()
+    folder = file.parent
+    if not folder.is_dir():
+        raise ServiceError(f"the database {path} cannot be opened: its directory does not exist.", "Make it first.")
+    if file.is_dir():
+        raise ServiceError(f"the database {path} cannot be opened: it is a directory.", "Name a file in it.")
+    for place, what in ((folder, "its directory"), (file, "it")):
+        if place.exists() and not os.access(place, os.R_OK | os.W_OK | (os.X_OK if place is folder else 0)):
+            raise ServiceError(
+                f"the database {path} cannot be used: {what} is read-only or not writable for user {os.geteuid()}.",
+                f"Make {place} writable (SQLite also keeps its log in that directory), or name another --database.",
+            )
+    mounts = _MOUNTS.read_text(errors="replace") if _MOUNTS.exists() else ""
+    kind = file_system(file.resolve(), mounts)
+    if kind in _OF_NETWORKS:
+        raise ServiceError(
+            f"the database {path} is on a network file system ({kind}), which SQLite's log does not work on.",
+            _ELSEWHERE,
+        )
+
+
+def file_system(file: Path, mounts: str) -> str:
+    """The kind of the file system that a path is on, by the text of Linux's mountinfo; empty where it does not say."""
+    best, found = -1, ""
+    for line in mounts.splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split()
+        if not separator or len(fields) < 5 or not after:
+            continue
+        point = Path(fields[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace"))
+        if file.is_relative_to(point) and len(point.parts) >= best:  # of two on one point the later one is seen
+            best, found = len(point.parts), after.split()[0]
+    return found
+
+
+READERS = 4
+"""Connections that read at once."""
+WRITE = "BEGIN IMMEDIATE"
+"""The statement that begins a transaction which writes, on SQLite."""
+_LOCKED_SECONDS = 30.0
+_LOOK_SECONDS = 0.0003, 0.01
+"""First and longest pause between looks whether another process has ended its transaction."""
+_POSTGRESQL: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 15,
+    "tcp_user_timeout": 30_000,
+    "options": "-c statement_timeout=60s -c lock_timeout=30s",
+}
+"""No wait for the server lasts for ever."""
+_NO_WAIT = " -c synchronous_commit=off"
+
+
+def engine_of(url: sa.URL, begin: str, *, durable: bool = True) -> sa.Engine:
+    """Connections of one kind. `begin`: the statement that begins a transaction on SQLite. Commits of a `durable` one
+    wait for the disk."""
+    if url.get_backend_name() != "sqlite":
+        options = {**_POSTGRESQL, "options": _POSTGRESQL["options"] + ("" if durable else _NO_WAIT)}
+        return sa.create_engine(url, pool_size=READERS, connect_args=options, hide_parameters=True)
+    engine = sa.create_engine(
+        url,
+        connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},
+        pool_size=READERS,
+        hide_parameters=True,
+    )
+
+    def connected(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # transactions begin below, not where the driver thinks
+        _use_log(connection)
+        if begin == WRITE:
+            connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
+
+    def begins(connection: sa.Connection) -> None:
+        if begin == WRITE:
+            _begin_to_write(connection)
+        else:
+            connection.exec_driver_sql(begin)
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begins)
+    return engine
+
+
+def _begin_to_write(connection: sa.Connection) -> None:
+    """Waits for SQLite's one writer, which is done in milliseconds: SQLite itself would sleep up to 100 of them between
+    two looks, so that processes which write at the same time wait for each other far longer than they write."""
+    patience, pause = time.monotonic() + _LOCKED_SECONDS, _LOOK_SECONDS[0]
+    while True:
+        try:
+            connection.exec_driver_sql(WRITE)
+            return
+        except exc.OperationalError as error:
+            if not _is_busy(error.orig) or time.monotonic() > patience:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 1.2, _LOOK_SECONDS[1])
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for the lock that changing to a write-ahead log takes, so this does."""
+    patience = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > patience:
+                raise
+            time.sleep(0.01)
+
 
 _T = TypeVar("_T")
 _MAX_BATCH = 256
@@ -71,18 +238,19 @@ class Database:
     """Open until `close`. Threads and event loops may share it."""
 
     def __init__(self, url: sa.URL) -> None:
-        """Opens the database, and brings its tables up to date. Raises `ServiceError`."""
+        """Opens the database, and makes its tables in a new one. Raises `ServiceError`."""
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
         if self.is_sqlite:
-            check_place(Path(url.database or ""))
+            check_place(path := Path(url.database or ""))
+            _make_private(path, url)
         self._write_engine = engine_of(url, WRITE)
         self._hasty_engine = engine_of(url, WRITE, durable=False)
         """For writes that need not survive a power cut."""
         self._read_engine = engine_of(url, "BEGIN")
         try:
             with self._write_engine.begin() as connection:
-                migrate(connection)
+                create_tables(connection)
         except (exc.SQLAlchemyError, OSError) as error:
             raise _unusable(url, error) from error
         self._file = _SqliteFile(url) if self.is_sqlite else None
@@ -318,6 +486,16 @@ def database_url(text: str) -> sa.URL:
 _WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/name (GAVEL_DATABASE_URL)."
 
 
+def _make_private(path: Path, url: sa.URL) -> None:
+    """Makes a new file for its owner alone: it holds transcripts. SQLite gives its log the same permissions."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise _unusable(url, error) from error
+
+
 def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
     with engine.begin() as connection:
         return work(connection)
@@ -327,3 +505,75 @@ def _unusable(url: sa.URL, error: Exception) -> ServiceError:
     where = url.render_as_string(hide_password=True)
     remedy = _WHICH if url.get_backend_name() == "sqlite" else f"Does it run, and is all of its URL right? {_WHICH}"
     return ServiceError(f"the database {where} cannot be used: {reason(error).rstrip('?.')}.", remedy)
+
+
+_FOUND_SECONDS = 1.0
+"""That what was found is believed."""
+_WAIT_SECONDS = 4.0
+"""Less than probes wait for an answer."""
+_LARGEST = 2**31 - 1
+_IS_READ_ONLY = sa.text("SELECT current_setting('transaction_read_only')")
+_MESSAGE = sa.text("SELECT pg_logical_emit_message(true, 'gavel', 'ready')")
+"""A record of nothing in PostgreSQL's log, which the commit waits for."""
+
+
+class WriteProbe:
+    """Writes to one database, at most once a second however often it is asked. For one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = asyncio.Lock()
+        self._found: DatabaseUnavailableError | None = None
+        self._found_until = 0.0
+
+    async def check(self, room: int) -> None:
+        """Raises `DatabaseUnavailableError` when a write fails or takes long, or an SQLite file's disk has not `room`
+        bytes left."""
+        async with self._lock:
+            if time.monotonic() >= self._found_until:
+                self._found = await self._problem(room)
+                self._found_until = time.monotonic() + _FOUND_SECONDS
+        if self._found is not None:
+            raise DatabaseUnavailableError(self._found.message, self._found.remedy)
+
+    async def _problem(self, room: int) -> DatabaseUnavailableError | None:
+        if (path := self._database.file) is not None:
+            free = await asyncio.to_thread(_free_bytes, str(path.parent))
+            if free is not None and free < room:
+                return DatabaseUnavailableError(
+                    f"the disk of {path} has {free:,} bytes left, which is less than one request may have.",
+                    "Make room on it, or set retention_days, which deletes old judgements.",
+                )
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                is_read_only = await self._database.write(_write)
+        except DatabaseUnavailableError as error:
+            return error
+        except TimeoutError:
+            return DatabaseUnavailableError(
+                f"the database has not committed a write for {_WAIT_SECONDS:g} s.", "Look at the database."
+            )
+        if is_read_only:
+            return DatabaseUnavailableError(
+                "the database is read-only.", "Name its primary server, or make room on its disk."
+            )
+        return None
+
+
+def _write(connection: sa.Connection) -> bool:
+    """Changes a number of SQLite's that nothing else uses, or PostgreSQL's log; whether only reading is allowed."""
+    if connection.dialect.name == "sqlite":
+        number = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA user_version = {(number + 1) % _LARGEST}")
+        return False
+    if connection.execute(_IS_READ_ONLY).scalar_one() == "on":
+        return True
+    connection.execute(_MESSAGE).close()
+    return False
+
+
+def _free_bytes(folder: str) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None

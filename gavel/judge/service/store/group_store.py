@@ -6,8 +6,10 @@ closes the group: its members become the request of a judgement, sorted by id, w
 
 import json
 import math
+import secrets
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -20,17 +22,11 @@ from gavel.judge.service.errors import (
     MemberDiffersError,
     ServiceError,
 )
-from gavel.judge.service.schemas.group_record import GroupRecord, NewMember
-from gavel.judge.service.schemas.judgement_record import NewJudgement
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.records import GroupRecord, NewJudgement, NewMember, Verdict, new_id
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.database_time import database_time
-from gavel.judge.service.store.judgement_rows import columns_of, decompress, outcome_columns
-from gavel.judge.service.store.judgement_store import FINISHED, WORK
+from gavel.judge.service.store.judgement_store import columns_of, outcome_columns
 from gavel.judge.service.store.key_store import refusal_of_group
-from gavel.judge.service.store.notices import notify
-from gavel.judge.service.store.tables import groups, judgements, members
-from gavel.judge.service.store.time_ordered_ids import new_id
+from gavel.judge.service.store.tables import decompress, groups, judgements, members, processes
 
 _g, _m, _j = groups.c, members.c, judgements.c
 _IS_OPEN = _g.closed_at.is_(None)
@@ -60,7 +56,7 @@ _OF_GROUP = sa.select(_m.id, _m.payload).where(_m.group_id == sa.bindparam("of_g
 _CLOSE = sa.update(groups).where(_g.id == sa.bindparam("of_group"))
 _EMPTY_MEMBERS = sa.update(members).where(_m.group_id == sa.bindparam("of_group")).values(payload=None)
 _JUDGEMENT = sa.insert(judgements)
-_HAS_DUE = sa.select(_g.id).where(_IS_OPEN, _g.deadline_at <= database_time()).limit(1)
+_ANY_OPEN = sa.select(_g.id).where(_IS_OPEN).limit(1)
 _CLOSED_AT_ONCE = 100
 _JUDGED_AT = sa.select(_j.finished_at).where(_j.id == sa.bindparam("of_group"))
 _NO_OPTIONS = b"{}"
@@ -69,15 +65,29 @@ _REPLAY_SECONDS = 60.0
 round: the same text of a later epoch would get a score relative to other attempts than its own group's."""
 
 
+class DeadlineClock:
+    """The clock that deadlines go by: no step of the system's time moves it, and all processes of one boot share it."""
+
+    def __init__(self) -> None:
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        self.id = boot.read_text().strip() if boot.exists() else secrets.token_hex(16)
+
+    def now(self) -> float:
+        """Seconds since the machine started, those of its sleep included where the system tells them."""
+        clock = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 class GroupStore:
     """The groups of a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: DeadlineClock | None = None) -> None:
         self.database = database
+        self._clock = clock or DeadlineClock()
 
     async def join(self, new: NewMember) -> GroupRecord:
         """Stores a member, once; the group as it stands then. Raises `GroupConflictError`, `GroupTooLargeError`."""
-        joined = await self.database.write(lambda connection: _join(connection, new), f"group {new.group}")
+        joined = await self.database.write(lambda c: _join(c, new, self._clock), f"group {new.group}")
         if isinstance(joined, ServiceError):  # raised in the transaction it would end those of others
             raise joined
         return joined
@@ -94,24 +104,45 @@ class GroupStore:
 
         def work(connection: sa.Connection) -> GroupRecord | None:
             row = connection.execute(query).one_or_none()
-            return None if row is None else _record(row)
+            return None if row is None else _record(row, self._clock)
 
         return await self.database.read(work)
 
     async def close_due(self) -> list[str]:
         """Closes groups whose deadline is over; their ids."""
-        if await self.database.read(_has_due):
-            return await self.database.write(_close_due, "group")
+        now = self._clock.now()
+        due = sa.select(groups).where(_IS_OPEN, _g.clock == self._clock.id, _g.due_at <= now)
+        due = due.order_by(_g.due_at).limit(_CLOSED_AT_ONCE)
+
+        def work(connection: sa.Connection) -> list[str]:
+            rows = connection.execute(due.with_for_update(skip_locked=True)).all()
+            for row in rows:
+                _close(connection, row)
+            return [row.id for row in rows]
+
+        if await self.database.read(lambda connection: connection.execute(due.limit(1)).first() is not None):
+            return await self.database.write(work, "group")
         return []
 
-    async def closed_since(self, seconds: float) -> tuple[float, list[str]]:
-        """The database's time now, and the groups that were closed at `seconds` or later."""
+    async def keep_time(self) -> None:
+        """Stores the time that open groups have left, and takes over those whose clock no process has any more: they go
+        on with the time that they had left when it was last stored."""
+        now, ours = self._clock.now(), self._clock.id
+        lost = sa.and_(_IS_OPEN, _g.clock != ours, _g.clock.not_in(sa.select(processes.c.clock)))
 
-        def work(connection: sa.Connection) -> tuple[float, list[str]]:
-            now = _now(connection)
-            return now, list(connection.execute(sa.select(_g.id).where(_g.closed_at >= seconds)).scalars())
+        def work(connection: sa.Connection) -> None:
+            kept = sa.update(groups).where(_IS_OPEN, _g.clock == ours)
+            connection.execute(kept.values(seconds_left=_g.due_at - now))
+            connection.execute(sa.update(groups).where(lost).values(clock=ours, due_at=_g.seconds_left + now))
 
-        return await self.database.read(work)
+        if await self.database.read(lambda connection: connection.execute(_ANY_OPEN).first() is not None):
+            await self.database.write(work, "group")
+
+    async def closed(self, ids: Collection[str]) -> list[str]:
+        """Those of these groups that wait for members no more."""
+        query = sa.select(_g.id).where(_IS_OPEN, _g.id.in_(list(ids)))
+        still = await self.database.read(lambda connection: set(connection.execute(query).scalars()))
+        return [group for group in ids if group not in still]
 
     async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
         """A group that waits for members, and the ids of those that came; None when there is none of this id."""
@@ -119,16 +150,18 @@ class GroupStore:
         def work(connection: sa.Connection) -> tuple[GroupRecord, list[str]] | None:
             row = connection.execute(sa.select(groups).where(_g.id == group, _IS_OPEN)).one_or_none()
             came = connection.execute(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id)).scalars()
-            return None if row is None else (_record(row), list(came))
+            return None if row is None else (_record(row, self._clock), list(came))
 
         return await self.database.read(work)
 
     async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
         """Groups of these projects (None = all) that wait for members, the earliest deadline first."""
-        query = sa.select(groups).where(_IS_OPEN).order_by(_g.deadline_at).limit(limit)
+        query = sa.select(groups).where(_IS_OPEN).limit(limit)
+        here = sa.case((_g.clock == self._clock.id, _g.due_at - self._clock.now()), else_=_g.seconds_left)
+        query = query.order_by(here)
         if projects is not None:
             query = query.where(_g.project.in_(sorted(projects)))
-        return await self.database.read(lambda connection: [_record(row) for row in connection.execute(query)])
+        return await self.database.read(lambda c: [_record(row, self._clock) for row in c.execute(query)])
 
     async def open_groups(self) -> int:
         """Number of groups that wait for members."""
@@ -136,14 +169,13 @@ class GroupStore:
         return await self.database.read(lambda connection: connection.execute(query).scalar_one())
 
 
-def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceError:
-    now = _now(connection)
+def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> GroupRecord | ServiceError:
     row = _newest(connection, new)
-    if row is None or (new.begins_rounds and _is_over(connection, row, new, now)):
+    if row is None or (new.begins_rounds and _is_over(connection, row, new, clock)):
         refusal = new.no_more_groups or refusal_of_group(connection, new.key_id, new.scope)
         if refusal is not None:
             return refusal
-        _begin(connection, new, 0 if row is None else row.round + 1, now)
+        _begin(connection, new, 0 if row is None else row.round + 1, clock)
         row = _newest(connection, new)
         assert row is not None
     if row.settings_hash != new.settings_hash:
@@ -160,9 +192,9 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
                 "Give each member an id of its own; send the same body when you try again.",
             )
         _judge_again(connection, row.id)
-        return _record(row)
-    if row.closed_at is None and row.deadline_at <= now and row.arrived:
-        _close(connection, row, now)
+        return _record(row, clock)
+    if row.closed_at is None and _left(row, clock) <= 0 and row.arrived:
+        _close(connection, row)
         row = _newest(connection, new)
         assert row is not None
     if row.closed_at is not None and row.arrived >= row.expected:
@@ -184,9 +216,8 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
     connection.execute(_INSERT_MEMBER, values)
     row = connection.execute(_ARRIVED, {"of_group": row.id, "more": new.size}).one()
     if row.arrived == row.expected:
-        _close(connection, row, now)
-        return _record(row, now)
-    return _record(row)
+        return _record(row, clock, _close(connection, row))
+    return _record(row, clock)
 
 
 def _newest(connection: sa.Connection, new: NewMember) -> sa.Row[tuple[object, ...]] | None:
@@ -194,20 +225,20 @@ def _newest(connection: sa.Connection, new: NewMember) -> sa.Row[tuple[object, .
     return connection.execute(_NEWEST, name).one_or_none()
 
 
-def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: NewMember, now: float) -> bool:
+def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: NewMember, clock: DeadlineClock) -> bool:
     """Whether the round is closed, and not asked for once more."""
-    if row.closed_at is None and row.deadline_at <= now:
-        _close(connection, row, now)
+    if row.closed_at is None and _left(row, clock) <= 0:
+        _close(connection, row)
     elif row.closed_at is None:
         return False
     known = _known(connection, row.id, new.member)
     if known is None or known.content_hash != new.content_hash:
         return True
     judged_at = connection.execute(_JUDGED_AT, {"of_group": row.id}).scalar_one_or_none()
-    return judged_at is not None and judged_at < now - _REPLAY_SECONDS
+    return judged_at is not None and judged_at < time.time() - _REPLAY_SECONDS
 
 
-def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -> None:
+def _begin(connection: sa.Connection, new: NewMember, number: int, clock: DeadlineClock) -> None:
     values = {
         "id": new_id(),
         "key_id": new.key_id,
@@ -222,8 +253,11 @@ def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -
         "judge": new.judge,
         "retain": new.retain,
         "on_deadline": new.on_deadline,
-        "created_at": now,
-        "deadline_at": now + new.deadline_seconds,
+        "created_at": time.time(),
+        "deadline_seconds": new.deadline_seconds,
+        "clock": clock.id,
+        "due_at": clock.now() + new.deadline_seconds,
+        "seconds_left": new.deadline_seconds,
     }
     connection.execute(_BEGIN[connection.dialect.name], values)
 
@@ -233,7 +267,7 @@ def _differences(row: sa.Row[tuple[object, ...]], new: NewMember) -> list[str]:
     found = [f"expected ({row.expected}, not {new.expected})"] if row.expected != new.expected else []
     if row.on_deadline != new.on_deadline:
         found.append("on_deadline")
-    if not math.isclose(row.deadline_at - row.created_at, new.deadline_seconds, abs_tol=0.01):
+    if not math.isclose(row.deadline_seconds, new.deadline_seconds):
         found.append("deadline_seconds")
     if row.options != _NO_OPTIONS or row.retain:  # else they may be erased
         first, other = json.loads(row.options), json.loads(new.options)
@@ -248,25 +282,13 @@ def _known(connection: sa.Connection, group: str, member: str) -> sa.Row[tuple[s
 def _judge_again(connection: sa.Connection, group: str) -> None:
     """Queues a judgement again that failed, as its members are asked for again."""
     failed = sa.update(judgements).where(_j.id == group, _j.status == "failed", _j.payload.is_not(None))
-    if connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0)).rowcount:
-        notify(connection, WORK)
+    connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0))
 
 
-def _has_due(connection: sa.Connection) -> bool:
-    return connection.execute(_HAS_DUE).first() is not None
-
-
-def _close_due(connection: sa.Connection) -> list[str]:
-    now = _now(connection)
-    due = sa.select(groups).where(_IS_OPEN, _g.deadline_at <= now).order_by(_g.deadline_at).limit(_CLOSED_AT_ONCE)
-    rows = connection.execute(due.with_for_update(skip_locked=True)).all()
-    for row in rows:
-        _close(connection, row, now)
-    return [row.id for row in rows]
-
-
-def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: float) -> None:
-    """Makes the members that came a judgement, which waits for a worker, or is finished without scores."""
+def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]]) -> float:
+    """Makes the members that came a judgement, which waits for a worker, or is finished without scores; gives the time
+    of it."""
+    now = time.time()
     group = {"of_group": row.id}
     came = sorted(connection.execute(_OF_GROUP, group), key=lambda member: member.id)
     left = {} if row.retain else {"options": _NO_OPTIONS}  # they may hold the task's reference
@@ -289,10 +311,7 @@ def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: floa
         if not row.retain:
             values["payload"] = None
     connection.execute(_JUDGEMENT, values)
-    if "finished_at" in values:
-        notify(connection, FINISHED, row.id)
-    else:
-        notify(connection, WORK)
+    return now
 
 
 def _request(trajectories: Sequence[bytes], options: bytes) -> bytes:
@@ -301,7 +320,12 @@ def _request(trajectories: Sequence[bytes], options: bytes) -> bytes:
     return b'{"trajectories":[' + b",".join(trajectories) + b"]" + rest
 
 
-def _record(row: sa.Row[tuple[object, ...]], closed_at: float | None = None) -> GroupRecord:
+def _left(row: sa.Row[tuple[object, ...]], clock: DeadlineClock) -> float:
+    """Seconds until the group's deadline; of another clock, as of the last look."""
+    return row.due_at - clock.now() if row.clock == clock.id else row.seconds_left
+
+
+def _record(row: sa.Row[tuple[object, ...]], clock: DeadlineClock, closed_at: float | None = None) -> GroupRecord:
     return GroupRecord(
         id=row.id,
         name=row.name,
@@ -309,13 +333,6 @@ def _record(row: sa.Row[tuple[object, ...]], closed_at: float | None = None) -> 
         key_id=row.key_id,
         expected=row.expected,
         arrived=row.arrived,
-        deadline_at=row.deadline_at,
+        deadline_at=time.time() + _left(row, clock),
         closed_at=closed_at or row.closed_at,
     )
-
-
-def _now(connection: sa.Connection) -> float:
-    """Unix seconds, by the clock that all processes share."""
-    if connection.dialect.name == "sqlite":
-        return time.time()
-    return connection.execute(sa.select(database_time())).scalar_one()

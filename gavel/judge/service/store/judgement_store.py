@@ -4,9 +4,9 @@ Every method returns when its transaction is committed. The first outcome of a j
 process whose lease has ended may still finish, and another one's outcome is then dropped.
 """
 
+import dataclasses
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,45 +14,37 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import IdempotencyConflictError, ServiceError
-from gavel.judge.service.schemas.judgement_record import Accepted, NewJudgement, Query, Record
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.records import Accepted, NewJudgement, Query, Record, Verdict, first_id_at
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.database_time import database_time
-from gavel.judge.service.store.judgement_rows import (
-    SUMMARY,
-    columns_of,
-    new_record,
-    outcome_columns,
-    pack,
-    record_of,
-    unpack,
-)
 from gavel.judge.service.store.key_store import refusal_of_group
-from gavel.judge.service.store.notices import notice, notify
 from gavel.judge.service.store.reply_store import delete_replies
-from gavel.judge.service.store.tables import claims, groups, judgements, keys, members, replies
-from gavel.judge.service.store.time_ordered_ids import first_id_at
+from gavel.judge.service.store.tables import claims, compress, decompress, groups, judgements, keys, members, replies
 from gavel.llm.ledger import Ledger
 
-FINISHED, WORK = "finished", "work"
-"""Notices: a judgement is finished (its id), or waits for a process."""
 _c = judgements.c
+SUMMARY = tuple(_c[field.name] for field in dataclasses.fields(Record) if field.name != "verdict")
+"""The columns of a record without its verdict, in order."""
+_OF_REQUEST = (
+    "id",
+    "project",
+    "key_id",
+    "idempotency_key",
+    "request_hash",
+    "judge",
+    "members",
+    "retain",
+    "created_at",
+    "traceparent",
+)
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
-_LEASE_UNTIL = database_time() + sa.bindparam("lease_seconds", type_=sa.Double)
-"""NULL for a lease of NULL seconds."""
-
-
-def _insert(insert: Any) -> sa.Executable:
-    values = insert(judgements).values(lease_until=_LEASE_UNTIL)
-    return values.on_conflict_do_nothing().returning(_c.id)
-
-
 # Statements of every group are made once: making one takes longer than running it.
-_INSERT = {"sqlite": _insert(sqlite.insert), "postgresql": _insert(postgresql.insert)}
+_INSERT = {
+    "sqlite": sqlite.insert(judgements).on_conflict_do_nothing().returning(_c.id),
+    "postgresql": postgresql.insert(judgements).on_conflict_do_nothing().returning(_c.id),
+}
 """By the database's dialect: stores a request, unless its idempotency key is known."""
-_UNFINISHED = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None))
-_FINISH = {"sqlite": _UNFINISHED.returning(_c.id), "postgresql": _UNFINISHED.returning(notice(FINISHED, _c.id))}
-"""Stores an outcome, unless there is one, and tells all processes."""
+_FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None)).returning(_c.id)
+"""Stores an outcome, unless there is one."""
 _EXPIRED_AT_ONCE = 200
 """Judgements that one transaction deletes."""
 
@@ -65,27 +57,30 @@ class Store:
         self.erasures = 1
         """How often something was erased or deleted since the log was emptied; by an earlier process, perhaps once."""
 
-    async def accept(self, new: NewJudgement, owner: str | None = None, lease_seconds: float = 0.0) -> Accepted:
+    async def accept(self, new: NewJudgement, owner: str | None = None) -> Accepted:
         """Stores a request; with an `owner` it is leased to that process at once.
 
         With an idempotency key that is known, the earlier request is given instead; a failed one is queued again.
         Raises `IdempotencyConflictError` when that request was another one, and what `refusal_of_group` gives.
         """
         order = f"charge {new.key_id}" if new.key_id else ""
-        accepted = await self.database.write(lambda connection: _accept(connection, new, owner, lease_seconds), order)
+        accepted = await self.database.write(lambda connection: _accept(connection, new, owner), order)
         if isinstance(accepted, ServiceError):  # raised in the transaction it would end those of others
             raise accepted
         return accepted
 
-    async def finish(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> Record | None:
-        """Stores the outcome, and charges its key. Gives the record as it stands then, which another process may have
-        finished first; None when it was deleted meanwhile.
+    async def finish(
+        self, record: Record, verdict: Verdict, ledger: Ledger | None = None, at: float | None = None
+    ) -> Record | None:
+        """Stores the outcome, and charges its key in the same transaction. Gives the record as it stands then, which
+        another process may have finished first; None when it was deleted meanwhile.
 
-        `ledger`: what was asked, of judgements whose judge was asked.
+        `ledger`: what was asked, of judgements whose judge was asked. `at`: Unix seconds, None = now; an outcome
+        that is stored again with the same time, as after a lost answer of the database, is charged once.
         """
         ledger = ledger or Ledger()
         verdict = verdict.with_questions(ledger.questions)
-        columns = outcome_columns(verdict, time.time())
+        columns = outcome_columns(verdict, time.time() if at is None else at)
         work = partial(_finish, record=record, verdict=verdict, columns=columns, ledger=ledger)
         self.erasures += not record.retain
         return await self.database.write(work, _order_of_charges(record))
@@ -120,7 +115,7 @@ class Store:
         return await self.database.read(work) if ids else {}
 
     async def payload(self, judgement: str) -> bytes | None:
-        """The compressed request (see rows.py); None when it is erased or there is none."""
+        """The compressed request (see tables.py); None when it is erased or there is none."""
         query = sa.select(_c.payload).where(_c.id == judgement)
         return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
 
@@ -148,7 +143,6 @@ class Store:
         after that."""
 
         def work(connection: sa.Connection) -> bool:
-            notify(connection, FINISHED, judgement)
             return _delete(connection, [judgement]) > 0
 
         self.erasures += 1
@@ -193,17 +187,13 @@ class Store:
         return {"queued": 0, "running": 0} | await self.database.read(work)
 
 
-def _accept(
-    connection: sa.Connection, new: NewJudgement, owner: str | None, lease_seconds: float
-) -> Accepted | ServiceError:
+def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> Accepted | ServiceError:
     status = "queued" if owner is None else "running"
-    lease = {"lease_owner": owner, "lease_seconds": lease_seconds if owner else None, "leases": int(bool(owner))}
+    lease = {"lease_owner": owner, "leases": int(bool(owner))}
     values = {**columns_of(new), "status": status, **lease}
     refusal = refusal_of_group(connection, new.key_id, new.scope)
     if refusal is not None and new.idempotency_key is None:
         return refusal
-    if owner is None:
-        notify(connection, WORK)
     if refusal is None and connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
         return Accepted(new_record(new, status), is_new=True)
     same_key = (
@@ -225,23 +215,21 @@ def _accept(
     if refusal is not None:
         return refusal
     again = {"status": status, "finished_at": None, "result": None, "payload": values["payload"], **lease}
-    update = sa.update(judgements).where(_c.id == row.id).values(lease_until=_LEASE_UNTIL)
-    connection.execute(update, again)
-    return Accepted(replace(new_record(new, status), id=row.id, created_at=row.created_at), is_new=True)
+    connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
+    accepted = new_record(new, status)
+    return Accepted(dataclasses.replace(accepted, id=row.id, created_at=row.created_at), is_new=True)
 
 
 def _finish(
     connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any], ledger: Ledger
 ) -> Record | None:
     values = columns if record.retain else {**columns, "payload": None}
-    finish = _FINISH[connection.dialect.name]
-    if connection.execute(finish, {"judgement": record.id, **values}).first() is not None:
+    if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
         _charge(connection, record.key_id, ledger)
-        kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
-        kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
-        return replace(record, **kept, verdict=verdict)
+        kept = {column.name: columns[column.name] for column in SUMMARY if column.name in columns}
+        return dataclasses.replace(record, **kept, verdict=verdict)
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
     if row is None:
         delete_replies(connection, verdict.reply_keys)
@@ -289,3 +277,57 @@ def _filtered(query: Query) -> sa.Executable:
     if query.before is not None:
         statement = statement.where(_c.id < query.before)
     return statement
+
+
+def pack(verdict: Verdict) -> bytes:
+    return compress(verdict.model_dump_json(exclude_defaults=True).encode())
+
+
+def unpack(result: bytes | None) -> Verdict | None:
+    return None if result is None else Verdict.model_validate_json(decompress(result))
+
+
+def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
+    """The record of a row that begins with the columns of `SUMMARY`."""
+    return Record(*row[: len(SUMMARY)], verdict=unpack(result))
+
+
+def new_record(new: NewJudgement, status: str) -> Record:
+    """The record of a request that has just been accepted."""
+    return Record(
+        id=new.id,
+        project=new.project,
+        key_id=new.key_id,
+        status="running" if status == "running" else "queued",
+        judge=new.judge,
+        members=new.members,
+        retain=new.retain,
+        created_at=new.created_at,
+        traceparent=new.traceparent,
+    )
+
+
+def columns_of(new: NewJudgement) -> dict[str, Any]:
+    """The values of a new row, without status and lease."""
+    return {
+        **{name: getattr(new, name) for name in _OF_REQUEST},
+        "calls": 0,
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "payload": compress(new.payload),
+    }
+
+
+def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:
+    """What finishing a judgement sets, except for its payload."""
+    whole = verdict.group
+    return {
+        "status": verdict.status,
+        "finished_at": finished_at,
+        "calls": whole.calls if whole else 0,
+        "prompt_tokens": whole.prompt_tokens if whole else 0,
+        "completion_tokens": whole.completion_tokens if whole else 0,
+        "cost_usd": whole.cost_usd if whole else None,
+        "result": pack(verdict),
+        "lease_owner": None,
+    }

@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import BusyError, NotFoundError, OverBudgetError, ServiceError
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.key_token import new_token, token_hash
+from gavel.judge.service.schemas.records import KeyScope, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import groups, judgements, keys
 

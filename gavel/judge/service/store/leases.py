@@ -1,23 +1,61 @@
-"""Which process judges what: work is taken under a lease that its owner renews, and that ends when the owner dies.
+"""Which process judges what: work is leased to a process until it is finished or the process is dead.
 
-A dead owner on the same machine is seen at once; another one's work is free when its lease has ended. Processes that
-share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`), and its clock is that of all leases.
+Every process counts beats in its row of `processes`. One that died on this machine is seen at once; another is dead
+when its beats stood still for a whole lease, by the monotonic clock of whoever watches it, so that no step of a clock
+ends a lease.
+Processes that share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`).
 """
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.base.processes import is_dead
-from gavel.judge.service.schemas.judgement_record import LeasedWork
-from gavel.judge.service.store.database_time import database_time
-from gavel.judge.service.store.judgement_rows import SUMMARY, decompress, record_of
-from gavel.judge.service.store.tables import judgements
+from gavel.judge.service.schemas.records import LeasedWork
+from gavel.judge.service.store.judgement_store import SUMMARY, record_of
+from gavel.judge.service.store.tables import decompress, judgements, processes
 
-_c = judgements.c
+_c, _p = judgements.c, processes.c
 _UNFINISHED = _c.finished_at.is_(None)
-_IS_FREE = sa.or_(_c.lease_until.is_(None), _c.lease_until < database_time())
-_FREE = sa.select(_c.id).where(_UNFINISHED, _IS_FREE)
+_FREE = sa.select(_c.id).where(_UNFINISHED, _c.lease_owner.is_(None))
+_GIVEN_BACK = {"status": "queued", "lease_owner": None}
+
+
+class ProcessWatch:
+    """The other processes of a database, as one process sees them."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._seconds = lease_seconds
+        self._seen: dict[str, tuple[int, float]] = {}
+        """By owner: its beats, and when they were first seen."""
+        self._looked_at = 0.0
+
+    def dead(self, beats: Mapping[str, int]) -> list[str]:
+        """Which of the owners with these beats are dead. A watch that was itself interrupted begins anew."""
+        now = time.monotonic()
+        if now - self._looked_at > self._seconds / 2:
+            self._seen.clear()
+        self._looked_at = now
+        seen = {owner: self._seen.get(owner, (-1, now)) for owner in beats}
+        self._seen = {o: seen[o] if seen[o][0] == count else (count, now) for o, count in beats.items()}
+        return [owner for owner, (_, since) in self._seen.items() if now - since > self._seconds or is_dead(owner)]
+
+
+def beats(connection: sa.Connection) -> dict[str, int]:
+    """The beats of all processes; 0 of one that has work and no row."""
+    owners = sa.select(_c.lease_owner).distinct().where(_UNFINISHED, _c.lease_owner.is_not(None))
+    found = {owner: 0 for owner in connection.execute(owners).scalars() if owner is not None}
+    return found | {row.owner: row.beats for row in connection.execute(sa.select(processes))}
+
+
+def beat(connection: sa.Connection, owner: str, clock: str) -> None:
+    """Shows that a process is alive."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    row = insert(processes).values(owner=owner, clock=clock, beats=1)
+    connection.execute(row.on_conflict_do_update(index_elements=["owner"], set_={"beats": _p.beats + 1}))
 
 
 def has_free_work(connection: sa.Connection) -> bool:
@@ -25,41 +63,32 @@ def has_free_work(connection: sa.Connection) -> bool:
     return connection.execute(_FREE.limit(1)).first() is not None
 
 
-def take(connection: sa.Connection, owner: str, seconds: float, limit: int) -> list[LeasedWork]:
-    """Leases up to `limit` judgements that nobody works on, the oldest first."""
-    free = _FREE.order_by(_c.id).limit(limit).with_for_update(skip_locked=True)
+def take(connection: sa.Connection, owner: str, limit: int, running: Collection[str]) -> list[LeasedWork]:
+    """Leases up to `limit` judgements that nobody works on, the oldest first; none of those that are `running` here."""
+    free = _FREE.where(_c.id.not_in(list(running))).order_by(_c.id).limit(limit).with_for_update(skip_locked=True)
     ids = connection.execute(free).scalars().all()
     if not ids:
         return []
     leased = (
         sa.update(judgements)
         .where(_c.id.in_(ids))
-        .values(status="running", lease_owner=owner, lease_until=database_time() + seconds, leases=_c.leases + 1)
+        .values(status="running", lease_owner=owner, leases=_c.leases + 1)
         .returning(*SUMMARY, _c.payload, _c.leases)
     )
-    rows = sorted(connection.execute(leased), key=lambda row: row.id)
+    found: Any = connection.execute(leased).all()
+    rows: list[Any] = sorted(found, key=lambda row: row.id)
     return [LeasedWork(record_of(row), decompress(row.payload), row.leases) for row in rows]
 
 
-def renew(connection: sa.Connection, owner: str, seconds: float, ids: Collection[str]) -> set[str]:
-    """Prolongs the owner's leases; gives those of `ids` that are still its own."""
-    mine = sa.update(judgements).where(_c.id.in_(list(ids)), _c.lease_owner == owner, _UNFINISHED)
-    renewed = mine.values(lease_until=database_time() + seconds).returning(_c.id)
-    return set(connection.execute(renewed).scalars())
+def keep(connection: sa.Connection, owner: str, ids: Collection[str]) -> set[str]:
+    """Those of `ids`, which the owner is judging, that are its own: also those that it lost and nobody has taken."""
+    lost = sa.update(judgements).where(_c.id.in_(list(ids)), _UNFINISHED, _c.lease_owner.is_(None))
+    connection.execute(lost.values(status="running", lease_owner=owner))
+    own = sa.select(_c.id).where(_c.id.in_(list(ids)), _UNFINISHED, _c.lease_owner == owner)
+    return set(connection.execute(own).scalars())
 
 
-def give_back(connection: sa.Connection, owner: str) -> None:
-    """Ends the owner's leases: its unfinished work is anybody's."""
-    free = {"status": "queued", "lease_owner": None, "lease_until": None}
-    connection.execute(sa.update(judgements).where(_c.lease_owner == owner, _UNFINISHED).values(free))
-
-
-def free_the_dead(connection: sa.Connection) -> int:
-    """Ends the leases of processes of this machine that run no more; how many owners there were."""
-    owners = connection.execute(
-        sa.select(_c.lease_owner).distinct().where(_UNFINISHED, _c.lease_owner.is_not(None))
-    ).scalars()
-    dead = [owner for owner in owners if owner is not None and is_dead(owner)]
-    for owner in dead:
-        give_back(connection, owner)
-    return len(dead)
+def end(connection: sa.Connection, owners: Collection[str]) -> None:
+    """Ends the leases of these processes: their unfinished work is anybody's."""
+    connection.execute(sa.delete(processes).where(_p.owner.in_(list(owners))))
+    connection.execute(sa.update(judgements).where(_c.lease_owner.in_(list(owners)), _UNFINISHED).values(_GIVEN_BACK))

@@ -14,11 +14,11 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.database_time import database_time
-from gavel.judge.service.store.judgement_rows import compress, decompress
-from gavel.judge.service.store.tables import claims, replies
+from gavel.judge.service.store.tables import claims, compress, decompress, replies
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_storage import LEASE_SECONDS, Entry, Look, Storage, StorageThread, StoredReply
 from gavel.llm.question import Question
@@ -37,11 +37,31 @@ _KEEP = {
     "sqlite": sqlite.insert(replies).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(replies).on_conflict_do_nothing(),
 }
+
+
+class database_time(FunctionElement[float]):
+    """Unix seconds when a statement runs, by the clock that all processes of a database share: on SQLite that of this
+    machine, to the millisecond; on PostgreSQL that of its server."""
+
+    type: sa.types.TypeEngine[float] = sa.Double()
+    inherit_cache = True
+
+
+@compiles(database_time, "sqlite")
+def _of_sqlite(*_: object, **__: object) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(database_time, "postgresql")
+def _of_postgresql(*_: object, **__: object) -> str:
+    return "CAST(EXTRACT(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+
 _BY, _DEAD = sa.bindparam("by", type_=sa.Text), sa.bindparam("dead", type_=sa.Text)
 
 
 def _claim(insert: Any) -> sa.Executable:
-    values: dict[str, Any] = {"key": sa.bindparam("question"), "holder": _BY, "beats": 0, "renewed_at": database_time()}
+    values: dict[str, Any] = {"key": sa.bindparam("question"), "holder": _BY, "renewed_at": database_time()}
     is_free = sa.or_(_k.holder.in_([_BY, _DEAD]), sa.func.abs(database_time() - _k.renewed_at) > LEASE_SECONDS)
     taken = {"holder": _BY, "renewed_at": database_time()}
     new = insert(claims).values(values)
@@ -53,9 +73,9 @@ _CLAIM = {"sqlite": _claim(sqlite.insert), "postgresql": _claim(postgresql.inser
 
 def _unanswered(insert: Any) -> sa.Executable:
     key = sa.bindparam("question", type_=sa.Text)
-    values = (key, _BY, sa.literal(0), database_time())
+    values = (key, _BY, database_time())
     unanswered = sa.select(*values).where(~sa.exists().where(_r.key == key))
-    columns = [_k.key, _k.holder, _k.beats, _k.renewed_at]
+    columns = [_k.key, _k.holder, _k.renewed_at]
     return insert(claims).from_select(columns, unanswered).on_conflict_do_nothing().returning(_k.key)
 
 

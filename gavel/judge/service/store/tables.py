@@ -1,11 +1,19 @@
 """The tables: judgements, the judge models' replies, claims on questions that are being asked, groups whose members
-arrive one by one, and API keys.
+arrive one by one, the processes of the service, and API keys.
 
-Migrations make them (migrations/versions); a test holds that both say the same. What holds transcripts or replies is in
-bytes: JSON compressed with zstandard. Times are Unix seconds.
+A new database gets them with the number of their version; another version is refused. What holds transcripts or replies
+is in bytes: JSON compressed with zstandard. Times are Unix seconds, but for the deadlines of groups.
 """
 
 import sqlalchemy as sa
+import zstandard
+
+from gavel.judge.service.errors import ServiceError
+
+VERSION = 1
+_LOCK = 0x6761_7665_6C00
+"""Of PostgreSQL's advisory locks; SQLite's transaction is a lock by itself."""
+_LEVEL = 1
 
 metadata = sa.MetaData(
     naming_convention={
@@ -35,8 +43,7 @@ judgements = sa.Table(
     sa.Column("cost_usd", sa.Double),
     sa.Column("payload", sa.LargeBinary, comment="The request; none once it is erased."),
     sa.Column("result", sa.LargeBinary, comment="The judgement; none until it is finished."),
-    sa.Column("lease_owner", sa.Text),
-    sa.Column("lease_until", sa.Double),
+    sa.Column("lease_owner", sa.Text, comment="The process that judges it; see leases.py."),
     sa.Column("leases", sa.Integer, nullable=False, comment="How often a process has begun to judge it."),
     sa.Column("traceparent", sa.Text, comment="W3C trace context of the request."),
 )
@@ -84,7 +91,6 @@ claims = sa.Table(
     metadata,
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("beats", sa.Integer, nullable=False),
     sa.Column("renewed_at", sa.Double, nullable=False),
 )
 
@@ -105,17 +111,20 @@ groups = sa.Table(
     sa.Column("retain", sa.Boolean, nullable=False),
     sa.Column("on_deadline", sa.Text, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("deadline_at", sa.Double, nullable=False),
+    sa.Column("deadline_seconds", sa.Double, nullable=False, comment="From its first member."),
+    sa.Column("clock", sa.Text, nullable=False, comment="The clock that due_at is of: a boot of a machine."),
+    sa.Column("due_at", sa.Double, nullable=False, comment="Seconds of that clock at which its deadline is over."),
+    sa.Column("seconds_left", sa.Double, nullable=False, comment="As of the last look; for another clock."),
     sa.Column("closed_at", sa.Double, comment="When it was complete, or its deadline over."),
     sa.UniqueConstraint("key_id", "project", "name", "round"),
 )
 sa.Index(
     "ix_groups_open",
-    groups.c.deadline_at,
+    groups.c.clock,
+    groups.c.due_at,
     sqlite_where=groups.c.closed_at.is_(None),
     postgresql_where=groups.c.closed_at.is_(None),
 )
-sa.Index(None, groups.c.closed_at)
 
 members = sa.Table(
     "members",
@@ -124,6 +133,14 @@ members = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("content_hash", sa.Text, nullable=False),
     sa.Column("payload", sa.LargeBinary, comment="The trajectory; none once the group is closed."),
+)
+
+processes = sa.Table(
+    "processes",
+    metadata,
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("clock", sa.Text, nullable=False, comment="As of groups."),
+    sa.Column("beats", sa.BigInteger, nullable=False, comment="Grows while the process lives."),
 )
 
 keys = sa.Table(
@@ -138,3 +155,31 @@ keys = sa.Table(
     sa.Column("spent_usd", sa.Double, nullable=False, comment="Of judgements whose cost is known."),
     sa.Column("unpriced_groups", sa.Integer, nullable=False, comment="Judgements whose cost is not known."),
 )
+
+_schema = sa.Table("gavel_schema", metadata, sa.Column("version", sa.Integer, primary_key=True))
+
+
+def create_tables(connection: sa.Connection) -> None:
+    """Makes the tables in a database that has none, once, whichever process comes first. Raises `ServiceError` for a
+    database of another version."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    known = sa.inspect(connection)
+    if not known.has_table(_schema.name) and not known.has_table(judgements.name):
+        metadata.create_all(connection)
+        connection.execute(sa.insert(_schema).values(version=VERSION))
+        return
+    found = connection.execute(sa.select(_schema.c.version)).scalar() if known.has_table(_schema.name) else None
+    if found != VERSION:
+        raise ServiceError(
+            f"the database has tables of the version {found or 'before 1'}, and this version of Gavel has {VERSION}.",
+            "Install the version of Gavel that wrote it, or name another database.",
+        )
+
+
+def compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+
+
+def decompress(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(data)

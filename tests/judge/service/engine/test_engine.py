@@ -9,10 +9,9 @@ import pytest
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import NotFoundError, OverloadedError
-from gavel.judge.service.schemas.judgement_record import NewJudgement
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import NewJudgement, new_id
 from gavel.judge.service.store import leases
-from gavel.judge.service.store.time_ordered_ids import new_id
 from tests.endpoint import Endpoint, Request, scores
 from tests.judge.service.in_process import config_of, group, running
 from tests.judge.service.stub import Stub, body, worths
@@ -89,7 +88,7 @@ async def test_what_a_dead_process_left_is_judged_at_the_start(tmp_path: Path, e
     async with running(config) as engine:
         dead = engine.worker.owner.rpartition(" ")[0].rpartition(" ")[0] + " 4194305 00"  # no such process
         left = stored(request(1))
-        await engine.store.accept(left, dead, 1000.0)
+        await engine.store.accept(left, dead)
     async with running(config) as engine:
         assert await found(engine, left.id) == expected(1)
 
@@ -101,7 +100,8 @@ async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Pat
         await engine.worker.stop(0)
         await engine.store.accept(left)
         for _ in range(2):
-            await engine.database.write(lambda c: leases.take(c, "another", -1.0, 5))
+            await engine.database.write(lambda c: leases.take(c, "another", 5, []))
+            await engine.database.write(lambda c: leases.end(c, ["another"]))
     async with running(config) as engine:
         assert await found(engine, left.id) == [None, None, None]
         record = await engine.get(left.id)

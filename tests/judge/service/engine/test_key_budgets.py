@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gavel.judge.service.engine.key_budgets import KeyBudgets
+from gavel.judge.service.engine.admission import KeyBudgets
 from gavel.judge.service.errors import OverBudgetError
 
 

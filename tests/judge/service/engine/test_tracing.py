@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.records import Record
 from gavel.judge.service.store.database import Database
 from tests.endpoint import Endpoint, fails
 from tests.fake_server import Answer, Call, FakeServer

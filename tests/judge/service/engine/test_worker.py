@@ -12,9 +12,8 @@ import sqlalchemy as sa
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine.caller import Caller
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import KeyScope, Verdict
 from gavel.judge.service.store import judgement_store
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore

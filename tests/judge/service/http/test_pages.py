@@ -16,8 +16,7 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.app import create_app
 from gavel.judge.service.http.pages.routes import COOKIE
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.records import KeyScope, Verdict
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
 from gavel.scenarios.judgement import Judgement

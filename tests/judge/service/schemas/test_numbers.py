@@ -8,9 +8,8 @@ from pydantic import BaseModel, ValidationError
 
 from gavel.judge.service.config import KeyConfig, ServiceConfig, ServiceLimits
 from gavel.judge.service.http.wires import NemoVerify
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.member_bodies import MemberRequest
-from gavel.judge.service.schemas.score_bodies import CriterionIn, ScoreRequest
+from gavel.judge.service.schemas.bodies import CriterionIn, MemberRequest, ScoreRequest
+from gavel.judge.service.schemas.records import KeyScope
 
 MESSAGES = [{"role": "user", "content": "Hello?"}]
 MEMBER = {"expected": 2, "id": "a", "messages": MESSAGES}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.scenarios.truth import truth_of
 from tests.judge.service.in_process import serving
 

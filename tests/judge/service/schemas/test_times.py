@@ -3,7 +3,7 @@ from datetime import datetime
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from gavel.judge.service.schemas.times import Seconds, unix_seconds
+from gavel.judge.service.schemas.bodies import Seconds, unix_seconds
 
 SECONDS = TypeAdapter[float](Seconds)
 

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from gavel.judge.service.store import connections
-from gavel.judge.service.store.connections import WRITE, engine_of
+from gavel.judge.service.store import database
+from gavel.judge.service.store.database import WRITE, engine_of
 from tests.limits import HANG_SECONDS
 
 
@@ -51,7 +51,7 @@ def test_a_write_waits_for_the_writer_before_it_and_is_committed_then(tmp_path: 
 
 
 def test_a_writer_that_never_ends_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_LOCKED_SECONDS", 0.1)
+    monkeypatch.setattr(database, "_LOCKED_SECONDS", 0.1)
     with writer(tmp_path / "file") as engine, locked(tmp_path / "file") as other:
         with pytest.raises(OperationalError, match="locked"):
             insert(engine)

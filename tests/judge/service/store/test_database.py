@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
-from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.records import KeyScope
 from gavel.judge.service.store.database import Database, database_url
 from gavel.judge.service.store.key_store import KeyStore
 from gavel.judge.service.store.tables import claims
@@ -27,7 +27,7 @@ SPEND = sa.update(key_rows).values(spent_usd=key_rows.c.spent_usd + 1)
 
 
 def row(key: str) -> dict[str, object]:
-    return {"key": key, "holder": "me", "beats": 0, "renewed_at": 0.0}
+    return {"key": key, "holder": "me", "renewed_at": 0.0}
 
 
 def keys(database: Database) -> list[str]:

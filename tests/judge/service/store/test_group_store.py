@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from gavel.judge.service.schemas.group_record import NewMember
+from gavel.judge.service.schemas.records import NewMember
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import GroupStore
-from gavel.judge.service.store.judgement_rows import compress
-from gavel.judge.service.store.tables import groups, judgements
+from gavel.judge.service.store.tables import compress, groups, judgements
 
 
 @pytest.fixture
@@ -56,7 +55,8 @@ async def test_an_open_group_has_the_names_of_its_members(store: GroupStore):
     group = await store.join(member("group", "a", expected=3))
     found = await store.open_group(group.id)
     assert found is not None
-    assert (found[0], found[1]) == (group, ["a", "b"])
+    assert found[0].deadline_at == pytest.approx(group.deadline_at, abs=1)
+    assert (dataclasses.replace(found[0], deadline_at=group.deadline_at), found[1]) == (group, ["a", "b"])
     await store.join(member("group", "c", expected=3))
     assert await store.open_group(group.id) is None
     assert await store.open_group("no such id") is None

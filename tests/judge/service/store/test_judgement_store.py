@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from gavel.judge.service.errors import IdempotencyConflictError
-from gavel.judge.service.schemas.judgement_record import NewJudgement, Query, Record
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.records import NewJudgement, Query, Record, Verdict, new_id
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_rows import decompress
 from gavel.judge.service.store.judgement_store import Store
-from gavel.judge.service.store.time_ordered_ids import new_id
+from gavel.judge.service.store.tables import decompress
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
@@ -63,7 +61,7 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(target=ids, payload=st.binary(max_size=30), owner=st.sampled_from([None, "a", "b"]))
     def accept(self, payload: bytes, owner: str | None) -> str:
-        accepted = asyncio.run(self.store.accept(new(payload), owner, 1000.0))
+        accepted = asyncio.run(self.store.accept(new(payload), owner))
         assert accepted.is_new
         self.expected[accepted.record.id] = payload, None, owner
         return accepted.record.id
@@ -86,7 +84,7 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(["a", "b"]), limit=st.integers(1, 3))
     def take(self, owner: str, limit: int) -> None:
-        works = self.store.database.submit(lambda c: leases.take(c, owner, 1000.0, limit)).result()
+        works = self.store.database.submit(lambda c: leases.take(c, owner, limit, [])).result()
         free = [key for key, (_, score, lessee) in sorted(self.expected.items()) if score is None and lessee is None]
         assert [work.record.id for work in works] == free[:limit]
         for work in works:
@@ -96,7 +94,7 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(["a", "b"]))
     def give_back(self, owner: str) -> None:
-        self.store.database.submit(lambda c: leases.give_back(c, owner)).result()
+        self.store.database.submit(lambda c: leases.end(c, [owner])).result()
         for key, (payload, score, lessee) in self.expected.items():
             if lessee == owner and score is None:
                 self.expected[key] = payload, None, None
@@ -143,7 +141,7 @@ TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, dead
 
 
 async def test_a_finished_judgement_is_read_as_it_was_written(store: Store):
-    accepted = await store.accept(new(project="p"), "me", 10.0)
+    accepted = await store.accept(new(project="p"), "me")
     written = await store.finish(accepted.record, verdict(0.25))
     assert written is not None
     assert await store.get(written.id) == written
@@ -153,28 +151,30 @@ async def test_a_finished_judgement_is_read_as_it_was_written(store: Store):
 
 async def test_a_failed_judgement_is_judged_again_when_its_key_comes_again(store: Store):
     wanted = new(b"1", idempotency_key="k", request_hash="1")
-    first = await store.accept(wanted, "me", 10.0)
+    first = await store.accept(wanted, "me")
     failed = Verdict(ids=["0"], members=[Judgement(reason="no key")], problem="no key")
     await store.finish(first.record, failed)
     again = await store.accept(replace(wanted, id=new_id()))
     assert (again.is_new, again.record.id, again.record.is_finished) == (True, first.record.id, False)
-    (work,) = await store.database.write(lambda c: leases.take(c, "me", 10.0, 5))
+    (work,) = await store.database.write(lambda c: leases.take(c, "me", 5, []))
     assert (work.record.id, work.payload) == (first.record.id, b"1")
 
 
-async def test_an_ended_lease_is_free_and_a_renewed_one_is_not(store: Store):
-    old = (await store.accept(new(), "a", -1.0)).record.id
-    kept = (await store.accept(new(), "b", -1.0)).record.id
-    renewed = await store.database.write(lambda c: leases.renew(c, "b", 100.0, [old, kept]))
-    assert renewed == {kept}
+async def test_the_work_of_a_process_that_ended_is_free_and_that_of_another_is_kept(store: Store):
+    old = (await store.accept(new(), "a")).record.id
+    kept = (await store.accept(new(), "b")).record.id
+    assert not await store.database.read(leases.has_free_work)
+    await store.database.write(lambda c: leases.end(c, ["a"]))
     assert await store.database.read(leases.has_free_work)
-    (work,) = await store.database.write(lambda c: leases.take(c, "c", 100.0, 5))
+    assert await store.database.write(lambda c: leases.take(c, "c", 5, [old])) == []
+    (work,) = await store.database.write(lambda c: leases.take(c, "c", 5, []))
     assert (work.record.id, work.leases) == (old, 2)
+    assert await store.database.write(lambda c: leases.keep(c, "b", [old, kept])) == {kept}
     assert not await store.database.read(leases.has_free_work)
 
 
 async def test_what_is_not_retained_keeps_its_scores_alone(store: Store):
-    accepted = await store.accept(new(b"secret", retain=False), "me", 10.0)
+    accepted = await store.accept(new(b"secret", retain=False), "me")
     written = await store.finish(accepted.record, verdict(0.25))
     assert written is not None
     assert await store.payload(written.id) is None
@@ -194,7 +194,7 @@ async def test_what_is_not_retained_keeps_its_scores_alone(store: Store):
 async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool, tmp_path: Path):
     store = Store(Database.open(str(tmp_path / "service.sqlite")))
     secret = random.Random(1).randbytes(2_000)
-    accepted = await store.accept(new(secret, retain=retain), "me", 10.0)
+    accepted = await store.accept(new(secret, retain=retain), "me")
     await store.finish(accepted.record, verdict(0.25))
     if retain:
         await store.delete(accepted.record.id)
@@ -206,7 +206,7 @@ async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool
 async def test_what_is_erased_leaves_the_log_while_the_service_runs(tmp_path: Path):
     store = Store(Database.open(str(tmp_path / "service.sqlite")))
     secret = random.Random(1).randbytes(2_000)
-    accepted = await store.accept(new(secret, retain=False), "me", 10.0)
+    accepted = await store.accept(new(secret, retain=False), "me")
     log = tmp_path / "service.sqlite-wal"
     assert secret[:100] in await asyncio.to_thread(log.read_bytes)
     await store.finish(accepted.record, verdict(0.25))
@@ -217,9 +217,9 @@ async def test_what_is_erased_leaves_the_log_while_the_service_runs(tmp_path: Pa
 
 
 async def test_old_judgements_are_deleted_and_unfinished_ones_stay(store: Store):
-    finished = (await store.accept(new(), "me", 10.0)).record
+    finished = (await store.accept(new(), "me")).record
     await store.finish(finished, verdict(0.5))
-    unfinished = (await store.accept(new(), "me", 10.0)).record
+    unfinished = (await store.accept(new(), "me")).record
     assert await store.delete_before(1.0) == 0
     assert await store.delete_before(2.0**37) == 1
     assert [record.id for record in await store.page(Query())] == [unfinished.id]
@@ -227,7 +227,7 @@ async def test_old_judgements_are_deleted_and_unfinished_ones_stay(store: Store)
 
 
 async def test_pages_are_filtered_and_go_on_where_the_last_ended(store: Store):
-    ids = [(await store.accept(new(project="ab"[n % 2]), "me", 10.0)).record for n in range(10)]
+    ids = [(await store.accept(new(project="ab"[n % 2]), "me")).record for n in range(10)]
     for record in ids[:4]:
         await store.finish(record, verdict(0.5))
     newest_first = [record.id for record in reversed(ids)]

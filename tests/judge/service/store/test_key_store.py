@@ -6,8 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from gavel.judge.service.errors import NotFoundError
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.key_token import key_id_of, token_hash
+from gavel.judge.service.schemas.records import KeyScope, key_id_of, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore, settings_key_id
 from gavel.judge.service.store.tables import keys

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.sqlite_place import check_place, file_system
+from gavel.judge.service.store.database import Database, check_place, file_system
 from tests.limits import HANG_SECONDS
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -45,7 +44,7 @@ def test_where_nothing_is_known_of_mounts_none_is_named():
 def test_a_network_file_system_is_refused_with_what_to_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n31 27 0:40 / {tmp_path} rw - nfs4 server:/export rw\n")
-    monkeypatch.setattr("gavel.judge.service.store.sqlite_place._MOUNTS", mounts)
+    monkeypatch.setattr("gavel.judge.service.store.database._MOUNTS", mounts)
     with pytest.raises(ServiceError, match=r"network file system \(nfs4\)") as refused:
         Database.open(str(tmp_path / "service.sqlite"))
     assert "PostgreSQL" in refused.value.remedy

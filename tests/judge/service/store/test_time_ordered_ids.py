@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.service.store.time_ordered_ids import first_id_at, new_id
+from gavel.judge.service.schemas.records import first_id_at, new_id
 
 
 def test_ids_ascend_and_are_uuids_of_version_7():

@@ -11,8 +11,7 @@ import pytest
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.errors import DatabaseUnavailableError
-from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.write_probe import WriteProbe
+from gavel.judge.service.store.database import Database, WriteProbe
 from tests.judge.service.in_process import group
 from tests.judge.service.postgresql import Cluster
 from tests.judge.service.processes import served

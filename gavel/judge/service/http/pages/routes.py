@@ -29,7 +29,7 @@ from gavel.judge.service.errors import NotFoundError, ServiceError, Unauthorized
 from gavel.judge.service.http.pages.views import FILTERS, PAGE_SIZE, STATUSES, ListFilter, StoredRequest, member_rows
 from gavel.judge.service.http.problems import Problem, problem_of, validation_problem
 from gavel.judge.service.http.requests import TheEngine, read_bytes
-from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
 
 COOKIE = "gavel_session"

@@ -17,11 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.http.problems import Problem
-from gavel.judge.service.schemas.judgement_record import Query
-from gavel.judge.service.schemas.score_bodies import JudgingOptions, PendingStatus
-from gavel.judge.service.schemas.times import unix_seconds
-from gavel.judge.service.store.judgement_rows import decompress
-from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
+from gavel.judge.service.schemas.bodies import JudgingOptions, PendingStatus, unix_seconds
+from gavel.judge.service.schemas.records import ID_PATTERN, Query
+from gavel.judge.service.store.tables import decompress
 from gavel.scenarios.judgement import GroupStatus, Judgement, Vote
 
 _PENDING: tuple[str, ...] = get_args(PendingStatus)

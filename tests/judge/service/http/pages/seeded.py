@@ -12,12 +12,9 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.schemas.judgement_record import NewJudgement, Record
-from gavel.judge.service.schemas.key_scope import KeyScope
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.schemas.records import KeyScope, NewJudgement, Record, Verdict, new_id
 from gavel.judge.service.store.key_store import KeyStore
-from gavel.judge.service.store.time_ordered_ids import new_id
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 
 JUDGE = "openai/gpt-5-mini"
@@ -79,7 +76,7 @@ async def accepted(
         created_at=time.time() if created_at is None else created_at,
         retain=request.retain,
     )
-    return (await engine.store.accept(new, ELSEWHERE, 3600.0)).record
+    return (await engine.store.accept(new, ELSEWHERE)).record
 
 
 async def judged(engine: Engine, members: dict[str, Judgement], group: GroupJudgement, **of_request: Any) -> Record:

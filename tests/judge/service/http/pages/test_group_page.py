@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.schemas.records import Verdict
 from gavel.scenarios.judgement import Judgement, Vote
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.http.pages.hostile import MARKUP, parsed

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gavel.judge.service.engine.caller import ANYONE, Caller
 from gavel.judge.service.http.pages.views import PAGE_SIZE, STATUSES, ListFilter
 from gavel.judge.service.http.problems import Problem
-from gavel.judge.service.schemas.judgement_record import Query
+from gavel.judge.service.schemas.records import Query
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20).map(str.strip)
 TIMES = st.just("") | st.datetimes().map(lambda moment: moment.isoformat(timespec="minutes"))

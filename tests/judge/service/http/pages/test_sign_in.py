@@ -6,7 +6,7 @@ import pytest
 
 from gavel.judge.service.engine.caller import SESSION_SECONDS as SECONDS
 from gavel.judge.service.http.pages.routes import COOKIE
-from gavel.judge.service.schemas.key_token import key_id_of
+from gavel.judge.service.schemas.records import key_id_of
 from gavel.judge.service.store.key_store import KeyStore
 from tests.judge.service.http.pages.hostile import MARKUP, parsed
 from tests.judge.service.http.pages.seeded import OWN_ORIGIN, Site, accepted, judged, scored, whole

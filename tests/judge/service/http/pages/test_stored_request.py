@@ -1,8 +1,8 @@
 """What pages know of a stored request."""
 
 from gavel.judge.service.http.pages.views import StoredRequest
-from gavel.judge.service.schemas.score_bodies import ScoreRequest
-from gavel.judge.service.store.judgement_rows import compress
+from gavel.judge.service.schemas.bodies import ScoreRequest
+from gavel.judge.service.store.tables import compress
 
 
 def test_it_has_names_and_options_and_no_transcript():

@@ -1,16 +1,81 @@
-"""What `POST /v1/score` takes and answers. Other wires are translated into these, and judged in the same way."""
+"""What the service takes and answers over HTTP. Other wires are translated into these bodies.
+
+    ScoreRequest.model_validate_json(body)
+
+Numbers and truth values are taken as what they are: pydantic alone would make 1 of `true`, and 3 of `"3"`.
+"""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import to_json
 
 from gavel.judge.panel.modes import ModeName
-from gavel.judge.service.schemas.numbers import Boolean, Integer, Number
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupStatus
 from gavel.scenarios.trajectory import History, Trajectory
 from gavel.scenarios.truth import KEY, Truth, read_truth
+
+_T = TypeVar("_T")
+
+
+def _no_other_kind(value: object) -> object:
+    if isinstance(value, bool | str | bytes):
+        raise ValueError(f"a number is wanted here, not {'true or false' if isinstance(value, bool) else 'a text'}")
+    return value
+
+
+def _no_truth_value(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted here, not true or false")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_no_other_kind)]
+Number = Annotated[float, BeforeValidator(_no_other_kind), AllowInfNan(False)]
+Boolean = Annotated[bool, Strict()]
+SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
+"""Of settings, which are texts in the environment."""
+SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
+
+
+def unix_seconds(text: str) -> float:
+    """The time in a text of ISO 8601. Raises `ValueError`."""
+    try:
+        read = datetime.fromisoformat(text)
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        raise ValueError(f"{text:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds") from None
+
+
+def _as_seconds(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        return unix_seconds(value)
+    except ValueError:
+        return unix_seconds(value.replace(" ", "+"))  # of a zone: + is a space in an address
+
+
+Seconds = Annotated[float, BeforeValidator(_as_seconds)]
+
 
 _STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 PendingStatus = Literal["queued", "running"]
@@ -31,13 +96,30 @@ def _has_a_role(message: dict[str, Any]) -> dict[str, Any]:
 ChatMessage = Annotated[dict[str, JsonValue], AfterValidator(_has_a_role)]
 
 
+_TEXT = 1 << 20
+"""Characters of a rubric or a reference, which every prompt of a group repeats; bytes of all criteria."""
+_TOOLS = 4 << 20
+
+
+def _at_most(size: int) -> AfterValidator:
+    def check(value: _T) -> _T:
+        if len(to_json(value)) > size:
+            raise ValueError(f"at most {size:,} bytes of JSON are taken here")
+        return value
+
+    return AfterValidator(check)
+
+
+Tools = Annotated[list[dict[str, JsonValue]], _at_most(_TOOLS)]
+
+
 class HistoryIn(BaseModel):
     """A further conversation of the same attempt, such as a sub-agent's."""
 
     model_config = _STRICT
 
     messages: list[ChatMessage] = Field(min_length=1)
-    tools: list[dict[str, JsonValue]] | None = None
+    tools: Tools | None = None
     agent: Name | None = None
     """Who acts in it; the judge is shown the name."""
 
@@ -50,7 +132,7 @@ class ConversationIn(BaseModel):
     messages: list[ChatMessage]
     """The conversation as OpenAI chat messages or Responses items, or in the form of Anthropic or Gemini; tool calls
     and tool results included."""
-    tools: list[dict[str, JsonValue]] | None = None
+    tools: Tools | None = None
     """Schemas of the tools that the agent had, as OpenAI, Anthropic, Gemini or MCP write them."""
     histories: list[HistoryIn] = []
     """Further conversations of the same attempt."""
@@ -110,13 +192,13 @@ class JudgingOptions(BaseModel):
 
     model_config = _STRICT
 
-    rubric: str | None = Field(default=None, pattern=r"\S")
+    rubric: str | None = Field(default=None, pattern=r"\S", max_length=_TEXT)
     """What good work is."""
     preset: Name | None = None
     """Name of a rubric in the service's settings, instead of `rubric`."""
-    criteria: list[str | CriterionIn] | None = Field(default=None, min_length=1)
+    criteria: Annotated[list[str | CriterionIn], _at_most(_TEXT)] | None = Field(default=None, min_length=1)
     """Things to score one by one; the score is their weighted mean."""
-    reference: str | None = Field(default=None, min_length=1)
+    reference: str | None = Field(default=None, min_length=1, max_length=_TEXT)
     """A right answer or facts, shown to the judge only."""
     judge: Name | None = None
     """Judge model; one of those that the service allows."""
@@ -244,3 +326,74 @@ class PageOut(BaseModel):
     judgements: list[SummaryOut]
     next: str | None
     """`before` of the next page; null on the last."""
+
+
+NAME_PATTERN = r"^(?:\.{0,2}[^/\x00.][^/\x00]*|\.{3}[^/\x00]*)$"
+"""Of names that stand in a path: no slash, and neither "." nor "..", which clients take out of an address."""
+PathName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+OnDeadline = Literal["judge", "unscored"]
+_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
+
+
+class MemberRequest(JudgingOptions, ConversationIn):
+    """One attempt at the task of a group; how the group is judged is the same in all its members."""
+
+    expected: Integer = Field(ge=1)
+    """Members of the whole group."""
+    id: PathName
+    """Name of this member in its group. The same body again gives the same answer."""
+    deadline_seconds: Number | None = Field(default=None, gt=0, le=86_400)
+    """Seconds from the group's first member until it is closed. Default: the service's limits.deadline_seconds."""
+    on_deadline: OnDeadline = "judge"
+    """What becomes of a group that is not complete at its deadline: those that came are judged, or none is."""
+    wait: Boolean = True
+    """False: answer 202 at once; ask for the score later."""
+
+    @property
+    def trajectory_in(self) -> TrajectoryIn:
+        """The member as `POST /v1/score` takes it."""
+        return TrajectoryIn(id=self.id, **{name: getattr(self, name) for name in ConversationIn.model_fields})
+
+    @property
+    def options(self) -> JudgingOptions:
+        """How its group is judged."""
+        return JudgingOptions(**{name: getattr(self, name) for name in JudgingOptions.model_fields})
+
+
+class MemberAnswer(BaseModel):
+    """The score of one member of a judged group."""
+
+    model_config = _DOCUMENTED
+
+    group: str
+    id: str
+    judgement: str
+    """Id of the group's judgement: `GET /v1/judgements/{id}` has all its members."""
+    status: FinishedStatus
+    """That of the group, as in `POST /v1/score`."""
+    score: float | None
+    """From 0 to 1; null = not scored, and `reason` says why."""
+    standard_error: float | None = None
+    explanation: str = ""
+    flags: list[str] = []
+    reason: str | None = None
+    expected: int
+    arrived: int
+    """Members that were judged together; fewer than expected after a deadline."""
+
+
+class MemberPending(BaseModel):
+    """A member of a group that is not judged yet."""
+
+    model_config = _DOCUMENTED
+
+    group: str
+    id: str
+    judgement: str
+    """Id that the group's judgement has, or will have."""
+    status: Literal["open", PendingStatus]
+    """open: further members are waited for."""
+    expected: int
+    arrived: int
+    deadline_at: float
+    """Unix seconds at which an open group is closed."""

@@ -1,1 +1,0 @@
-"""One file for each revision, each with the one before it; there is one newest."""
