@@ -21,6 +21,10 @@ class _Response(BaseModel):
     body: JsonValue = None
 
 
+class UnansweredError(openai.OpenAIError):
+    """A batch ended without an answer to one of its requests."""
+
+
 class BatchResult(BaseModel):
     """The outcome of one request."""
 
@@ -45,7 +49,7 @@ class BatchResult(BaseModel):
     def failure(self) -> openai.OpenAIError | None:
         """Why there is no reply; None = there is one."""
         if self.response is None:
-            return openai.OpenAIError(_words(self.error) or "it was not answered")
+            return UnansweredError(_words(self.error) or "it was not answered")
         status = self.response.status_code
         if status == 200 and "choices" in self.body:
             return None
