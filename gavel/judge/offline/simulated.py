@@ -147,19 +147,27 @@ class SimulatedJudge:
         self.faults = faults or Faults()
         self.family = family
         self.seed = f"{seed}/{name}"
+        self._failed: dict[int, int] = {}
+        """How often a request has failed as servers do, by the hash of its messages: the next attempt may pass."""
         self.__qualname__ = name
 
     async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> str:
         """The reply. Raises `JudgeError` for a prompt with a member that is not in the table."""
         prompt = next(message["content"] for message in messages if message["role"] == "user")
         texts = {label: _text(attempt) for label, attempt in read_transcripts(prompt).items()}
-        # Seeded by all messages, so that a repair prompt gets another reply.
-        random = Random(f"{self.seed}/{[message['content'] for message in messages]}")
+        # Seeded by all messages, so that a repair prompt gets another reply, and one that failed another attempt.
+        asked = f"{self.seed}/{[message['content'] for message in messages]}"
+        failed = self._failed.get(hash(asked), 0)
+        random = Random(f"{asked}/{failed}" if failed else asked)
         fault = self._fault(random)
         scores = self._scores(texts, random)
-        return fault(
-            [(name, score) for label, score in scores.items() for name in requested_ids(prompt, label)], random
-        )
+        try:
+            return fault(
+                [(name, score) for label, score in scores.items() for name in requested_ids(prompt, label)], random
+            )
+        except openai.APIError:
+            self._failed[hash(asked)] = failed + 1
+            raise
 
     def mean_scores(self, texts: Sequence[str], orders: Iterable[Sequence[int]], seed: str) -> list[float]:
         """The mean score of each text over these orders (indices of `texts`), without prompts, replies or faults: what
