@@ -1,7 +1,7 @@
 """The noise of a judge's votes over many groups: a prior for the standard errors of further groups.
 
     prior = fit_noise_prior(judged_groups)            of a golden set, or of the first groups of a run
-    judge = Judge("openai/gpt-5-mini", noise_prior=prior)
+    judge = Judge("openai/gpt-5-mini", config=JudgeConfig(noise_prior=prior))
 
 It is fitted once and then stays as it is, so that no score's error depends on the order in which groups are judged.
 """

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.library import flattered_desk, returns_desk
@@ -141,7 +142,9 @@ scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), 
     (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 4\n")
     assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (prices_apart.py)"]
     mixture = Mixture([returns_desk.scenario])
-    plain, redacted = (described_experiment(mixture, Judge("stand-in", redact=each)) for each in (None, "secrets"))
+    plain, redacted = (
+        described_experiment(mixture, Judge("stand-in", config=JudgeConfig(redact=each))) for each in (None, "secrets")
+    )
     assert differences(plain, redacted) == ["redact None, not 'redact_secrets'"]
 
 
