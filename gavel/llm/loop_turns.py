@@ -8,23 +8,12 @@ Replies come in bursts: without turns all of them are read before the first of t
 """
 
 import asyncio
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
-_WITHOUT: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def next_turn() -> None:
     """Returns when the caller may work for some milliseconds, first come first served."""
-    loop = asyncio.get_running_loop()
-    if loop not in _WITHOUT:
-        async with _turns.setdefault(loop, asyncio.Lock()):
-            await asyncio.sleep(0)
-
-
-def work_without_turns() -> None:
-    """In the running event loop pieces follow each other at once.
-
-    For a service that is always at work: there a round of the loop for each piece costs more than it gains.
-    """
-    _WITHOUT.add(asyncio.get_running_loop())
+    async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        await asyncio.sleep(0)

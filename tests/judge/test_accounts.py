@@ -182,7 +182,7 @@ _ANY: Request = {}
 
 async def test_the_next_model_is_reached_within_the_deadline_and_then_asked_at_once(endpoint):
     endpoint.script = [by_model({"first": fails(500), "second": scores(0.75, 0.25)})]
-    judge = judge_of(endpoint, ["openai/first", "openai/second"], orders=1, config=JudgeConfig(deadline=1.0))
+    judge = judge_of(endpoint, ["openai/first", "openai/second"], orders=1, config=JudgeConfig(deadline=8.0))
     for _ in range(2):
         [group] = await judged(judge, 1)
         assert group.judgement is not None

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gavel.llm.loop_turns import next_turn, work_without_turns
+from gavel.llm.loop_turns import next_turn
 
 
 async def _rounds_until(done: Awaitable[object]) -> int:
@@ -65,13 +65,3 @@ def test_a_cancelled_task_keeps_no_turn():
 def test_each_event_loop_has_turns_of_its_own():
     for _ in range(3):
         assert asyncio.run(_rounds_until(next_turn())) < 10
-
-
-def test_a_loop_can_do_without_turns_and_another_keeps_them():
-    async def rounds(without: bool) -> int:
-        if without:
-            work_without_turns()
-        return await _rounds_until(asyncio.gather(*(next_turn() for _ in range(20))))
-
-    assert asyncio.run(rounds(True)) < 5
-    assert asyncio.run(rounds(False)) >= 20

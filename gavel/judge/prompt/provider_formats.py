@@ -9,6 +9,7 @@ bookkeeping (message_fields.py) and reasoning, also where it stands in tags in a
 is no error: it is shown as JSON, and is unseen content.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,41 @@ from typing import Any, cast
 
 from gavel.judge.prompt.events import ROLES, Attachment, Event, TextEvent, ToolCallEvent, Unseen
 from gavel.judge.prompt.gemini_format import from_gemini
-from gavel.judge.prompt.message_fields import MEDIA, field_text, is_bookkeeping, is_empty
 from gavel.judge.prompt.plain_json import plain_json
 from gavel.judge.prompt.sanitize import normal_form
 from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
+
+_IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
+_BOOKKEEPING = (
+    "finish_reason stop_reason stop_sequence logprobs token_logprobs token_ids prompt_token_ids cache_control weight "
+    "prefix created created_at timestamp model usage"
+)
+_THOUGHT_FIELDS = (
+    "reasoning reasoning_content reasoning_details reasoning_text thinking thinking_blocks encrypted_content signature "
+    "extra_content thought_signature thoughtSignature"
+)
+NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} {_THOUGHT_FIELDS}".split())
+"""Fields that are never shown. An unknown field is shown as JSON."""
+MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
+"""Fields of a message that hold more than text."""
+
+
+def field_text(key: str, value: Any) -> str:
+    """`[name: "Alice"]`."""
+    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_json(value, sort=True)
+    return f"[{key}: {shown}]"
+
+
+def is_bookkeeping(key: str, value: Any) -> bool:
+    """Whether a field is left out: it holds an id, bookkeeping, thoughts, or nothing."""
+    return key in NOT_CONTENT or is_empty(value) or (key == "status" and value in ("completed", "success"))
+
+
+def is_empty(value: Any) -> bool:
+    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
+
 
 _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
 _TEXTS = frozenset({"text", "input_text", "output_text", "system", None})
