@@ -108,7 +108,7 @@ class World:
         self._episode = episode
         self._seconds = call_seconds
         self._environment: Any = None
-        self._is_made = False
+        self._is_begun = False
         self.on_loop = not is_plain(make)
         """Whether its plain methods run on the event loop, beside asynchronous ones; else in the episode's thread."""
 
@@ -128,18 +128,23 @@ class World:
     async def reset(self) -> str | None:
         """Makes the world; its first observation, if it has one. Raises `WorldError`."""
         limit = Deadline(self._seconds, "the environment")
+        self._is_begun = True
         try:
             async with limit:
                 self._environment = await contain_cancellation(
-                    result_of(self._make, {}, "the environment", self._calls)
+                    result_of(self._keep if self._calls else self._make, {}, "the environment", self._calls)
                 )
         except (Exception, SystemExit) as error:
             if limit.expired():
                 raise WorldTimeoutError(f"the environment took longer than {self._seconds:g} s to be made") from error
             raise _failed("the environment", "cannot be made", error) from error
-        self._is_made = True
         observation = await self._call("reset", self._episode.task)
         return _text("reset", observation)
+
+    def _keep(self) -> Any:
+        """Makes the world in its thread, where it can be closed also when nobody waits for it any more."""
+        self._environment = self._make()
+        return self._environment
 
     async def observe(self, action: str) -> tuple[str | None, bool]:
         """What the world says to the agent's words, and whether the episode is over. Raises `WorldError`."""
@@ -173,13 +178,19 @@ class World:
         return found
 
     async def close(self) -> str | None:
-        """Closes the world, within a bounded time; why that failed, if it did. A plain one that still does something is
-        closed when it is done."""
-        if not self._is_made or self._method("close") is None:
+        """Closes the world, within a bounded time; why that failed, if it did. A plain one that is still being made, or
+        still does something, is closed when that is done."""
+        may_come = self._environment is None and not self.on_loop
+        if not self._is_begun or not (may_come or self._method("close")):
             return None
+
+        def close() -> Any:
+            method = self._method("close")
+            return None if method is None else method(**self._filled_in(method, ()))
+
         try:
             async with Deadline(CLOSE_SECONDS, "close of the environment"):
-                await self._call("close")
+                await self._run("close", close, (), must=True)
         except TimeoutError:
             return f"close took longer than {CLOSE_SECONDS:g} s"
         except WorldError as error:
@@ -196,20 +207,24 @@ class World:
     async def _call(self, name: str, *arguments: object) -> Any:
         """One of the world's own methods, with the parameters that it wants filled in."""
         method = self._method(name)
-        if method is None:
-            return None
-        given = {Episode: self._episode, Task: self._episode.task}
-        limit = Deadline(self._seconds, f"{name} of the environment")
+        return None if method is None else await self._run(name, method, arguments)
+
+    def _filled_in(self, method: Callable[..., Any], arguments: tuple[object, ...]) -> dict[str, Any]:
+        return arguments_for(method, arguments, {Episode: self._episode, Task: self._episode.task})
+
+    async def _run(
+        self, name: str, method: Callable[..., Any], arguments: tuple[object, ...], must: bool = False
+    ) -> Any:
+        what = f"{name} of the environment"
+        limit = Deadline(self._seconds, what)
         try:
             async with limit:
-                filled_in = arguments_for(method, arguments, given)
-                return await contain_cancellation(
-                    result_of(method, filled_in, f"{name} of the environment", self._calls, must=name == "close")
-                )
+                filled_in = self._filled_in(method, arguments)
+                return await contain_cancellation(result_of(method, filled_in, what, self._calls, must=must))
         except (Exception, SystemExit) as error:
             if limit.expired():
-                raise WorldTimeoutError(f"{name} of the environment took longer than {self._seconds:g} s") from error
-            raise _failed(f"{name} of the environment", "failed", error) from error
+                raise WorldTimeoutError(f"{what} took longer than {self._seconds:g} s") from error
+            raise _failed(what, "failed", error) from error
 
 
 SUCCESS = "success"

@@ -241,6 +241,22 @@ async def test_a_world_that_cannot_be_made_fails_its_episode():
     assert "ZeroDivisionError" in (failed.status_reason or "")
 
 
+async def test_a_world_that_is_made_after_its_deadline_is_closed_all_the_same():
+    go_on, closed = threading.Event(), threading.Event()
+
+    class Late:
+        def __init__(self) -> None:
+            go_on.wait(HANG_SECONDS)
+
+        def close(self) -> None:
+            closed.set()
+
+    episode = await play(calls("Done."), Late, call_seconds=0.05)
+    assert "to be made" in (episode.status_reason or "")
+    go_on.set()
+    assert await asyncio.to_thread(closed.wait, HANG_SECONDS)
+
+
 async def test_a_success_that_is_no_number_fails_the_episode():
     assert "gives no number" in ((await play(calls("Done."), broken("success", _lies))).status_reason or "")
 
