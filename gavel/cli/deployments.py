@@ -22,9 +22,8 @@ def deployments(
 
     from gavel.base.errors import GavelError
     from gavel.cli.terminal import plain
-    from gavel.trainer.deploy.find_records import find_records
-    from gavel.trainer.deploy.host import open_host
-    from gavel.trainer.deploy.retry import no_pages
+    from gavel.trainer.deploy.host import no_pages, open_host
+    from gavel.trainer.deploy.record import find_records
     from gavel.trainer.runs.run_directory import runs_root
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
-from gavel.trainer.deploy.errors import DeployError
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts
 
 
 def test_facts_are_those_of_the_files(adapter: AdapterFacts) -> None:

@@ -2,12 +2,9 @@
 
 import pytest
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.credentials import key_of, server_address
 from gavel.trainer.deploy.deploy import deploy
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import DEPLOYMENTS
+from gavel.trainer.deploy.host import key_of, open_host, server_address
+from gavel.trainer.deploy.record import DEPLOYMENTS, AdapterFacts, DeployError
 
 
 def test_white_space_around_a_key_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

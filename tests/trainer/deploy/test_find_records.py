@@ -2,10 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.find_records import find_records
-from gavel.trainer.deploy.record import open_record
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, find_records, open_record
 
 
 def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts) -> None:

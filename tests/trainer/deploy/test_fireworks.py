@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.deploy import retry, waiting
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
+from gavel.trainer.deploy import host as host_module
 from gavel.trainer.deploy.deploy import deploy, undeploy
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.fireworks import base_name
-from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import DeploymentRecord, read_records
+from gavel.trainer.deploy.host import Deployment, open_host
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, read_facts, read_records
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
 from tests.trainer.deploy.fakes.scripted import KEY, Killed, dying_at
@@ -27,8 +24,8 @@ def fireworks(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeFireworks]:
     fake = FakeFireworks()
     monkeypatch.setenv("FIREWORKS_BASE_URL", fake.url)
     monkeypatch.setenv("FIREWORKS_API_KEY", KEY)
-    monkeypatch.setattr(waiting, "PAUSE", 0.01)
-    monkeypatch.setattr(retry, "_backoff", lambda _state: 0.01)
+    monkeypatch.setattr(host_module, "PAUSE", 0.01)
+    monkeypatch.setattr(host_module, "_backoff", lambda _state: 0.01)
     yield fake
     fake.close()
 
@@ -143,7 +140,7 @@ async def test_a_busy_host_is_asked_again_and_a_quota_is_told(
     fireworks.fail("POST", 429, times=3)
     await deployed(run, adapter)
     assert [each.partition(" ")[0] for each in fireworks.made] == ["model", "deployment", "loaded"]
-    monkeypatch.setattr(repeated := retry.repeated, "__kwdefaults__", {**repeated.__kwdefaults__, "patience": 0.05})
+    monkeypatch.setattr(host_module, "PATIENCE", 0.05)
     fireworks.fail("DELETE", 429, times=10**6)
     with pytest.raises(DeployError, match="429") as refusal:
         await undeploy(read_records(run)[0])

@@ -1,7 +1,7 @@
 import pytest
 
-from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import open_host
+from gavel.trainer.deploy.record import DeployError
 
 
 def test_an_unknown_host_is_answered_with_those_that_are_known() -> None:

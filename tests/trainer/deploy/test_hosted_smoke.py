@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.deploy import retry, waiting
+from gavel.trainer.deploy import host as host_module
 from gavel.trainer.deploy import wandb as wandb_host
 from gavel.trainer.deploy.deploy import deploy, undeploy
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.record import read_records
+from gavel.trainer.deploy.record import DeployError, read_records
 from gavel.trainer.deploy.smoke_test import SmokeTest
 from gavel.trainer.runs.run_directory import read_description
 from tests.fake_hub import FakeHub
@@ -70,8 +69,8 @@ def answering(fake: FakeServer, served: ServedUpload) -> None:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "PAUSE", 0.01)
-    monkeypatch.setattr(retry, "_backoff", lambda _state: 0.01)
+    monkeypatch.setattr(host_module, "PAUSE", 0.01)
+    monkeypatch.setattr(host_module, "_backoff", lambda _state: 0.01)
 
 
 async def test_fireworks(run: Path, served: tuple[str, ServedUpload], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from gavel.trainer.deploy import retry, waiting
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
+from gavel.trainer.deploy import host as host_module
 from gavel.trainer.deploy.deploy import deploy, undeploy
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import DeploymentRecord, read_records
+from gavel.trainer.deploy.host import Deployment, open_host
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, read_facts, read_records
 from tests.fake_hub import TOKEN, FakeHub
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
@@ -26,8 +23,8 @@ ADDRESS = "huggingface:desk"
 def endpoints(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeEndpoints]:
     fake = FakeEndpoints(hub)
     monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", f"{fake.url}/v2")
-    monkeypatch.setattr(waiting, "PAUSE", 0.01)
-    monkeypatch.setattr(retry, "_backoff", lambda _state: 0.01)
+    monkeypatch.setattr(host_module, "PAUSE", 0.01)
+    monkeypatch.setattr(host_module, "_backoff", lambda _state: 0.01)
     yield fake
     fake.close()
 

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.kserve import kserve_manifest
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts
+from gavel.trainer.deploy.vllm import kserve_manifest
 from tests.trainer.deploy.conftest import write_adapter
 
 PUSHED = "s3://bucket/gavel/desk/clerk/checkpoints/000012"

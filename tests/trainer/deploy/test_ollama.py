@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.deploy import retry
+from gavel.trainer.deploy import host as host_module
 from gavel.trainer.deploy.deploy import deploy, undeploy
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import DeploymentRecord, read_records
+from gavel.trainer.deploy.host import Deployment, open_host
+from gavel.trainer.deploy.record import DeployError, DeploymentRecord, read_records
 from tests.trainer.deploy.fakes.ollama import FakeOllama
 from tests.trainer.deploy.fakes.scripted import Killed, dying_at
 from tests.trainer.deploy.trained_run import facts_of, make_run
@@ -36,7 +34,7 @@ def run(made: Path, tmp_path: Path) -> Path:
 def ollama(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeOllama]:
     fake = FakeOllama()
     monkeypatch.setenv("OLLAMA_HOST", fake.url)
-    monkeypatch.setattr(retry, "_backoff", lambda _state: 0.01)
+    monkeypatch.setattr(host_module, "_backoff", lambda _state: 0.01)
     yield fake
     fake.close()
 
@@ -123,7 +121,7 @@ async def test_an_architecture_that_it_does_not_convert_is_told_with_the_command
 
 async def test_a_server_that_is_not_there_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
-    monkeypatch.setattr(repeated := retry.repeated, "__kwdefaults__", {**repeated.__kwdefaults__, "patience": 0.01})
+    monkeypatch.setattr(host_module, "PATIENCE", 0.01)
     with pytest.raises(DeployError, match="does not answer as Ollama does") as refusal:
         await deployed(run)
     assert "ollama serve" in refusal.value.remedy

@@ -4,9 +4,15 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.record import DeploymentRecord, open_record, read_record, read_records
+from gavel.trainer.deploy.record import (
+    AdapterFacts,
+    DeployError,
+    DeploymentRecord,
+    open_record,
+    read_facts,
+    read_record,
+    read_records,
+)
 from tests.trainer.deploy.conftest import write_adapter
 
 

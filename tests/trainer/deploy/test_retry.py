@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from gavel.base.secrets import HIDDEN
-from gavel.trainer.deploy.retry import HostRefusal, json_request, refused, repeated
+from gavel.trainer.deploy.host import HostRefusal, json_request, refused, repeated
 from tests.fake_server import Answer, Call, FakeServer
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.record import read_records
-from gavel.trainer.deploy.run_deploy import facts_of_run
+from gavel.trainer.deploy.deploy import facts_of_run
+from gavel.trainer.deploy.record import DeployError, read_records
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.trainer.deploy.trained_run import LORA, make_run

@@ -8,9 +8,8 @@ import pytest
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.record import open_record
+from gavel.trainer.deploy.host import Deployment
+from gavel.trainer.deploy.record import DeployError, open_record
 from gavel.trainer.deploy.smoke_test import SmokeTest, recorded_prompts
 from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.runs.run_directory import read_description

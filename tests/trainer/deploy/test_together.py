@@ -8,12 +8,9 @@ import pytest
 from gavel.base.extras import install_line
 from gavel.trainer.deploy import record as record_module
 from gavel.trainer.deploy import together as together_upload
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
 from gavel.trainer.deploy.deploy import deploy, reopened, undeploy
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import read_records
+from gavel.trainer.deploy.host import Deployment, open_host
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.together import KEY, PROJECT, FakeTogether
 

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from gavel.trainer.config import VllmSettings
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
 from gavel.trainer.deploy.deploy import deploy, undeploy
-from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import read_records
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
 from gavel.trainer.deploy.smoke_test import SmokeTest
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
@@ -84,7 +82,7 @@ async def test_a_process_killed_after_loading_goes_on(
         with pytest.raises(KeyboardInterrupt):
             await to(server, run, adapter)
     (record,) = read_records(run)
-    assert record.begun_stage("adapter")
+    assert not record.stages["adapter"]["done"]
     await undeploy(record)
     assert server.adapters == {}
     await to(server, run, adapter)
@@ -184,9 +182,10 @@ async def test_a_server_is_told_of_experts_that_are_adapted(server: StandIn, run
 async def test_a_server_that_is_not_there_is_an_error_with_its_address(
     run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gavel.trainer.deploy import retry
 
-    monkeypatch.setattr(retry.repeated, "__kwdefaults__", {**retry.repeated.__kwdefaults__, "patience": 0.1})
+    from gavel.trainer.deploy import host as host_module
+
+    monkeypatch.setattr(host_module, "PATIENCE", 0.1)
     with pytest.raises(DeployError, match=r"http://127\.0\.0\.1:9"):
         await deploy(run, adapter, "vllm:http://127.0.0.1:9")
 

@@ -1,11 +1,10 @@
 import pytest
 
-from gavel.trainer.deploy import waiting
-from gavel.trainer.deploy.waiting import until
+from gavel.trainer.deploy.host import until
 
 
 async def test_it_waits_until_there_is_a_result_and_tells_each_state_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "PAUSE", 0.0)
+    monkeypatch.setattr(host_module, "PAUSE", 0.0)
     looks = iter([(None, "pending"), (None, "pending"), (None, "starting"), ("here", "running")])
     told: list[str] = []
 

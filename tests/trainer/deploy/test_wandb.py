@@ -5,12 +5,9 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
 from gavel.trainer.deploy.deploy import deploy, undeploy
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import DeploymentRecord, read_records
+from gavel.trainer.deploy.host import Deployment, open_host
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, read_facts, read_records
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.scripted import Killed, dying_at
 from tests.trainer.deploy.fakes.wandb import KEY, FakeWandb, manifest_of
