@@ -205,8 +205,8 @@ class FireworksHost:
                 what, lambda: api.models.get_upload_endpoint(name, filename_to_size=sizes), remedies=remedies
             )
             for file in adapter.files():
-                put = partial(asyncio.to_thread, _put, file, given.filename_to_signed_urls[file.name], sizes[file.name])
-                await ask(what, put, remedies=remedies)
+                send = partial(_put, file, given.filename_to_signed_urls[file.name], sizes[file.name])
+                await ask(what, lambda send=send: asyncio.to_thread(send), remedies=remedies)
             checked = await ask(what, lambda: api.models.validate_upload(name), remedies=remedies)
             for warning in checked.warnings or ():
                 report(f"Fireworks: {warning}")

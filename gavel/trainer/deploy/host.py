@@ -25,7 +25,7 @@ from urllib.request import getproxies
 
 import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from gavel.base.extras import install_line
 from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine
@@ -239,16 +239,13 @@ async def repeated(
         passes = status is not None and (status in (0, 408, 425, 429) or status >= 500)
         return passes and (not creates or find is not None or status == 429)
 
-    def is_over(state: RetryCallState) -> bool:
-        return (state.seconds_since_start or 0.0) + state.upcoming_sleep > limit
-
     def tell(state: RetryCallState) -> None:
         if state.attempt_number == _TOLD_AFTER and state.outcome is not None:
             said = without_secrets(str(state.outcome.exception()))[:300]
             logger.warning("no answer yet (%s); trying again for %.0f s", said, limit)
 
     attempts = AsyncRetrying(
-        retry=retry_if_exception(again), wait=_pause, stop=is_over, before_sleep=tell, reraise=True
+        retry=retry_if_exception(again), wait=_pause, stop=stop_before_delay(limit), before_sleep=tell, reraise=True
     )
     async for attempt in attempts:
         with attempt:

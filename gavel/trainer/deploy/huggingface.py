@@ -166,19 +166,18 @@ class HuggingFaceHost:
 
     async def _price(self, hub: Any) -> str:
         """The machine and its price. Raises `DeployError` for one that is not there."""
-        wanted = tuple(self._machine.values())
-        known = {
-            (each.vendor, each.region, each.instance_type, each.instance_size): each
-            for each in await to_thread(hub.list_inference_endpoints_hardware, namespace=self._namespace)
-            if each.status == "available"
-        }
-        if wanted not in known:
-            there = ", ".join(" ".join(each) for each in known if each[:2] == wanted[:2] or each[2:] == wanted[2:])
-            raise DeployError(
-                f"{wanted[2]} {wanted[3]} is not available in {wanted[1]}",
-                f"There are: {there or 'none'} (--set vendor=…, region=…, instance_type=…, instance_size=…).",
-            )
-        return f"{known[wanted].id}, {known[wanted].price_per_hour} USD an hour while it runs"
+        there: list[str] = []
+        wanted = list(self._machine.values())
+        for each in await to_thread(hub.list_inference_endpoints_hardware, namespace=self._namespace):
+            machine = [each.vendor, each.region, each.instance_type, each.instance_size]
+            if each.status == "available" and machine == wanted:
+                return f"{each.id}, {each.price_per_hour} USD an hour while it runs"
+            if each.status == "available" and (machine[:2] == wanted[:2] or machine[2:] == wanted[2:]):
+                there.append(" ".join(machine))
+        raise DeployError(
+            f"{wanted[2]} {wanted[3]} is not available in {wanted[1]}",
+            f"There are: {', '.join(there) or 'none'} (--set vendor=…, region=…, instance_type=…, instance_size=…).",
+        )
 
     async def _endpoint(self, hub: Any, record: DeploymentRecord) -> Any:
         name = _endpoint_name(record)

@@ -75,10 +75,11 @@ def read_facts(directory: Path, *, project: str, name: str, step: int, base_mode
     from gavel.trainer.runs.model_card import base_license
 
     try:
-        config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        config: dict[str, Any] = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
         rank = int(config.get("r") or 0)
-        with safe_open(directory / WEIGHTS, framework="np") as weights:
-            tensors = list(weights.keys())
+        opened: Any = safe_open(directory / WEIGHTS, framework="np")
+        with opened as weights:
+            tensors: list[str] = list(weights.keys())
         sha256 = file_sha256(directory / WEIGHTS)
     except (OSError, ValueError, AttributeError, SafetensorError) as error:
         raise DeployError(f"{directory} holds no adapter that can be read: {error}", "Name another step.") from error

@@ -10,12 +10,12 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 
-from gavel.base.errors import first_error
 from gavel.trainer.deploy.host import (
     PLAIN_TARGETS,
     Deployment,
@@ -33,7 +33,6 @@ from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRec
 KEY_VARIABLE, PROJECT_VARIABLE = "TOGETHER_API_KEY", "TOGETHER_PROJECT_ID"
 PART = 20 * 2**20
 """Bytes of a file that are uploaded by one request."""
-_AT_ONCE = 4
 _PART_SECONDS = 600.0
 _MODES = ("ADAPTER_MODE_DYNAMIC", "ADAPTER_MODE_FIXED")
 """Deployments that load adapters, the preferred one first."""
@@ -136,19 +135,19 @@ class TogetherHost:
         async with self._client() as client:
             standing = await self._standing(client, record)
             if standing.endpoint:
-                await _gone("the traffic", lambda: standing.route([]))
+                await remove("together: the traffic", lambda: standing.route([]), report, _REMEDIES)
             if standing.deployment:
-                await _gone("the deployment", lambda: standing.scale(0))
+                await remove("together: the replica", lambda: standing.scale(0), report, _REMEDIES)
                 await remove("together: the deployment", standing.delete, report, _REMEDIES)
             record.forget("attachment", "traffic", "deployment")
             if standing.endpoint:
-                delete = client.endpoints.delete
-                await remove("together: the endpoint", lambda: delete(standing.endpoint), report, _REMEDIES)
+                end = partial(client.endpoints.delete, standing.endpoint)
+                await remove("together: the endpoint", end, report, _REMEDIES)
             record.forget("endpoint")
             model = await _asked_for(client.models.list, record.remote_name)
             if model is not None:
-                delete = client.models.delete
-                await remove("together: the uploaded adapter", lambda: delete(model["id"]), report, _REMEDIES)
+                end = partial(client.models.delete, model["id"])
+                await remove("together: the uploaded adapter", end, report, _REMEDIES)
             record.forget("model", "upload")
 
     def costs(self, record: DeploymentRecord) -> str:
@@ -300,10 +299,6 @@ async def _asked_for(listing: Callable[[], AsyncIterator[Any]], name: str) -> Id
     return await ask(what, lambda: _named(listing, name), remedies=_REMEDIES)
 
 
-async def _gone(what: str, change: Callable[[], Awaitable[Any]]) -> None:
-    await remove(f"together: {what}", change, lambda line: None, _REMEDIES)
-
-
 async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts, model: str, report: Report) -> str:
     """The revision of the model that holds the adapter, once Together has validated it."""
 
@@ -337,71 +332,52 @@ async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts
 
 
 async def _upload(client: Any, files: list[Path], model: str, find: Callable[[], Awaitable[Ids | None]]) -> Ids:
-    """The files in parts of 20 MiB, as the package's own command sends them; the newest revision is then theirs."""
-    path = f"/v2/projects/{client.project_id}/models/upload"
-    md5s = {file.name: await asyncio.to_thread(_md5_parts, file) for file in files}
+    """Sends the files in parts of 20 MiB, as the package's own command does, which its client has no call for."""
 
     async def post(call: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        body = {"objectId": model, "files": rows}
-        return cast("dict[str, Any]", await client.post(f"{path}/{call}", cast_to=object, body=body))
+        path = f"/v2/projects/{client.project_id}/models/upload/{call}"
+        return cast("dict[str, Any]", await client.post(path, cast_to=object, body={"objectId": model, "files": rows}))
 
-    asked = [{"path": name, "hash": _file_hash(md5s[name]), "numParts": len(md5s[name])} for name in md5s]
-    planned = await ask(
-        "together: the upload cannot be created", lambda: post("create", asked), remedies=_REMEDIES
-    )  # the same hashes give the same upload
-    done: list[dict[str, Any]] = []
+    rows = [await asyncio.to_thread(_hashed, file) for file in files]
+    what = "together: the upload cannot be created"
+    planned = await ask(what, lambda: post("create", rows), remedies=_REMEDIES)  # the same hashes give the same upload
+    sent: list[dict[str, Any]] = []
     for remote in planned["files"]:
-        file = next(each for each in files if each.name == remote["path"])
-        row = {"path": file.name, "hash": _file_hash(md5s[file.name])}
+        (file,) = (each for each in files if each.name == remote["path"])
+        (row,) = ({"path": each["path"], "hash": each["hash"]} for each in rows if each["path"] == file.name)
         if remote.get("skipUpload"):
-            done.append({**row, "skipUpload": True})
+            sent.append({**row, "skipUpload": True})
         else:
             parts = await _put_parts(file, remote["parts"])
-            done.append({**row, "uploadDetails": {"uploadId": remote.get("uploadId", ""), "parts": parts}})
+            sent.append({**row, "uploadDetails": {"uploadId": remote.get("uploadId", ""), "parts": parts}})
 
     async def complete() -> Ids:
-        return {"revision": (await post("complete", done))["revisionId"]}
+        return {"revision": (await post("complete", sent))["revisionId"]}
 
     what = "together: the upload cannot be completed"
     return await ask(what, complete, creates=True, find=find, remedies=_REMEDIES)
 
 
 async def _put_parts(file: Path, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def put(http: httpx.AsyncClient, part: dict[str, Any]) -> dict[str, Any]:
-        number = int(part["partNumber"])
-        async with turns:
-            content = await asyncio.to_thread(_read_part, file, number)
-
-            async def once() -> str:
-                answer = await http.put(str(part["url"]), content=content, headers=part.get("headers") or {})
-                etag = answer.raise_for_status().headers.get("etag", "").strip().strip('"')
-                return etag or hashlib.md5(content, usedforsecurity=False).hexdigest()
-
-            what = f"together: part {number} of {file.name} cannot be uploaded"
-            return {"partNumber": number, "hash": await ask(what, once, remedies=_EXPIRED)}
-
-    async with httpx.AsyncClient(timeout=_PART_SECONDS) as http:
-        with first_error():
-            async with asyncio.TaskGroup() as tasks:
-                sent = [tasks.create_task(put(http, part)) for part in parts]
-    return sorted((each.result() for each in sent), key=lambda part: part["partNumber"])
-
-
-def _read_part(file: Path, number: int) -> bytes:
+    """Puts the parts one after another; gives their numbers and the hashes that the store has for them."""
+    sent: list[dict[str, Any]] = []
     with file.open("rb") as stream:
-        stream.seek((number - 1) * PART)
-        return stream.read(PART)
+        async with httpx.AsyncClient(timeout=_PART_SECONDS) as http:
+            for part in sorted(parts, key=lambda part: int(part["partNumber"])):
+                put = partial(http.put, part["url"], content=stream.read(PART), headers=part.get("headers") or {})
+
+                async def once(put: Callable[[], Awaitable[httpx.Response]] = put) -> str:
+                    return (await put()).raise_for_status().headers["etag"].strip().strip('"')
+
+                what = f"together: part {part['partNumber']} of {file.name} cannot be uploaded"
+                sent.append({"partNumber": part["partNumber"], "hash": await ask(what, once, remedies=_EXPIRED)})
+    return sent
 
 
-def _md5_parts(file: Path) -> list[bytes]:
+def _hashed(file: Path) -> dict[str, Any]:
+    """What Together knows a file by: the MD5 of its one part, or that of its parts' MD5s with their number behind."""
     with file.open("rb") as stream:
-        return [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: stream.read(PART), b"")]
-
-
-def _file_hash(md5s: list[bytes]) -> str:
-    """The MD5 of a file's one part, or the MD5 of its parts' MD5s with their number behind it."""
-    if len(md5s) == 1:
-        return md5s[0].hex()
-    return f"{hashlib.md5(b''.join(md5s), usedforsecurity=False).hexdigest()}-{len(md5s)}"
+        md5s = [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: stream.read(PART), b"")]
+    joined = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()
+    whole = md5s[0].hex() if len(md5s) == 1 else f"{joined}-{len(md5s)}"
+    return {"path": file.name, "hash": whole, "numParts": len(md5s)}
