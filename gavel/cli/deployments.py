@@ -22,7 +22,7 @@ def deployments(
 
     from gavel.base.errors import GavelError
     from gavel.cli.terminal import plain
-    from gavel.trainer.deploy.host import no_pages, open_host
+    from gavel.trainer.deploy.host import explained, open_host
     from gavel.trainer.deploy.record import find_records
     from gavel.trainer.runs.run_directory import runs_root
 
@@ -45,7 +45,7 @@ def deployments(
             if record.state != "undeployed":
                 costs.append(f"{record.id}: {host.costs(record)}")
             if status and record.state != "undeployed":
-                with no_pages(host.name):
+                with explained(host):
                     state = f"{state}, {asyncio.run(host.status(record))}"
         except GavelError as error:
             state = f"{state}, {error.message}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from gavel.trainer.backends.protocol import Backend
-from gavel.trainer.deploy.host import DeployHost, Deployment, Report, no_pages, open_host
+from gavel.trainer.deploy.host import DeployHost, Deployment, Report, explained, open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, open_record, read_facts
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.checkpoint_retention import chosen_step
@@ -123,7 +123,7 @@ async def deploy(
         record.save()
         report(host.costs(record))
         try:
-            with no_pages(host.name):
+            with explained(host):
                 async with asyncio.timeout(deadline):
                     deployment = await host.deploy(adapter, record, report, wait)
         except DeployError as error:
@@ -172,7 +172,7 @@ async def undeploy(record: DeploymentRecord, *, host: DeployHost | None = None, 
         record.state = "undeploying"
         record.save()
         try:
-            with no_pages(host.name):
+            with explained(host):
                 async with asyncio.timeout(_REMOVAL_SECONDS):
                     await host.undeploy(record, report)
         except TimeoutError as error:

@@ -74,6 +74,7 @@ class FireworksHost:
     """An account of Fireworks."""
 
     name = "fireworks"
+    remedies = _REMEDIES
 
     def __init__(self, account: str, base: str, deployment: str, machine: dict[str, Any], idle_minutes: int) -> None:
         self.place = self._account = account
@@ -113,7 +114,7 @@ class FireworksHost:
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as api:
-            found = await ask(_UNTOLD, lambda: self._loaded(api, record), remedies=_REMEDIES)
+            found = await ask(_UNTOLD, lambda: self._loaded(api, record))
             return "not loaded" if found is None else (await self._loaded_state(api, found["id"]))[1].lower()
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
@@ -126,16 +127,16 @@ class FireworksHost:
                 )
                 return (True if found is None else None), "it is being unloaded"
 
-            found = await ask(_UNTOLD, lambda: self._loaded(api, record), remedies=_REMEDIES)
+            found = await ask(_UNTOLD, lambda: self._loaded(api, record))
             if found is not None:
-                await remove("the loaded adapter", lambda: api.lora.unload(found["id"]), report, _REMEDIES)
+                await remove("the loaded adapter", lambda: api.lora.unload(found["id"]), report)
             await until(unloaded, "the adapter's end", report)
             record.forget("loaded")
             if not self._shared:  # of the record's name, whatever the record has
                 delete = api.deployments.delete
-                await remove("the deployment", lambda: delete(name, ignore_checks=True), report, _REMEDIES)
+                await remove("the deployment", lambda: delete(name, ignore_checks=True), report)
             record.forget("deployment")
-            await remove("the model", lambda: api.models.delete(name), report, _REMEDIES)
+            await remove("the model", lambda: api.models.delete(name), report)
             record.forget("upload", "model")
 
     def costs(self, record: DeploymentRecord) -> str:
@@ -175,7 +176,6 @@ class FireworksHost:
             known = await ask(
                 f"Fireworks does not tell of {base}",
                 lambda: unless_gone(lambda: api.models.get(base_id, account_id=account)),
-                remedies=_REMEDIES,
             )
             if known is None or known.supports_lora is False:
                 why = "has no model" if known is None else "takes no adapters for"
@@ -183,7 +183,7 @@ class FireworksHost:
                     f"Fireworks {why} {base}",
                     "Name the one that the adapter is for: --set base=accounts/fireworks/models/NAME.",
                 )
-        remedies = {**_REMEDIES, 400: _MISFIT}
+        remedies = {400: _MISFIT}
         what = f"the model {name} cannot be made"
         await make_once(record, "model", what, find=find, make=make, remedies=remedies)
 
@@ -191,10 +191,10 @@ class FireworksHost:
         """Idempotent: the files of a model that is not ready may be sent again."""
         if record.done("upload") is not None:
             return
-        name, what, remedies = record.remote_name, "the adapter cannot be uploaded", {**_REMEDIES, 400: _MISFIT}
+        name, what, remedies = record.remote_name, "the adapter cannot be uploaded", {400: _MISFIT}
 
         async def state() -> tuple[bool | None, str]:
-            model = await ask(f"the model {name} is gone", lambda: api.models.get(name), remedies=_REMEDIES)
+            model = await ask(f"the model {name} is gone", lambda: api.models.get(name))
             return (True if model.state == "READY" else None), str(model.state)
 
         if (await state())[0] is None:
@@ -236,7 +236,7 @@ class FireworksHost:
             return {"name": name}
 
         what = "no deployment can be made"
-        await make_once(record, "deployment", what, find=find, make=make, remedies=_REMEDIES)
+        await make_once(record, "deployment", what, find=find, make=make)
 
     async def _load(self, api: Any, record: DeploymentRecord, deployment: str) -> str:
         async def make() -> Ids:
@@ -249,7 +249,7 @@ class FireworksHost:
             "the adapter cannot be loaded",
             find=lambda: self._loaded(api, record),
             make=make,
-            remedies={**_REMEDIES, 400: "Does the deployment have addons enabled, and the same base?"},
+            remedies={400: "Does the deployment have addons enabled, and the same base?"},
         )
         return str(loaded["id"])
 
@@ -265,7 +265,7 @@ class FireworksHost:
         found = await ask(
             f"there is no deployment {name}",
             lambda: api.deployments.get(name),
-            remedies={**_REMEDIES, 404: "Make one with addons enabled, or leave deployment=… out."},
+            remedies={404: "Make one with addons enabled, or leave deployment=… out."},
         )
         if found.state == "FAILED":
             why = found.status.message if found.status else "it does not say why"
@@ -273,7 +273,7 @@ class FireworksHost:
         return (True if found.state in ("READY", "UPDATING") else None), str(found.state)
 
     async def _loaded_state(self, api: Any, loaded: str) -> tuple[bool | None, str]:
-        found = await ask(f"{loaded} is gone", lambda: api.lora.get(loaded), remedies=_REMEDIES)
+        found = await ask(f"{loaded} is gone", lambda: api.lora.get(loaded))
         if found.state == "STATE_UNSPECIFIED" and found.status and found.status.message:
             raise DeployError(
                 f"Fireworks cannot load the adapter: {found.status.message}", "Undeploy it, and try again."

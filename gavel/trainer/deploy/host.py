@@ -95,6 +95,8 @@ class DeployHost(Protocol):
     name: str
     place: str
     """What follows the colon of its address, in the one form that the host knows it by."""
+    remedies: Mapping[int, str]
+    """What to do about its refusals, by HTTP status, where that is not what one does elsewhere."""
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         """Why the host does not take this adapter, each with what would fit; asks nothing of the host's network."""
@@ -287,7 +289,6 @@ async def make_once(
     record: DeploymentRecord,
     stage: str,
     what: str,
-    *,
     find: Callable[[], Awaitable[Ids | None]],
     make: Callable[[], Awaitable[Ids]],
     remedies: Mapping[int, str] | None = None,
@@ -300,7 +301,7 @@ async def make_once(
     if known is not None:
         return known
     record.begin(stage)
-    ids = await ask(what, find, remedies=remedies)
+    ids = await ask(what, find)
     if ids is None:
         ids = await ask(what, make, creates=True, find=find, remedies=remedies)
     return record.finish(stage, **ids)
@@ -316,9 +317,7 @@ async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:
         raise
 
 
-async def remove(
-    what: str, request: Callable[[], Awaitable[Any]], report: Report, remedies: Mapping[int, str] | None = None
-) -> None:
+async def remove(what: str, request: Callable[[], Awaitable[Any]], report: Report) -> None:
     """Removes what may be gone already, and waits while what is being stopped still refuses it (409, 412)."""
 
     async def once() -> tuple[bool | None, str]:
@@ -331,7 +330,7 @@ async def remove(
             if status in (409, 412):
                 return None, "it is in use still"
             if status != 404:
-                raise refused(f"{what} cannot be removed", error, remedies) from error
+                raise refused(f"{what} cannot be removed", error) from error
             return False, ""
         return True, ""
 
@@ -339,16 +338,29 @@ async def remove(
         report(f"removed {what}")
 
 
+class HostRefusal(DeployError):
+    """A host's answer that is an error, for which it may have a remedy of its own."""
+
+    def __init__(self, message: str, remedy: str, status: int) -> None:
+        super().__init__(message, remedy)
+        self.status = status
+
+
 def refused(what: str, error: BaseException, remedies: Mapping[int, str] | None = None) -> DeployError:
-    """The error for a user: `what` could not be done, what the host says, and what to do."""
+    """The error for a user: `what` could not be done, what the host says, and what to do.
+
+    `remedies`: of this request, by status; they go before those of the host.
+    """
     status = status_of(error) or 0
     hide_secrets(error)
-    told = without_secrets(_words(error))
+    message = f"{what}: {f'{status} ' if status else ''}{without_secrets(_words(error))}"
+    if remedies and status in remedies:
+        return DeployError(message, remedies[status])
     otherwise = f"Give the same command again. {GOES_ON}" if status >= 500 else "See docs/deploy.md."
-    remedy = (remedies or {}).get(status) or _REMEDIES.get(status, otherwise)
+    remedy = _REMEDIES.get(status, otherwise)
     if status == 0 and getproxies():
         remedy = f"Requests go through the proxy of the environment (HTTPS_PROXY). {remedy}"
-    return DeployError(f"{what}: {f'{status} ' if status else ''}{told}", remedy)
+    return HostRefusal(message, remedy, status)
 
 
 def _words(error: BaseException) -> str:
@@ -366,14 +378,19 @@ def _words(error: BaseException) -> str:
 
 
 @contextmanager
-def no_pages(host: str) -> Generator[None]:
-    """Raises `DeployError` where an SDK took a page of HTML for an answer: it hands out the text as it is."""
+def explained(host: DeployHost) -> Generator[None]:
+    """Around what a host does: a refusal gets the host's own remedy, and a page of HTML is told as such.
+
+    SDKs hand out a page that a proxy answers with as if it were the text of an answer.
+    """
     try:
         yield
+    except HostRefusal as error:
+        raise DeployError(error.message, host.remedies.get(error.status, error.remedy)) from error
     except (AttributeError, JSONDecodeError) as error:
         if isinstance(error, AttributeError) and not isinstance(error.obj, str):
             raise
-        raise DeployError(f"{host} answers with {_PAGE}", _REMEDIES[200]) from error
+        raise DeployError(f"{host.name} answers with {_PAGE}", _REMEDIES[200]) from error
 
 
 _PAGE = "a web page, not an answer of its API: a proxy or another server answers there"

@@ -57,6 +57,7 @@ class HuggingFaceHost:
     """A user or an organisation of the Hub."""
 
     name = "huggingface"
+    remedies = _REMEDIES
 
     def __init__(self, namespace: str, machine: dict[str, str], idle_minutes: int, image: str, gated: bool) -> None:
         self.place = self._namespace = namespace
@@ -77,7 +78,6 @@ class HuggingFaceHost:
             f"the endpoint {_endpoint_name(record)} cannot be made",
             find=lambda: self._find(hub, record),
             make=lambda: self._make(hub, adapter, record, commit, report),
-            remedies=_REMEDIES,
         )
         url, state = await self._state(hub, record)
         if url is None and wait:
@@ -96,10 +96,9 @@ class HuggingFaceHost:
             f"the endpoint {name}",
             lambda: to_thread(hub.delete_inference_endpoint, name, namespace=self._namespace),
             report,
-            _REMEDIES,
         )
         record.forget("endpoint")
-        await remove(f"the repository {repository}", lambda: to_thread(hub.delete_repo, repository), report, _REMEDIES)
+        await remove(f"the repository {repository}", lambda: to_thread(hub.delete_repo, repository), report)
         record.forget("files")
 
     def costs(self, record: DeploymentRecord) -> str:
@@ -134,7 +133,7 @@ class HuggingFaceHost:
                 repo_id=repository, folder_path=adapter.directory, allow_patterns=files, commit_message=message
             ).oid
 
-        commit = await ask(f"{repository} cannot be written", lambda: to_thread(publish), remedies=_REMEDIES)
+        commit = await ask(f"{repository} cannot be written", lambda: to_thread(publish))
         record.finish("files", repository=repository, commit=commit)
         return commit
 
@@ -184,7 +183,6 @@ class HuggingFaceHost:
         return await ask(
             "the endpoint cannot be looked up",
             lambda: unless_gone(lambda: to_thread(hub.get_inference_endpoint, name, namespace=self._namespace)),
-            remedies=_REMEDIES,
         )
 
     async def _find(self, hub: Any, record: DeploymentRecord) -> Ids | None:

@@ -18,16 +18,7 @@ import httpx
 
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.deploy.host import (
-    Deployment,
-    Report,
-    ask,
-    make_once,
-    remove,
-    sdk,
-    server_address,
-    unless_gone,
-)
+from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, remove, sdk, server_address, unless_gone
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 from gavel.trainer.runs.file_hash import file_sha256
 
@@ -58,6 +49,7 @@ class OllamaHost:
     """A running Ollama server."""
 
     name = "ollama"
+    remedies = _REMEDIES
 
     def __init__(self, url: str, quantize: str) -> None:
         self.place = self._url = url
@@ -80,7 +72,7 @@ class OllamaHost:
         if record.done("model") is not None and await find() is None:
             record.forget("model")  # somebody has removed it there
         what = f"{self._url} makes no model"
-        await make_once(record, "model", what, find=find, make=make, remedies=_REMEDIES)
+        await make_once(record, "model", what, find=find, make=make)
         shutil.rmtree(_scratch(record), ignore_errors=True)
         return Deployment(self, record, f"{self._url}/v1", name, None)
 
@@ -89,7 +81,7 @@ class OllamaHost:
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         server, name = self._client(), self._model(record)
-        await remove(f"{name} of {self._url}", lambda: server.delete(name), report, _REMEDIES)
+        await remove(f"{name} of {self._url}", lambda: server.delete(name), report)
         shutil.rmtree(_scratch(record), ignore_errors=True)
         record.forget("model")
 
@@ -108,7 +100,7 @@ class OllamaHost:
     async def _is_there(self, record: DeploymentRecord) -> bool:
         server, name = self._client(), self._model(record)
         what = f"{self._url} does not answer as Ollama does"
-        return await ask(what, lambda: unless_gone(lambda: server.show(name)), remedies=_REMEDIES) is not None
+        return await ask(what, lambda: unless_gone(lambda: server.show(name))) is not None
 
     async def _merged(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
         """The merged model's directory. Raises `DeployError` for an architecture that the server does not convert."""
@@ -146,7 +138,7 @@ class OllamaHost:
             report(f"sending {file.name}")
             return await server.create_blob(file)
 
-        return await ask(f"{file.name} cannot be sent to {self._url}", send, remedies=_REMEDIES)
+        return await ask(f"{file.name} cannot be sent to {self._url}", send)
 
 
 def _model_files(merged: Path) -> list[Path]:

@@ -59,6 +59,7 @@ class TogetherHost:
 
     name = "together"
     place = ""
+    remedies = _REMEDIES
 
     def __init__(self, inactive_minutes: int) -> None:
         self._inactive_minutes = inactive_minutes
@@ -115,11 +116,10 @@ class TogetherHost:
                 "together: the adapter cannot be attached",
                 find=lambda: standing.attached(model["id"]),
                 make=lambda: standing.attach(model["id"], revision),
-                remedies=_REMEDIES,
             )
             if record.done("traffic") is None:
                 split = [{"deployment_id": deployment["id"], "weight": 1.0}]
-                await ask("together: the endpoint cannot be routed", lambda: standing.route(split), remedies=_REMEDIES)
+                await ask("together: the endpoint cannot be routed", lambda: standing.route(split))
                 record.finish("traffic")
             if wait:
                 await until(lambda: standing.ready(model["id"]), "together", report)
@@ -135,19 +135,19 @@ class TogetherHost:
         async with self._client() as client:
             standing = await self._standing(client, record)
             if standing.endpoint:
-                await remove("together: the traffic", lambda: standing.route([]), report, _REMEDIES)
+                await remove("Together's traffic", lambda: standing.route([]), report)
             if standing.deployment:
-                await remove("together: the replica", lambda: standing.scale(0), report, _REMEDIES)
-                await remove("together: the deployment", standing.delete, report, _REMEDIES)
+                await remove("Together's replica", lambda: standing.scale(0), report)
+                await remove("Together's deployment", standing.delete, report)
             record.forget("attachment", "traffic", "deployment")
             if standing.endpoint:
                 end = partial(client.endpoints.delete, standing.endpoint)
-                await remove("together: the endpoint", end, report, _REMEDIES)
+                await remove("Together's endpoint", end, report)
             record.forget("endpoint")
             model = await _asked_for(client.models.list, record.remote_name)
             if model is not None:
                 end = partial(client.models.delete, model["id"])
-                await remove("together: the uploaded adapter", end, report, _REMEDIES)
+                await remove("Together's uploaded adapter", end, report)
             record.forget("model", "upload")
 
     def costs(self, record: DeploymentRecord) -> str:
@@ -174,7 +174,7 @@ class TogetherHost:
             return {"id": made.id, "name": made.name, **more}
 
         what = f"together: the {stage} cannot be made"
-        return await make_once(record, stage, what, find=find, make=make, remedies=_REMEDIES)
+        return await make_once(record, stage, what, find=find, make=make)
 
     async def _standing(self, client: Any, record: DeploymentRecord) -> "_Standing":
         """The endpoint and the deployment of this name, as far as they are there."""
@@ -205,7 +205,6 @@ class _Standing:
         return await ask(
             "together: the deployment cannot be read",
             lambda: self._api.deployments.retrieve(self.deployment, endpoint_id=self.endpoint),
-            remedies=_REMEDIES,
         )
 
     @staticmethod
@@ -239,10 +238,8 @@ class _Standing:
         if state == "failed":
             raise DeployError(f"together: the deployment failed: {found.status.message}", _DOES_NOT_SUIT)
         if state in ("stopped", "stopping"):
-            await ask("together: the deployment cannot be started again", lambda: self.scale(1), remedies=_REMEDIES)
-        listed = await ask(
-            "together: the adapters cannot be listed", lambda: self._api.adapters.list(**self._both), remedies=_REMEDIES
-        )
+            await ask("together: the deployment cannot be started again", lambda: self.scale(1))
+        listed = await ask("together: the adapters cannot be listed", lambda: self._api.adapters.list(**self._both))
         rows = [row for each in listed.data or () if each.adapter_model_id == model for row in each.per_cluster or ()]
         for row in rows:
             if row.state == "ADAPTER_LOAD_STATE_FAILED" or row.adapter_valid is False:
@@ -260,7 +257,7 @@ async def _profile(client: Any, adapter: AdapterFacts) -> tuple[str, Any]:
     async def listed() -> list[Any]:
         return [each async for each in client.models.list_supported(search=search, product="PRODUCT_DEDICATED")]
 
-    known = await ask("together: the catalogue cannot be read", listed, remedies=_REMEDIES)
+    known = await ask("together: the catalogue cannot be read", listed)
     base = next((each for each in known if str(each.name).lower() == adapter.base_model.lower()), None)
     if base is None:
         near = (
@@ -279,7 +276,7 @@ async def _profile(client: Any, adapter: AdapterFacts) -> tuple[str, Any]:
 
 async def _price(client: Any, profile: Any) -> str:
     hardware = f"{profile.gpu_count} × {profile.gpu_type}"
-    listed = await ask("together: the prices cannot be read", client.endpoints.hardware.list, remedies=_REMEDIES)
+    listed = await ask("together: the prices cannot be read", client.endpoints.hardware.list)
     for each in listed.data or ():
         if profile.gpu_type in (each.gpu_type, each.id) and each.gpu_count == profile.gpu_count:
             return f"{hardware}, {each.price_cents_per_hour / 100:.2f} USD an hour while it runs"
@@ -296,7 +293,7 @@ async def _named(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | 
 
 async def _asked_for(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | None:
     what = "together: what is there cannot be listed"
-    return await ask(what, lambda: _named(listing, name), remedies=_REMEDIES)
+    return await ask(what, lambda: _named(listing, name))
 
 
 async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts, model: str, report: Report) -> str:
@@ -315,7 +312,7 @@ async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts
         return await _upload(client, adapter.files(), model, find)
 
     async def validity() -> tuple[bool | None, str]:
-        found = await ask("together: the upload cannot be read", newest, remedies=_REMEDIES)
+        found = await ask("together: the upload cannot be read", newest)
         state = str((found and found.validation_status) or "")
         if state.endswith(("_FAILED", "_ERROR")):
             said = "; ".join(str(each.message or each.rule) for each in found.validation_errors or ())
@@ -326,7 +323,7 @@ async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts
         return (None if state.endswith("_PENDING") else True), state
 
     what = "together: the adapter cannot be uploaded"
-    revision = await make_once(record, "upload", what, find=find, make=send, remedies=_REMEDIES)
+    revision = await make_once(record, "upload", what, find=find, make=send)
     await until(validity, "the validation of the adapter", report)
     return revision["revision"]
 
@@ -340,7 +337,7 @@ async def _upload(client: Any, files: list[Path], model: str, find: Callable[[],
 
     rows = [await asyncio.to_thread(_hashed, file) for file in files]
     what = "together: the upload cannot be created"
-    planned = await ask(what, lambda: post("create", rows), remedies=_REMEDIES)  # the same hashes give the same upload
+    planned = await ask(what, lambda: post("create", rows))  # the same hashes give the same upload
     sent: list[dict[str, Any]] = []
     for remote in planned["files"]:
         (file,) = (each for each in files if each.name == remote["path"])
@@ -355,7 +352,7 @@ async def _upload(client: Any, files: list[Path], model: str, find: Callable[[],
         return {"revision": (await post("complete", sent))["revisionId"]}
 
     what = "together: the upload cannot be completed"
-    return await ask(what, complete, creates=True, find=find, remedies=_REMEDIES)
+    return await ask(what, complete, creates=True, find=find)
 
 
 async def _put_parts(file: Path, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -367,7 +364,7 @@ async def _put_parts(file: Path, parts: list[dict[str, Any]]) -> list[dict[str, 
                 put = partial(http.put, part["url"], content=stream.read(PART), headers=part.get("headers") or {})
 
                 async def once(put: Callable[[], Awaitable[httpx.Response]] = put) -> str:
-                    return (await put()).raise_for_status().headers["etag"].strip().strip('"')
+                    return (await put()).raise_for_status().headers.get("etag", "").strip().strip('"')
 
                 what = f"together: part {part['partNumber']} of {file.name} cannot be uploaded"
                 sent.append({"partNumber": part["partNumber"], "hash": await ask(what, once, remedies=_EXPIRED)})

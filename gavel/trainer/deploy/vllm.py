@@ -10,6 +10,7 @@ adapters, and the same command loads it again.
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 from gavel.base.files import replacing
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.deploy.host import (
+    GOES_ON,
     Deployment,
     Report,
     ask,
@@ -55,6 +57,7 @@ class VllmHost:
     """A running server with runtime updates of adapters."""
 
     name = "vllm"
+    remedies: Mapping[int, str] = {401: f"Check {KEY_VARIABLE}, the key that the server was started with. {GOES_ON}"}
 
     def __init__(self, url: str, path_map: tuple[str, str], base: str) -> None:
         self.place = self._url = url

@@ -7,7 +7,7 @@ SDK repeats its requests and keeps the files' hashes, so what was uploaded befor
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from gavel.base.extras import install_line
@@ -42,6 +42,7 @@ class WandbHost:
     """A project of a team."""
 
     name = "wandb"
+    remedies: Mapping[int, str] = {}
 
     def __init__(self, entity: str, project: str, base: str) -> None:
         self.place = f"{entity}/{project}"
