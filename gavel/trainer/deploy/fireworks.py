@@ -8,6 +8,7 @@ Model, deployment and the loading of one into the other are looked up by the rec
 
 import asyncio
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,7 @@ _RANKS = range(4, 65)
 _UPLOAD_SECONDS = 3600.0
 _CHECK = f"Check {KEY_VARIABLE} and the account: the key must be of it. {GOES_ON}"
 _MISFIT = "What Fireworks says does not fit must be changed in the run; nothing was deployed."
-_UNTOLD = "Fireworks does not tell what is loaded"
 _QUOTA = "The quota of the account is reached: raise it or undeploy something, and give the same command again."
-_REMEDIES = {401: _CHECK, 403: _CHECK, 429: _QUOTA}
 
 
 def open_host(
@@ -74,7 +73,7 @@ class FireworksHost:
     """An account of Fireworks."""
 
     name = "fireworks"
-    remedies = _REMEDIES
+    remedies: Mapping[int, str] = {401: _CHECK, 403: _CHECK, 429: _QUOTA}
 
     def __init__(self, account: str, base: str, deployment: str, machine: dict[str, Any], idle_minutes: int) -> None:
         self.place = self._account = account
@@ -114,7 +113,7 @@ class FireworksHost:
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as api:
-            found = await ask(_UNTOLD, lambda: self._loaded(api, record))
+            found = await self._loaded(api, record)
             return "not loaded" if found is None else (await self._loaded_state(api, found["id"]))[1].lower()
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
@@ -127,7 +126,7 @@ class FireworksHost:
                 )
                 return (True if found is None else None), "it is being unloaded"
 
-            found = await ask(_UNTOLD, lambda: self._loaded(api, record))
+            found = await self._loaded(api, record)
             if found is not None:
                 await remove("the loaded adapter", lambda: api.lora.unload(found["id"]), report)
             await until(unloaded, "the adapter's end", report)
@@ -256,10 +255,14 @@ class FireworksHost:
     async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> Ids | None:
         """What is loaded of the model; with `ends`, also what is just being unloaded."""
         model = self._model(record)
-        async for each in await api.lora.list(filter=f'model="{model}"'):
-            if each.model == model and (ends or each.state != "UNDEPLOYING"):
-                return {"id": each.name.rpartition("/")[2]}
-        return None
+
+        async def find() -> Ids | None:
+            async for each in await api.lora.list(filter=f'model="{model}"'):
+                if each.model == model and (ends or each.state != "UNDEPLOYING"):
+                    return {"id": each.name.rpartition("/")[2]}
+            return None
+
+        return await ask("Fireworks does not tell what is loaded", find)
 
     async def _deployment_state(self, api: Any, name: str) -> tuple[bool | None, str]:
         found = await ask(

@@ -8,6 +8,7 @@ endpoint serves one commit of the repository.
 
 import os
 from asyncio import to_thread
+from collections.abc import Mapping
 from typing import Any
 
 from gavel.trainer.deploy.host import (
@@ -28,7 +29,6 @@ from gavel.trainer.runs.checkpoints import CARD
 KEY_VARIABLE = "HF_TOKEN"
 _PORT = 8000
 _CHECK = f"Check {KEY_VARIABLE}: it must be of this user or organisation, and may write. {GOES_ON}"
-_REMEDIES = {401: _CHECK, 403: _CHECK}
 
 
 def open_host(
@@ -57,7 +57,7 @@ class HuggingFaceHost:
     """A user or an organisation of the Hub."""
 
     name = "huggingface"
-    remedies = _REMEDIES
+    remedies: Mapping[int, str] = {401: _CHECK, 403: _CHECK}
 
     def __init__(self, namespace: str, machine: dict[str, str], idle_minutes: int, image: str, gated: bool) -> None:
         self.place = self._namespace = namespace

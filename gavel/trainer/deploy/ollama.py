@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,6 @@ _CONVERTED = ("Llama", "Mistral", "Mixtral", "Gemma", "Phi3", "Qwen2", "Qwen3", 
 _IN_A_STREAM = -1
 """The package's status of an error that comes after the answer has begun."""
 _QUANTIZATIONS = ("", "q8_0", "q4_K_M", "q4_K_S")
-_REMEDIES = {
-    0: "Start it (ollama serve), or name another: ollama:http://HOST:11434.",
-    _IN_A_STREAM: "What it says must be put right on that server.",
-}
 
 
 def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
@@ -49,7 +46,10 @@ class OllamaHost:
     """A running Ollama server."""
 
     name = "ollama"
-    remedies = _REMEDIES
+    remedies: Mapping[int, str] = {
+        0: "Start it (ollama serve), or name another: ollama:http://HOST:11434.",
+        _IN_A_STREAM: "What it says must be put right on that server.",
+    }
 
     def __init__(self, url: str, quantize: str) -> None:
         self.place = self._url = url

@@ -8,7 +8,7 @@ TOGETHER_PROJECT_ID. The deployment stops by itself after `inactive_minutes` wit
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -37,10 +37,6 @@ _PART_SECONDS = 600.0
 _MODES = ("ADAPTER_MODE_DYNAMIC", "ADAPTER_MODE_FIXED")
 """Deployments that load adapters, the preferred one first."""
 _INACTIVE = range(30, 1441)
-_REMEDIES = {
-    404: "Check TOGETHER_PROJECT_ID. Was something removed in the console? Then gavel undeploy, and deploy again.",
-    409: "Something of this name is being removed; give the same command again in a minute.",
-}
 _EXPIRED = {403: "The signed address has expired; the same command asks for another."}
 _DOES_NOT_SUIT = "Its rank, targets or base do not suit, or there is no capacity: undeploy it, and see docs/deploy.md."
 
@@ -59,7 +55,10 @@ class TogetherHost:
 
     name = "together"
     place = ""
-    remedies = _REMEDIES
+    remedies: Mapping[int, str] = {
+        404: "Check TOGETHER_PROJECT_ID. Was something removed in the console? Then gavel undeploy, and deploy again.",
+        409: "Something of this name is being removed; give the same command again in a minute.",
+    }
 
     def __init__(self, inactive_minutes: int) -> None:
         self._inactive_minutes = inactive_minutes
@@ -109,45 +108,39 @@ class TogetherHost:
                 ),
                 price=price,
             )
-            standing = _Standing(client, endpoint["id"], deployment["id"])
-            await make_once(
-                record,
-                "attachment",
-                "together: the adapter cannot be attached",
-                find=lambda: standing.attached(model["id"]),
-                make=lambda: standing.attach(model["id"], revision),
-            )
-            if record.done("traffic") is None:
-                split = [{"deployment_id": deployment["id"], "weight": 1.0}]
-                await ask("together: the endpoint cannot be routed", lambda: standing.route(split))
-                record.finish("traffic")
+            await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision)
             if wait:
-                await until(lambda: standing.ready(model["id"]), "together", report)
+                ready = partial(_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
+                await until(ready, "together", report)
             base_url = f"{str(client.base_url).rstrip('/')}/v1"
         return Deployment(self, record, base_url, f"{endpoint['name']}:{model['name']}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as client:
-            standing = await self._standing(client, record)
-            return standing.state(await standing.look()) if standing.deployment else "not there"
+            endpoint, deployment = await _standing(client, record.remote_name)
+            if not deployment:
+                return "not there"
+            look = partial(client.endpoints.deployments.retrieve, deployment, endpoint_id=endpoint)
+            return _state(await ask("together: the deployment cannot be read", look))
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         async with self._client() as client:
-            standing = await self._standing(client, record)
-            if standing.endpoint:
-                await remove("Together's traffic", lambda: standing.route([]), report)
-            if standing.deployment:
-                await remove("Together's replica", lambda: standing.scale(0), report)
-                await remove("Together's deployment", standing.delete, report)
+            api = client.endpoints
+            endpoint, deployment = await _standing(client, record.remote_name)
+            if endpoint:
+                unroute = partial(api.update, endpoint, traffic_split=[], update_mask="trafficSplit")
+                await remove("Together's traffic", unroute, report)
+            if deployment:
+                await remove("Together's replica", _scaled(api, endpoint, deployment, 0), report)
+                end = partial(api.deployments.delete, deployment, endpoint_id=endpoint)
+                await remove("Together's deployment", end, report)
             record.forget("attachment", "traffic", "deployment")
-            if standing.endpoint:
-                end = partial(client.endpoints.delete, standing.endpoint)
-                await remove("Together's endpoint", end, report)
+            if endpoint:
+                await remove("Together's endpoint", partial(api.delete, endpoint), report)
             record.forget("endpoint")
             model = await _asked_for(client.models.list, record.remote_name)
             if model is not None:
-                end = partial(client.models.delete, model["id"])
-                await remove("Together's uploaded adapter", end, report)
+                await remove("Together's uploaded adapter", partial(client.models.delete, model["id"]), report)
             record.forget("model", "upload")
 
     def costs(self, record: DeploymentRecord) -> str:
@@ -176,14 +169,26 @@ class TogetherHost:
         what = f"together: the {stage} cannot be made"
         return await make_once(record, stage, what, find=find, make=make)
 
-    async def _standing(self, client: Any, record: DeploymentRecord) -> "_Standing":
-        """The endpoint and the deployment of this name, as far as they are there."""
-        name = record.remote_name
-        endpoint = await _asked_for(lambda: client.endpoints.list(filter=f'name="{name}"'), name)
-        if endpoint is None:
-            return _Standing(client, "", "")
-        deployment = await _asked_for(lambda: client.endpoints.deployments.list(endpoint["id"]), name)
-        return _Standing(client, endpoint["id"], deployment["id"] if deployment else "")
+    async def _attach(
+        self, client: Any, record: DeploymentRecord, endpoint: str, deployment: str, model: str, revision: str
+    ) -> None:
+        """The adapter to the deployment, and the endpoint's traffic to it too."""
+        api, where = client.endpoints, {"endpoint_id": endpoint, "deployment_id": deployment}
+
+        async def find() -> Ids | None:
+            listed = await api.adapters.list(**where)
+            return next(({"id": each.id} for each in listed.data or () if each.adapter_model_id == model), None)
+
+        async def make() -> Ids:
+            made = await api.adapters.create(adapter_model_id=model, adapter_revision_id=revision, **where)
+            return {"id": made.id}
+
+        await make_once(record, "attachment", "together: the adapter cannot be attached", find, make)
+        if record.done("traffic") is None:
+            split = [{"deployment_id": deployment, "weight": 1.0}]
+            route = partial(api.update, endpoint, traffic_split=split, update_mask="trafficSplit")
+            await ask("together: the endpoint cannot be routed", route)
+            record.finish("traffic")
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[Any]:
@@ -193,61 +198,37 @@ class TogetherHost:
             yield client
 
 
-class _Standing:
-    """An endpoint and its deployment; an id that is empty: it is not there."""
+def _state(deployment: Any) -> str:
+    return str(deployment.status.state).removeprefix("DEPLOYMENT_STATE_").lower()
 
-    def __init__(self, client: Any, endpoint: str, deployment: str) -> None:
-        self._api = client.endpoints
-        self.endpoint, self.deployment = endpoint, deployment
-        self._both = {"endpoint_id": endpoint, "deployment_id": deployment}
 
-    async def look(self) -> Any:
-        return await ask(
-            "together: the deployment cannot be read",
-            lambda: self._api.deployments.retrieve(self.deployment, endpoint_id=self.endpoint),
-        )
+def _scaled(api: Any, endpoint: str, deployment: str, replicas: int) -> Callable[[], Awaitable[Any]]:
+    """The request that sets the number of replicas."""
+    size = {"min_replicas": replicas, "max_replicas": replicas}
+    return partial(
+        api.deployments.update, deployment, endpoint_id=endpoint, autoscaling=size, update_mask="autoscaling"
+    )
 
-    @staticmethod
-    def state(found: Any) -> str:
-        return str(found.status.state).removeprefix("DEPLOYMENT_STATE_").lower()
 
-    async def attached(self, model: str) -> Ids | None:
-        listed = await self._api.adapters.list(**self._both)
-        return next(({"id": each.id} for each in listed.data or () if each.adapter_model_id == model), None)
-
-    async def attach(self, model: str, revision: str) -> Ids:
-        made = await self._api.adapters.create(adapter_model_id=model, adapter_revision_id=revision, **self._both)
-        return {"id": made.id}
-
-    async def route(self, split: list[dict[str, Any]]) -> None:
-        await self._api.update(self.endpoint, traffic_split=split, update_mask="trafficSplit")
-
-    async def scale(self, replicas: int) -> None:
-        size = {"min_replicas": replicas, "max_replicas": replicas}
-        await self._api.deployments.update(
-            self.deployment, endpoint_id=self.endpoint, autoscaling=size, update_mask="autoscaling"
-        )
-
-    async def delete(self) -> None:
-        await self._api.deployments.delete(self.deployment, endpoint_id=self.endpoint)
-
-    async def ready(self, model: str) -> tuple[bool | None, str]:
-        """Whether the deployment and its adapter are ready; one that has stopped is started again."""
-        found = await self.look()
-        state = self.state(found)
-        if state == "failed":
-            raise DeployError(f"together: the deployment failed: {found.status.message}", _DOES_NOT_SUIT)
-        if state in ("stopped", "stopping"):
-            await ask("together: the deployment cannot be started again", lambda: self.scale(1))
-        listed = await ask("together: the adapters cannot be listed", lambda: self._api.adapters.list(**self._both))
-        rows = [row for each in listed.data or () if each.adapter_model_id == model for row in each.per_cluster or ()]
-        for row in rows:
-            if row.state == "ADAPTER_LOAD_STATE_FAILED" or row.adapter_valid is False:
-                why = row.adapter_valid_reason or row.message or row.reason or "no reason was given"
-                raise DeployError(f"together: the adapter does not load: {why}", _DOES_NOT_SUIT)
-        states = {str(row.state).removeprefix("ADAPTER_LOAD_STATE_").lower() for row in rows}
-        done = state in ("ready", "scaling") and states == {"ready"}
-        return (True if done else None), f"{state}, adapter {', '.join(sorted(states)) or 'pending'}"
+async def _ready(api: Any, endpoint: str, deployment: str, model: str) -> tuple[bool | None, str]:
+    """Whether the deployment and its adapter are ready; one that has stopped is started again."""
+    look = partial(api.deployments.retrieve, deployment, endpoint_id=endpoint)
+    found = await ask("together: the deployment cannot be read", look)
+    state = _state(found)
+    if state == "failed":
+        raise DeployError(f"together: the deployment failed: {found.status.message}", _DOES_NOT_SUIT)
+    if state in ("stopped", "stopping"):
+        await ask("together: the deployment cannot be started again", _scaled(api, endpoint, deployment, 1))
+    attached = partial(api.adapters.list, endpoint_id=endpoint, deployment_id=deployment)
+    listed = await ask("together: the adapters cannot be listed", attached)
+    rows = [row for each in listed.data or () if each.adapter_model_id == model for row in each.per_cluster or ()]
+    for row in rows:
+        if row.state == "ADAPTER_LOAD_STATE_FAILED" or row.adapter_valid is False:
+            why = row.adapter_valid_reason or row.message or row.reason or "no reason was given"
+            raise DeployError(f"together: the adapter does not load: {why}", _DOES_NOT_SUIT)
+    states = {str(row.state).removeprefix("ADAPTER_LOAD_STATE_").lower() for row in rows}
+    is_done = state in ("ready", "scaling") and states == {"ready"}
+    return (True if is_done else None), f"{state}, adapter {', '.join(sorted(states)) or 'pending'}"
 
 
 async def _profile(client: Any, adapter: AdapterFacts) -> tuple[str, Any]:
@@ -294,6 +275,15 @@ async def _named(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | 
 async def _asked_for(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | None:
     what = "together: what is there cannot be listed"
     return await ask(what, lambda: _named(listing, name))
+
+
+async def _standing(client: Any, name: str) -> tuple[str, str]:
+    """The ids of the endpoint and the deployment of this name; empty where they are not there."""
+    endpoint = await _asked_for(partial(client.endpoints.list, filter=f'name="{name}"'), name)
+    if endpoint is None:
+        return "", ""
+    deployment = await _asked_for(partial(client.endpoints.deployments.list, endpoint["id"]), name)
+    return endpoint["id"], deployment["id"] if deployment else ""
 
 
 async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts, model: str, report: Report) -> str:
