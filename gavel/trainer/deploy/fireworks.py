@@ -121,10 +121,8 @@ class FireworksHost:
         async with self._client() as api:
 
             async def unloaded() -> tuple[bool | None, str]:
-                found = await ask(
-                    "Fireworks does not tell what is loaded", lambda: self._loaded(api, record, ends=True)
-                )
-                return (True if found is None else None), "it is being unloaded"
+                left = await self._loaded(api, record, ends=True)
+                return (True if left is None else None), "it is being unloaded"
 
             found = await self._loaded(api, record)
             if found is not None:
@@ -172,19 +170,15 @@ class FireworksHost:
 
         if record.done("model") is None:
             account, _, base_id = base.removeprefix("accounts/").partition("/models/")
-            known = await ask(
-                f"Fireworks does not tell of {base}",
-                lambda: unless_gone(lambda: api.models.get(base_id, account_id=account)),
-            )
+            look = partial(api.models.get, base_id, account_id=account)
+            known = await ask(f"Fireworks does not tell of {base}", lambda: unless_gone(look))
             if known is None or known.supports_lora is False:
                 why = "has no model" if known is None else "takes no adapters for"
                 raise DeployError(
                     f"Fireworks {why} {base}",
                     "Name the one that the adapter is for: --set base=accounts/fireworks/models/NAME.",
                 )
-        remedies = {400: _MISFIT}
-        what = f"the model {name} cannot be made"
-        await make_once(record, "model", what, find=find, make=make, remedies=remedies)
+        await make_once(record, "model", f"the model {name} cannot be made", find, make, {400: _MISFIT})
 
     async def _upload(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
         """Idempotent: the files of a model that is not ready may be sent again."""
@@ -200,11 +194,10 @@ class FireworksHost:
             record.begin("upload")
             report(f"uploading {adapter.size / 1e6:.1f} MB")
             sizes = {file.name: str(file.stat().st_size) for file in adapter.files()}
-            given = await ask(
-                what, lambda: api.models.get_upload_endpoint(name, filename_to_size=sizes), remedies=remedies
-            )
+            place = partial(api.models.get_upload_endpoint, name, filename_to_size=sizes)
+            urls = (await ask(what, place, remedies=remedies)).filename_to_signed_urls
             for file in adapter.files():
-                send = partial(_put, file, given.filename_to_signed_urls[file.name], sizes[file.name])
+                send = partial(_put, file, urls[file.name], sizes[file.name])
                 await ask(what, lambda send=send: asyncio.to_thread(send), remedies=remedies)
             checked = await ask(what, lambda: api.models.validate_upload(name), remedies=remedies)
             for warning in checked.warnings or ():
@@ -234,23 +227,16 @@ class FireworksHost:
             )
             return {"name": name}
 
-        what = "no deployment can be made"
-        await make_once(record, "deployment", what, find=find, make=make)
+        await make_once(record, "deployment", "no deployment can be made", find, make)
 
     async def _load(self, api: Any, record: DeploymentRecord, deployment: str) -> str:
         async def make() -> Ids:
             made = await api.lora.load(model=self._model(record), deployment=self._deployment(deployment))
             return {"id": made.name.rpartition("/")[2]}
 
-        loaded = await make_once(
-            record,
-            "loaded",
-            "the adapter cannot be loaded",
-            find=lambda: self._loaded(api, record),
-            make=make,
-            remedies={400: "Does the deployment have addons enabled, and the same base?"},
-        )
-        return str(loaded["id"])
+        find = partial(self._loaded, api, record)
+        remedies = {400: "Does the deployment have addons enabled, and the same base?"}
+        return (await make_once(record, "loaded", "the adapter cannot be loaded", find, make, remedies))["id"]
 
     async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> Ids | None:
         """What is loaded of the model; with `ends`, also what is just being unloaded."""

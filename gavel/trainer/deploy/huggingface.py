@@ -9,6 +9,7 @@ endpoint serves one commit of the repository.
 import os
 from asyncio import to_thread
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gavel.trainer.deploy.host import (
@@ -72,13 +73,9 @@ class HuggingFaceHost:
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
         hub = self._hub()
         commit = await self._publish(hub, adapter, record, report)
-        await make_once(
-            record,
-            "endpoint",
-            f"the endpoint {_endpoint_name(record)} cannot be made",
-            find=lambda: self._find(hub, record),
-            make=lambda: self._make(hub, adapter, record, commit, report),
-        )
+        what = f"the endpoint {_endpoint_name(record)} cannot be made"
+        make = partial(self._make, hub, adapter, record, commit, report)
+        await make_once(record, "endpoint", what, partial(self._find, hub, record), make)
         url, state = await self._state(hub, record)
         if url is None and wait:
             url = await until(lambda: self._state(hub, record), "the endpoint", report)
@@ -92,11 +89,11 @@ class HuggingFaceHost:
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         hub, name, repository = self._hub(), _endpoint_name(record), self._repository(record)
-        await remove(
-            f"the endpoint {name}",
-            lambda: to_thread(hub.delete_inference_endpoint, name, namespace=self._namespace),
-            report,
-        )
+
+        def end() -> None:
+            hub.delete_inference_endpoint(name, namespace=self._namespace)
+
+        await remove(f"the endpoint {name}", lambda: to_thread(end), report)
         record.forget("endpoint")
         await remove(f"the repository {repository}", lambda: to_thread(hub.delete_repo, repository), report)
         record.forget("files")
@@ -179,15 +176,14 @@ class HuggingFaceHost:
         )
 
     async def _endpoint(self, hub: Any, record: DeploymentRecord) -> Any:
-        name = _endpoint_name(record)
-        return await ask(
-            "the endpoint cannot be looked up",
-            lambda: unless_gone(lambda: to_thread(hub.get_inference_endpoint, name, namespace=self._namespace)),
-        )
+        def look() -> Any:
+            return hub.get_inference_endpoint(_endpoint_name(record), namespace=self._namespace)
+
+        return await ask("the endpoint cannot be looked up", lambda: unless_gone(lambda: to_thread(look)))
 
     async def _find(self, hub: Any, record: DeploymentRecord) -> Ids | None:
         found = await self._endpoint(hub, record)
-        return None if found is None else {"name": found.name}
+        return found and {"name": found.name}
 
     async def _state(self, hub: Any, record: DeploymentRecord) -> tuple[str | None, str]:
         """The address once it serves; one that is scaled to zero wakes up at a request."""

@@ -72,7 +72,7 @@ class OllamaHost:
         if record.done("model") is not None and await find() is None:
             record.forget("model")  # somebody has removed it there
         what = f"{self._url} makes no model"
-        await make_once(record, "model", what, find=find, make=make)
+        await make_once(record, "model", what, find, make)
         shutil.rmtree(_scratch(record), ignore_errors=True)
         return Deployment(self, record, f"{self._url}/v1", name, None)
 

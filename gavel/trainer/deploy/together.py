@@ -167,7 +167,7 @@ class TogetherHost:
             return {"id": made.id, "name": made.name, **more}
 
         what = f"together: the {stage} cannot be made"
-        return await make_once(record, stage, what, find=find, make=make)
+        return await make_once(record, stage, what, find, make)
 
     async def _attach(
         self, client: Any, record: DeploymentRecord, endpoint: str, deployment: str, model: str, revision: str
@@ -313,7 +313,7 @@ async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts
         return (None if state.endswith("_PENDING") else True), state
 
     what = "together: the adapter cannot be uploaded"
-    revision = await make_once(record, "upload", what, find=find, make=send)
+    revision = await make_once(record, "upload", what, find, send)
     await until(validity, "the validation of the adapter", report)
     return revision["revision"]
 

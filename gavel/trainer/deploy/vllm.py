@@ -20,7 +20,6 @@ import yaml
 from gavel.base.files import replacing
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.deploy.host import (
-    GOES_ON,
     Deployment,
     Report,
     ask,
@@ -57,7 +56,7 @@ class VllmHost:
     """A running server with runtime updates of adapters."""
 
     name = "vllm"
-    remedies: Mapping[int, str] = {401: f"Check {KEY_VARIABLE}, the key that the server was started with. {GOES_ON}"}
+    remedies: Mapping[int, str] = {401: f"Check the API key in {KEY_VARIABLE}: the server was started with another."}
 
     def __init__(self, url: str, path_map: tuple[str, str], base: str) -> None:
         self.place = self._url = url
@@ -119,9 +118,7 @@ class VllmHost:
             return (await client.get("/v1/models")).raise_for_status().json()["data"]
 
         try:
-            return await ask(
-                what, listed, remedies={401: f"Check {KEY_VARIABLE}, the key that the server was started with."}
-            )
+            return await ask(what, listed)
         except (KeyError, TypeError) as error:
             raise DeployError(what, "Check the address: another server answers there.") from error
 

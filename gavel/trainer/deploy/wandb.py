@@ -70,7 +70,7 @@ class WandbHost:
             await self._ask(lambda: self._log(adapter, record), f"{artifact} cannot be uploaded")
             return {"artifact": artifact}
 
-        await make_once(record, "artifact", f"{artifact} cannot be made", find=find, make=make)
+        await make_once(record, "artifact", f"{artifact} cannot be made", find, make)
         return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:

@@ -38,10 +38,10 @@ async def test_a_stage_is_found_before_it_is_made_and_survives_the_process(run: 
         raise AssertionError("it is there")
 
     with pytest.raises(KeyboardInterrupt):
-        await make_once(opened(run, adapter), "model", "no model", find=find, make=make_and_die)
+        await make_once(opened(run, adapter), "model", "no model", find, make_and_die)
     assert opened(run, adapter).done("model") is None
     for _ in range(2):  # found by its name, then in the record
-        assert await make_once(opened(run, adapter), "model", "no model", find=find, make=make) == {"model": "m1"}
+        assert await make_once(opened(run, adapter), "model", "no model", find, make) == {"model": "m1"}
         assert opened(run, adapter).done("model") == {"model": "m1"}
 
 
