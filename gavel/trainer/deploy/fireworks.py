@@ -8,7 +8,7 @@ Model, deployment and the loading of one into the other are looked up by the rec
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ KEY_VARIABLE = "FIREWORKS_API_KEY"
 _API = "https://api.fireworks.ai"
 _RANKS = range(4, 65)
 _UPLOAD_SECONDS = 3600.0
+_CHUNK = 1 << 20
 _CHECK = f"Check {KEY_VARIABLE} and the account: the key must be of it. {GOES_ON}"
 _MISFIT = "What Fireworks says does not fit must be changed in the run; nothing was deployed."
 _QUOTA = "The quota of the account is reached: raise it or undeploy something, and give the same command again."
@@ -197,8 +198,7 @@ class FireworksHost:
             place = partial(api.models.get_upload_endpoint, name, filename_to_size=sizes)
             urls = (await ask(what, place, remedies=remedies)).filename_to_signed_urls
             for file in adapter.files():
-                send = partial(_put, file, urls[file.name], sizes[file.name])
-                await ask(what, lambda send=send: asyncio.to_thread(send), remedies=remedies)
+                await ask(what, partial(_put, file, urls[file.name], sizes[file.name]), remedies=remedies)
             checked = await ask(what, lambda: api.models.validate_upload(name), remedies=remedies)
             for warning in checked.warnings or ():
                 report(f"Fireworks: {warning}")
@@ -278,11 +278,13 @@ def base_name(base_model: str) -> str:
     return f"accounts/fireworks/models/{name.replace('.', 'p')}"
 
 
-def _put(file: Path, url: str, size: str) -> None:
-    headers = {
-        "Content-Type": "application/octet-stream",
-        "Content-Length": size,
-        "x-goog-content-length-range": f"{size},{size}",
-    }
-    with file.open("rb") as content:
-        httpx.put(url, content=content, headers=headers, timeout=_UPLOAD_SECONDS).raise_for_status()
+async def _put(file: Path, url: str, size: str) -> None:
+    async def content() -> AsyncGenerator[bytes]:
+        with file.open("rb") as stream:
+            while chunk := await asyncio.to_thread(stream.read, _CHUNK):
+                yield chunk
+
+    headers = {"Content-Type": "application/octet-stream", "Content-Length": size}
+    headers["x-goog-content-length-range"] = f"{size},{size}"
+    async with httpx.AsyncClient(timeout=_UPLOAD_SECONDS) as client:
+        (await client.put(url, content=content(), headers=headers)).raise_for_status()
