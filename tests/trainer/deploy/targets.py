@@ -37,6 +37,10 @@ def _real_run(root: Path, base: str) -> Path:
     return make_run(root)  # its weights are merged
 
 
+def _change_of(call: Call) -> str | None:
+    return None if call.method in ("GET", "HEAD") else call.path
+
+
 @dataclass
 class Target:
     address: str
@@ -50,7 +54,7 @@ class Target:
     """Things that stand there."""
     base: str = BASE
     run: Callable[[Path, str], Path] = plain_run
-    change_of: Callable[[Call], str | None] = lambda call: call.path if call.method not in ("GET", "HEAD") else None
+    change_of: Callable[[Call], str | None] = _change_of
     """What a request changes at the host; None: nothing."""
 
     def lose(self, is_lost: Callable[[str], bool]) -> None:
@@ -141,8 +145,9 @@ def _ollama() -> Generator[Target]:
     pytest.importorskip("ollama")
     fake = FakeOllama()
     yield Target(
-        "ollama", {"OLLAMA_HOST": fake.url}, None, [fake], lambda: fake.made, lambda: len(fake.models), run=_real_run
-    )
+        "ollama", {"OLLAMA_HOST": fake.url}, None, [fake], lambda: fake.made, lambda: len(fake.models), run=_real_run,
+        change_of=lambda call: None if call.path == "/api/show" else _change_of(call),
+    )  # fmt: skip
     fake.close()
 
 
