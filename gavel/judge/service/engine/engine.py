@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack
 from functools import partial
 
-import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.judge import Judge
@@ -38,7 +37,7 @@ from gavel.judge.service.errors import (
 )
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import Accepted, NewJudgement, Query, Record, new_id
-from gavel.judge.service.store.database import Database, WriteProbe
+from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.scenarios.errors import JudgeError
@@ -54,7 +53,6 @@ _RETENTION_SECONDS = 3600.0
 _OVERWRITE_SECONDS = 30.0
 """After which nothing of what was erased is left in SQLite's log."""
 _DAY = 86_400.0
-_ANYTHING = sa.select(sa.literal(1))
 
 
 class Engine:
@@ -79,7 +77,6 @@ class Engine:
         self.is_stopping = False
         self._stop_by = 0.0
         """When what is judged is left to the next start, by the event loop's clock."""
-        self._probe = WriteProbe(database)
         self._queued_since = 0
         self._loops: list[asyncio.Task[None]] = []
 
@@ -212,8 +209,7 @@ class Engine:
 
     async def check_database(self) -> None:
         """Raises `DatabaseUnavailableError` when the database cannot be read, or not be written."""
-        await self.database.read(lambda connection: connection.execute(_ANYTHING).scalar_one())
-        await self._probe.check(room=self.config.limits.body_bytes)
+        await self.database.check(room=self.config.limits.body_bytes)
 
     async def answered(self, record: Record) -> None:
         """Erases what is not to be retained of a judgement whose answer was given."""

@@ -86,7 +86,7 @@ class GroupStore:
         self._clock = clock or DeadlineClock()
 
     async def join(self, new: NewMember) -> GroupRecord:
-        """Stores a member, once; the group as it stands then. Raises `GroupConflictError`, `GroupTooLargeError`."""
+        """Stores a member, once; the group as it stands then. Raises a `ServiceError` for one that does not fit."""
         joined = await self.database.write(lambda c: _join(c, new, self._clock), f"group {new.group}")
         if isinstance(joined, ServiceError):  # raised in the transaction it would end those of others
             raise joined

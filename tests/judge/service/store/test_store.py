@@ -1,23 +1,41 @@
-"""Judgements on file: a model of what is accepted, leased, finished and deleted, against the real store."""
+"""What the database holds: judgements against a model of them, groups that wait for members, keys, and ids."""
 
 import asyncio
+import multiprocessing
 import random
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from hypothesis import settings
+import sqlalchemy as sa
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from gavel.judge.service.errors import IdempotencyConflictError
-from gavel.judge.service.schemas.records import NewJudgement, Query, Record, Verdict, new_id
+from gavel.judge.service.errors import IdempotencyConflictError, NotFoundError
+from gavel.judge.service.schemas.records import (
+    KeyScope,
+    NewJudgement,
+    NewMember,
+    Query,
+    Record,
+    Verdict,
+    first_id_at,
+    key_id_of,
+    new_id,
+    token_hash,
+)
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.group_store import GroupStore
 from gavel.judge.service.store.judgement_store import Store
-from gavel.judge.service.store.tables import decompress
+from gavel.judge.service.store.key_store import KeyStore, settings_key_id
+from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
@@ -33,10 +51,20 @@ def verdict(score: float, calls: int = 2) -> Verdict:
 
 
 @pytest.fixture
-def store(database_url: str):
+def database(database_url: str) -> Iterator[Database]:
     database = Database.open(database_url)
-    yield Store(database)
+    yield database
     database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> Store:
+    return Store(database)
+
+
+@pytest.fixture
+def group_store(database: Database) -> GroupStore:
+    return GroupStore(database)
 
 
 class Judgements(RuleBasedStateMachine):
@@ -240,3 +268,118 @@ async def test_pages_are_filtered_and_go_on_where_the_last_ended(store: Store):
     assert await store.page(Query(judge="another")) == []
     assert await store.page(Query(until=1.0)) == []
     assert len(await store.page(Query(since=1.0, judge="a judge"))) == 10
+
+
+def member(group: str, name: str, *, project: str = "", expected: int = 2, seconds: float = 60.0) -> NewMember:
+    return NewMember(
+        key_id="",
+        project=project,
+        group=group,
+        member=name,
+        payload=compress(b'{"messages":[]}'),
+        size=15,
+        content_hash=name,
+        expected=expected,
+        options=b"{}",
+        settings_hash="",
+        judge="a judge",
+        retain=True,
+        deadline_seconds=seconds,
+        on_deadline="judge",
+        max_size=1000,
+    )
+
+
+async def test_the_one_that_closes_first_stands_first(group_store: GroupStore):
+    for name, project, seconds in (("late", "a", 90.0), ("soon", "b", 30.0), ("later", "a", 120.0)):
+        await group_store.join(member(name, "m", project=project, seconds=seconds))
+    await group_store.join(member("whole", "m", expected=1))
+    assert [group.name for group in await group_store.waiting(None, 10)] == ["soon", "late", "later"]
+    assert [group.name for group in await group_store.waiting(None, 1)] == ["soon"]
+    assert [group.name for group in await group_store.waiting({"a"}, 10)] == ["late", "later"]
+    assert await group_store.waiting(set(), 10) == []
+
+
+async def test_an_open_group_has_the_names_of_its_members(group_store: GroupStore):
+    await group_store.join(member("group", "b", expected=3))
+    group = await group_store.join(member("group", "a", expected=3))
+    found = await group_store.open_group(group.id)
+    assert found is not None
+    assert found[0].deadline_at == pytest.approx(group.deadline_at, abs=1)
+    assert (replace(found[0], deadline_at=group.deadline_at), found[1]) == (group, ["a", "b"])
+    await group_store.join(member("group", "c", expected=3))
+    assert await group_store.open_group(group.id) is None
+    assert await group_store.open_group("no such id") is None
+
+
+@pytest.mark.parametrize(
+    ("judged_seconds_ago", "is_the_same"), [(None, True), (30.0, True), (90.0, False)], ids=["never", "just", "earlier"]
+)
+async def test_a_member_that_comes_again_has_its_round_until_a_minute_after_it_is_judged(
+    judged_seconds_ago: float | None, is_the_same: bool, group_store: GroupStore
+):
+    first, second = (replace(member("group", name), begins_rounds=True) for name in "ab")
+    await group_store.join(first)
+    whole = await group_store.join(second)
+    assert whole.closed_at is not None
+    judged_at = None if judged_seconds_ago is None else time.time() - judged_seconds_ago
+    closed = sa.update(groups).values(closed_at=time.time() - 1000)
+    judged = sa.update(judgements).values(finished_at=judged_at)
+    await group_store.database.write(lambda connection: (connection.execute(closed), connection.execute(judged)))
+    again = await group_store.join(first)
+    assert (again.id == whole.id) is is_the_same
+    assert again.is_open is not is_the_same
+
+
+def test_a_key_is_stored_by_its_hash_and_revoked_once(database: Database):
+    store = KeyStore(database)
+    token, made = store.create("trainer", KeyScope(projects=["desk"], max_cost_usd=5))
+    (key,) = store.all_now()
+    assert key == made
+    assert (key.id, key.token_hash) == (key_id_of(token), token_hash(token))
+    store.revoke(key.id)
+    assert store.all_now()[0].revoked_at is not None
+    with pytest.raises(NotFoundError):
+        store.revoke(key.id)
+
+
+async def test_a_key_of_the_settings_is_filed_again_with_what_it_has_spent(database: Database):
+    store, key_id = KeyStore(database), settings_key_id("ci")
+    await store.file({key_id: KeyScope(projects=["desk"])})
+    await database.write(lambda connection: connection.execute(sa.update(keys).values(spent_usd=1.5)).close())
+    await store.file({key_id: KeyScope(projects=["lab"]), settings_key_id("other"): KeyScope()})
+    found = {key.name: key for key in await store.all()}
+    assert found.keys() == {"ci", "other"}
+    assert (found["ci"].scope.projects, found["ci"].spent_usd, found["ci"].token_hash) == (["lab"], 1.5, "")
+
+
+def test_ids_ascend_and_are_uuids_of_version_7():
+    ids = [new_id() for _ in range(10_000)]
+    assert ids == sorted(set(ids))
+    assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, "specified in RFC 4122")}
+
+
+def test_an_id_knows_its_time():
+    before = time.time()
+    assert before - 0.002 <= (UUID(new_id()).int >> 80) / 1000 <= time.time() + 0.002
+
+
+@given(st.floats(0, 2**37), st.floats(0, 2**37))
+def test_first_ids_sort_as_their_times(one: float, other: float):
+    assert (first_id_at(one) < first_id_at(other)) == (int(one * 1000) < int(other * 1000))
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e300])
+def test_times_beyond_all_ids_have_a_first_id_too(seconds: float):
+    assert UUID(first_id_at(seconds)).version == 7
+
+
+def test_forks_do_not_make_the_same_ids():
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:
+        tails = {one[-8:] for ids in pool.map(_some_ids, range(2), 1) for one in ids}
+    assert len(tails) == 20
+
+
+def _some_ids(_: int) -> list[str]:
+    return [new_id() for _ in range(10)]
