@@ -111,6 +111,12 @@ class RateLimitError(OverloadedError):
         self.retry_after = seconds
 
 
+class WrongKeysError(OverloadedError):
+    """Too many requests with a wrong API key came from one address."""
+
+    kind, retry_after = "wrong-keys", 60
+
+
 def without_text(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """The traceback without the error's message, which may quote a transcript."""
     return RuntimeError, RuntimeError(type(error).__name__), error.__traceback__

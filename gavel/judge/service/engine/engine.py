@@ -21,8 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.judge import Judge
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.engine.admission import Admission, KeyBudgets
-from gavel.judge.service.engine.caller import ANYONE, Caller
+from gavel.judge.service.engine.admission import ANYONE, Admission, Caller, KeyBudgets
 from gavel.judge.service.engine.judges import Judges
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.engine.rendezvous import Rendezvous, Waiters
@@ -63,14 +62,15 @@ class Engine:
         self.config = config
         self.database = database
         self.store = Store(database)
-        self.cassette = database_cassette(database)
+        self.cassette = database_cassette(database, is_shared=config.share_replies)
         self.judges = Judges(config, self.cassette)
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
         self.tracing = tracing or (Tracing.exporting() if config.otel else Tracing())
         budgets = KeyBudgets(self.admission.spent, self.admission.left)
-        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished)
+        stuck = self.waiters.fail
+        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished, stuck)
         self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""

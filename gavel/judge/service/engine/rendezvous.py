@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from gavel.judge.service.config import ServiceLimits
-from gavel.judge.service.engine.admission import Admission
-from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.admission import Admission, Caller
 from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError, ServiceError
 from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
 from gavel.judge.service.schemas.records import GroupRecord, NewMember, Record
@@ -53,20 +52,20 @@ class Waiters:
             if not future.done():
                 future.set_result(record)
 
+    def fail(self, judgement: str, error: Exception) -> None:
+        """Ends the waits for it with the error; with a `TimeoutError` as if their time were over."""
+        for future in self._futures.get(judgement, ()):
+            if not future.done():
+                future.set_exception(error)
+
     def give_up(self) -> None:
         """Ends all waits as if their time were over."""
         for judgement in self._futures:
-            self.give_up_on(judgement)
+            self.fail(judgement, TimeoutError())
 
-    def give_up_on(self, judgement: str) -> None:
-        """Ends the waits for it as if their time were over."""
-        for future in self.of(judgement):
-            if not future.done():
-                future.set_exception(TimeoutError())
-
-    def of(self, judgement: str) -> Collection["asyncio.Future[Record | None]"]:
-        """Those that wait for it."""
-        return self._futures.get(judgement, ())
+    def number(self, judgement: str) -> int:
+        """How many wait for it."""
+        return len(self._futures.get(judgement, ()))
 
     @property
     def ids(self) -> Collection[str]:
@@ -195,7 +194,7 @@ class Rendezvous:
             except TimeoutError:
                 return await self._judgements.get(group.id)
             finally:
-                if len(self._waiters.of(group.id)) == 1:
+                if self._waiters.number(group.id) == 1:
                     self._open.discard(group.id)
         if record is None:
             raise _deleted(group)
@@ -204,7 +203,7 @@ class Rendezvous:
     def give_up(self) -> None:
         """Ends all waits for groups that are open, as if their time were over."""
         for group in self._open:
-            self._waiters.give_up_on(group)
+            self._waiters.fail(group, TimeoutError())
 
     async def watch(self) -> None:
         """Closes groups at their deadlines, and sees which ones other processes have closed."""

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 
 from gavel.judge.service.errors import InvalidRequestError, ServiceError, UnauthorizedError
 from gavel.judge.service.schemas.bodies import NAME_PATTERN
+from gavel.judge.service.schemas.records import Record
 
 MEDIA_TYPE = "application/problem+json"
 _PREFIX = "urn:gavel:problem:"
@@ -81,6 +82,12 @@ def problem_of(error: ServiceError) -> Problem:
     if isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = "Bearer"
     return Problem(error.status, error.kind, error.message, error.remedy, headers)
+
+
+def raise_failure(record: Record) -> None:
+    """Raises the problem of a judgement that failed; nothing for any other."""
+    if (verdict := record.verdict) is not None and verdict.group is None:
+        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -1,16 +1,18 @@
-"""`/v1/score`, `/v1/score/batch` and `/v1/judgements`: judges whole groups, and tells what was judged."""
+"""The routes under /v1: judges whole groups and groups whose members arrive one by one, and tells what was judged."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gavel.judge.service.engine.engine import Engine, gone
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.problems import Problem, documented, problem_of
+from gavel.judge.service.http.problems import Problem, documented, problem_of, raise_failure
 from gavel.judge.service.http.requests import (
     NDJSON,
     UNBUFFERED,
@@ -25,15 +27,19 @@ from gavel.judge.service.http.requests import (
     while_connected,
 )
 from gavel.judge.service.schemas.bodies import (
+    NAME_PATTERN,
     FinishedStatus,
     JudgementOut,
+    MemberAnswer,
+    MemberPending,
+    MemberRequest,
     PageOut,
     PendingOut,
     PendingStatus,
     ScoreRequest,
     Seconds,
 )
-from gavel.judge.service.schemas.records import ID_PATTERN, Record
+from gavel.judge.service.schemas.records import ID_PATTERN, GroupRecord, Record
 from gavel.judge.service.schemas.records import Query as JudgementQuery
 
 router = APIRouter(dependencies=[Depends(known_parameters)])
@@ -98,15 +104,14 @@ async def _answer(engine: Engine, record: Record, *, failure_is_a_problem: bool)
     place = f"/v1/judgements/{record.id}"
     if not record.is_finished:
         return _json(record.answer, 202, {"Location": place, "Retry-After": "1"})
-    verdict = record.verdict
-    if failure_is_a_problem and verdict is not None and verdict.group is None:
-        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
+    if failure_is_a_problem:
+        raise_failure(record)
     response = _json(record.answer, 200, {"Location": place})
     await engine.answered(record)
     return response
 
 
-def _json(model: JudgementOut | PendingOut, status: int, headers: dict[str, str]) -> Response:
+def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(model.model_dump_json(), status, headers, "application/json")
 
 
@@ -240,9 +245,113 @@ async def page(
     more = len(records) > limit
     shown = [record.summary for record in records[:limit]]
     found = PageOut(judgements=shown, next=shown[-1].id if more else None)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return _json(found)
 
 
 def _statuses(names: Sequence[str]) -> frozenset[str]:
     groups = {"finished": _FINISHED, "unfinished": _UNFINISHED}
     return frozenset(status for name in names for status in groups.get(name, (name,)))
+
+
+Group = Annotated[
+    str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the group, such as step and task.")
+]
+Member = Annotated[str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the member in its group.")]
+_MEMBER_PENDING = {"description": "Accepted, and not judged yet: ask at Location.", "model": MemberPending}
+_MEMBER_EXAMPLE = {
+    "expected": 8,
+    "id": "sample-3",
+    "messages": [
+        {"role": "user", "content": "I want my money back for order 7890."},
+        {"role": "assistant", "content": "I looked it up: it came 9 days ago, so I have refunded it."},
+    ],
+}
+
+
+@router.post(
+    "/v1/groups/{group}/members",
+    tags=["groups"],
+    summary="Send one member of a group",
+    response_model=MemberAnswer,
+    responses={202: _MEMBER_PENDING, **documented(400, 404, 408, 409, 413, 415, 422, 429, 502, 503)},
+    openapi_extra=describe_body(MemberRequest, _MEMBER_EXAMPLE),
+)
+async def join(
+    group: Group,
+    request: Request,
+    engine: TheEngine,
+    caller: TheCaller,
+    wait: Annotated[bool | None, Query(description="false: answer 202 at once. Default: the body's wait.")] = None,
+) -> Response:
+    """Answers each member with its own score, once all have arrived, or at the group's deadline.
+
+    A member is stored before anything else, and its group is judged even when connections are closed: send the same
+    body again, or ask at Location. Members may reach different processes of the service.
+    """
+    member = await read_json(request, MemberRequest)
+    name, waits = member.id, member.wait if wait is None else wait
+    joined = await engine.rendezvous.join(group, member, caller)
+    del member  # while it waits, its messages are in the database alone
+    seconds = engine.config.limits.wait_seconds if waits else 0.0
+    return await while_connected(request, _member_answer(engine, joined, name, seconds))
+
+
+@router.get(
+    "/v1/groups/{group}/members/{id}",
+    tags=["groups"],
+    summary="The score of one member",
+    response_model=MemberAnswer,
+    responses={202: _MEMBER_PENDING, **documented(404, 422, 502, 503)},
+)
+async def get_member(
+    group: Group,
+    id: Member,
+    request: Request,
+    engine: TheEngine,
+    caller: TheCaller,
+    project: Annotated[str, Query(max_length=200, pattern=r"^[\w.-]*$")] = "",
+    wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is judged.")] = 0,
+) -> Response:
+    """The member's score, or 202 while its group is not judged."""
+    found = await engine.rendezvous.find(group, id, project, caller)
+    seconds = min(wait, engine.config.limits.wait_seconds)
+    return await while_connected(request, _member_answer(engine, found, id, seconds))
+
+
+async def _member_answer(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
+    """The member's score once its group is judged, 202 if that takes longer. Raises `Problem` for a judgement that
+    failed."""
+    record = await engine.rendezvous.result(group, seconds)
+    if record is None or record.verdict is None:
+        status = "open" if record is None else "running" if record.status == "running" else "queued"
+        pending = MemberPending(
+            group=group.name,
+            id=member,
+            judgement=group.id,
+            status=status,
+            expected=group.expected,
+            arrived=group.arrived,
+            deadline_at=group.deadline_at,
+        )
+        place = f"/v1/groups/{quote(group.name, safe='')}/members/{quote(member, safe='')}"
+        query = f"?project={quote(group.project, safe='')}" if group.project else ""
+        return _json(pending, 202, {"Location": place + query, "Retry-After": "1"})
+    raise_failure(record)
+    verdict = record.verdict
+    scored = verdict.members[verdict.ids.index(member)]
+    answer = MemberAnswer(
+        group=group.name,
+        id=member,
+        judgement=record.id,
+        status=verdict.status,
+        score=scored.score,
+        standard_error=scored.standard_error,
+        explanation=scored.explanation,
+        flags=scored.flags,
+        reason=scored.reason,
+        expected=group.expected,
+        arrived=record.members,
+    )
+    response = _json(answer)
+    await engine.answered(record)
+    return response

@@ -7,6 +7,7 @@ A key of the settings has a row too, for what it has spent; its hash is in the s
 """
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,9 +24,10 @@ _OF_SETTINGS = "settings/"
 _NO_HASH = ""
 _k = keys.c
 _OF_KEY = sa.select(_k.spent_usd, _k.unpriced_groups).where(_k.id == sa.bindparam("of_key"))
+_GROUPS = ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
 _UNFINISHED = [
     sa.select(sa.func.count()).select_from(table).where(table.c.key_id == sa.bindparam("of_key"), ended.is_(None))
-    for table, ended in ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
+    for table, ended in _GROUPS
 ]
 
 
@@ -87,6 +89,19 @@ class KeyStore:
     async def all(self) -> list[Key]:
         """The same without holding the event loop."""
         return await self._database.read(_all)
+
+    async def unfinished_groups(self) -> Counter[str]:
+        """Groups that are open or not judged yet, by key."""
+        return await self._database.read(_unfinished)
+
+
+def _unfinished(connection: sa.Connection) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for table, ended in _GROUPS:
+        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
+        for key_id, number in connection.execute(query):
+            counted[key_id] += number
+    return counted
 
 
 def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
-from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import KeyScope, Verdict
 from gavel.judge.service.store import judgement_store

@@ -23,12 +23,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from gavel.judge.service.engine.caller import SESSION_SECONDS, Visitor
+from gavel.judge.service.engine.admission import SESSION_SECONDS, Visitor
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
 from gavel.judge.service.http.pages.views import FILTERS, PAGE_SIZE, STATUSES, ListFilter, StoredRequest, member_rows
 from gavel.judge.service.http.problems import Problem, problem_of, validation_problem
-from gavel.judge.service.http.requests import TheEngine, read_bytes
+from gavel.judge.service.http.requests import TheEngine, address_of, read_bytes
 from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
 
@@ -252,8 +252,7 @@ async def sign_in(request: Request, engine: TheEngine) -> Response:
     fields = await _fields(request)
     following = _own_page(fields.get("next", "/"))
     try:
-        signing_in = engine.admission.sign_in(fields.get("key", "").strip())
-        session = await request.app.state.wrong_keys.counted(request, signing_in)
+        session = await engine.admission.sign_in(fields.get("key", "").strip(), address_of(request))
     except UnauthorizedError as error:
         return _form(request, following, error)
     answer = RedirectResponse(following, 303)

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.http.problems import Problem
 from gavel.judge.service.schemas.bodies import JudgingOptions, PendingStatus, unix_seconds
 from gavel.judge.service.schemas.records import ID_PATTERN, Query

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.service.engine.caller import ANYONE, Caller
+from gavel.judge.service.engine.admission import ANYONE, Caller
 from gavel.judge.service.http.pages.views import PAGE_SIZE, STATUSES, ListFilter
 from gavel.judge.service.http.problems import Problem
 from gavel.judge.service.schemas.records import Query

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gavel.judge.service.engine.caller import SESSION_SECONDS as SECONDS
+from gavel.judge.service.engine.admission import SESSION_SECONDS as SECONDS
 from gavel.judge.service.http.pages.routes import COOKIE
 from gavel.judge.service.schemas.records import key_id_of
 from gavel.judge.service.store.key_store import KeyStore
