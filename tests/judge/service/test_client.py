@@ -166,14 +166,6 @@ async def test_a_member_that_is_accepted_is_asked_for_at_its_own_address(endpoin
     assert len(endpoint.requests) == 2
 
 
-def test_a_service_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture):
-    with JudgeClient("http://127.0.0.1:9", deadline=1.0) as client, pytest.raises(JudgeError):
-        client.score_now(attempts("yes"))
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "gavel.client"]
-    assert "http://127.0.0.1:9" in told
-    assert "asked again" in told
-
-
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port", "ftp://host", "host:8080", "http://"])
 def test_an_address_that_cannot_be_read_is_refused_with_what_to_give(url: str):
     with pytest.raises(JudgeError) as refused:

@@ -13,11 +13,11 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from gavel.judge.service.errors import IdempotencyConflictError, NotFoundError
+from gavel.judge.service.errors import IdempotencyConflictError
 from gavel.judge.service.schemas.records import (
     KeyScope,
     NewJudgement,
@@ -26,13 +26,11 @@ from gavel.judge.service.schemas.records import (
     Record,
     Verdict,
     first_id_at,
-    key_id_of,
     new_id,
-    token_hash,
 )
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.group_store import GroupStore
+from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.key_store import KeyStore, settings_key_id
 from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys
@@ -168,15 +166,6 @@ TestJudgements = Judgements.TestCase
 TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
 
 
-async def test_a_finished_judgement_is_read_as_it_was_written(store: Store):
-    accepted = await store.accept(new(project="p"), "me")
-    written = await store.finish(accepted.record, verdict(0.25))
-    assert written is not None
-    assert await store.get(written.id) == written
-    assert written.verdict == verdict(0.25)
-    assert (written.status, written.calls, written.prompt_tokens, written.cost_usd) == ("partial", 2, 7, 0.5)
-
-
 async def test_a_failed_judgement_is_judged_again_when_its_key_comes_again(store: Store):
     wanted = new(b"1", idempotency_key="k", request_hash="1")
     first = await store.accept(wanted, "me")
@@ -201,23 +190,6 @@ async def test_the_work_of_a_process_that_ended_is_free_and_that_of_another_is_k
     assert not await store.database.read(leases.has_free_work)
 
 
-async def test_what_is_not_retained_keeps_its_scores_alone(store: Store):
-    accepted = await store.accept(new(b"secret", retain=False), "me")
-    written = await store.finish(accepted.record, verdict(0.25))
-    assert written is not None
-    assert await store.payload(written.id) is None
-    assert written.verdict is not None
-    assert written.verdict.members[0].explanation == "because"
-    await store.erase_after_answer(written.id)
-    erased = await store.get(written.id)
-    assert erased is not None
-    assert erased.verdict is not None
-    assert [(m.score, m.explanation, m.reason) for m in erased.verdict.members] == [
-        (0.25, "", None),
-        (None, "", "erased"),
-    ]
-
-
 @pytest.mark.parametrize("retain", [True, False])
 async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool, tmp_path: Path):
     store = Store(Database.open(str(tmp_path / "service.sqlite")))
@@ -229,45 +201,6 @@ async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool
     store.database.close()
     assert secret[:100] not in (tmp_path / "service.sqlite").read_bytes()
     assert [path.name for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))] == ["service.sqlite"]
-
-
-async def test_what_is_erased_leaves_the_log_while_the_service_runs(tmp_path: Path):
-    store = Store(Database.open(str(tmp_path / "service.sqlite")))
-    secret = random.Random(1).randbytes(2_000)
-    accepted = await store.accept(new(secret, retain=False), "me")
-    log = tmp_path / "service.sqlite-wal"
-    assert secret[:100] in await asyncio.to_thread(log.read_bytes)
-    await store.finish(accepted.record, verdict(0.25))
-    await store.overwrite_erased()
-    files = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.iterdir()])
-    assert [secret[:100] in content for content in files] == [False] * len(files)
-    store.database.close()
-
-
-async def test_old_judgements_are_deleted_and_unfinished_ones_stay(store: Store):
-    finished = (await store.accept(new(), "me")).record
-    await store.finish(finished, verdict(0.5))
-    unfinished = (await store.accept(new(), "me")).record
-    assert await store.delete_before(1.0) == 0
-    assert await store.delete_before(2.0**37) == 1
-    assert [record.id for record in await store.page(Query())] == [unfinished.id]
-    assert await store.counts() == {"queued": 0, "running": 1}
-
-
-async def test_pages_are_filtered_and_go_on_where_the_last_ended(store: Store):
-    ids = [(await store.accept(new(project="ab"[n % 2]), "me")).record for n in range(10)]
-    for record in ids[:4]:
-        await store.finish(record, verdict(0.5))
-    newest_first = [record.id for record in reversed(ids)]
-    page = await store.page(Query(limit=4))
-    assert [record.id for record in page] == newest_first[:4]
-    assert [r.id for r in await store.page(Query(limit=4, before=page[-1].id))] == newest_first[4:8]
-    assert [r.id for r in await store.page(Query(projects=frozenset("a")))] == newest_first[1::2]
-    assert [r.id for r in await store.page(Query(projects=frozenset()))] == []
-    assert [r.id for r in await store.page(Query(statuses=frozenset(["partial"])))] == newest_first[6:]
-    assert await store.page(Query(judge="another")) == []
-    assert await store.page(Query(until=1.0)) == []
-    assert len(await store.page(Query(since=1.0, judge="a judge"))) == 10
 
 
 def member(group: str, name: str, *, project: str = "", expected: int = 2, seconds: float = 60.0) -> NewMember:
@@ -290,28 +223,6 @@ def member(group: str, name: str, *, project: str = "", expected: int = 2, secon
     )
 
 
-async def test_the_one_that_closes_first_stands_first(group_store: GroupStore):
-    for name, project, seconds in (("late", "a", 90.0), ("soon", "b", 30.0), ("later", "a", 120.0)):
-        await group_store.join(member(name, "m", project=project, seconds=seconds))
-    await group_store.join(member("whole", "m", expected=1))
-    assert [group.name for group in await group_store.waiting(None, 10)] == ["soon", "late", "later"]
-    assert [group.name for group in await group_store.waiting(None, 1)] == ["soon"]
-    assert [group.name for group in await group_store.waiting({"a"}, 10)] == ["late", "later"]
-    assert await group_store.waiting(set(), 10) == []
-
-
-async def test_an_open_group_has_the_names_of_its_members(group_store: GroupStore):
-    await group_store.join(member("group", "b", expected=3))
-    group = await group_store.join(member("group", "a", expected=3))
-    found = await group_store.open_group(group.id)
-    assert found is not None
-    assert found[0].deadline_at == pytest.approx(group.deadline_at, abs=1)
-    assert (replace(found[0], deadline_at=group.deadline_at), found[1]) == (group, ["a", "b"])
-    await group_store.join(member("group", "c", expected=3))
-    assert await group_store.open_group(group.id) is None
-    assert await group_store.open_group("no such id") is None
-
-
 @pytest.mark.parametrize(
     ("judged_seconds_ago", "is_the_same"), [(None, True), (30.0, True), (90.0, False)], ids=["never", "just", "earlier"]
 )
@@ -331,18 +242,6 @@ async def test_a_member_that_comes_again_has_its_round_until_a_minute_after_it_i
     assert again.is_open is not is_the_same
 
 
-def test_a_key_is_stored_by_its_hash_and_revoked_once(database: Database):
-    store = KeyStore(database)
-    token, made = store.create("trainer", KeyScope(projects=["desk"], max_cost_usd=5))
-    (key,) = store.all_now()
-    assert key == made
-    assert (key.id, key.token_hash) == (key_id_of(token), token_hash(token))
-    store.revoke(key.id)
-    assert store.all_now()[0].revoked_at is not None
-    with pytest.raises(NotFoundError):
-        store.revoke(key.id)
-
-
 async def test_a_key_of_the_settings_is_filed_again_with_what_it_has_spent(database: Database):
     store, key_id = KeyStore(database), settings_key_id("ci")
     await store.file({key_id: KeyScope(projects=["desk"])})
@@ -359,16 +258,6 @@ def test_ids_ascend_and_are_uuids_of_version_7():
     assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, "specified in RFC 4122")}
 
 
-def test_an_id_knows_its_time():
-    before = time.time()
-    assert before - 0.002 <= (UUID(new_id()).int >> 80) / 1000 <= time.time() + 0.002
-
-
-@given(st.floats(0, 2**37), st.floats(0, 2**37))
-def test_first_ids_sort_as_their_times(one: float, other: float):
-    assert (first_id_at(one) < first_id_at(other)) == (int(one * 1000) < int(other * 1000))
-
-
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e300])
 def test_times_beyond_all_ids_have_a_first_id_too(seconds: float):
     assert UUID(first_id_at(seconds)).version == 7
@@ -383,3 +272,32 @@ def test_forks_do_not_make_the_same_ids():
 
 def _some_ids(_: int) -> list[str]:
     return [new_id() for _ in range(10)]
+
+
+class Clock(DeadlineClock):
+    """Of another boot of the machine, which a test sets."""
+
+    def __init__(self, boot: str) -> None:
+        self.id, self.seconds = boot, 100.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize("step", [-1e7, 1e7])
+async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_open(
+    step: float, database: Database, monkeypatch: pytest.MonkeyPatch
+):
+    before, after = Clock("one"), Clock("another")
+    group = await GroupStore(database, before).join(member("group", "m", seconds=60.0))
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + step)
+    assert await GroupStore(database, before).close_due() == []
+    before.seconds += 20
+    await GroupStore(database, before).keep_time()
+    restarted = GroupStore(database, after)  # the machine was started again: no process of the first boot is left
+    await restarted.keep_time()
+    after.seconds += 39
+    assert await restarted.close_due() == []
+    after.seconds += 2
+    assert await restarted.close_due() == [group.id]
