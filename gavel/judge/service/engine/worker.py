@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
-from gavel.judge.judge import Judge
 from gavel.judge.panel.ballot import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import KeyBudgets
@@ -229,34 +228,31 @@ class Worker:
         await self._run(work.record, request)
 
     async def _run(self, record: Record, request: ScoreRequest) -> None:
+        """Judges a group within its key's budget, writes the outcome, and charges for it whatever happens."""
         with noted_calls() as ledger, replies_of(record.key_id):
             self._ledgers[record.id] = ledger
             try:
                 async with self._budgets.room(record.key_id):
-                    await self._run_within_budget(record, request, ledger)
+                    with self._tracing.judgement(record) as span:
+                        span.verdict = verdict = await self._judged(record.id, request)
+                    self._forget(record.id, ledger)
+                    await self._over(record, verdict, ledger)
+                    if ledger.usd or verdict.status not in ("failed", "unscored"):
+                        self._budgets.judged(record.key_id, ledger.usd)
             except OverBudgetError as error:
                 await self._over(record, Verdict.unscored(request.ids, error.message))
+            except asyncio.CancelledError:
+                if self._ledgers.get(record.id) is ledger:  # else its outcome was being written
+                    await self._given_up(record, ledger)
+                raise
             finally:
                 self._forget(record.id, ledger)
-
-    async def _run_within_budget(self, record: Record, request: ScoreRequest, ledger: Ledger) -> None:
-        try:
-            with self._tracing.judgement(record) as span:
-                span.verdict = verdict = await self._judged(record.id, request)
-        except asyncio.CancelledError:
-            await self._given_up(record, ledger)
-            raise
-        finally:
-            self._progress.pop(record.id, None)
-            self._forget(record.id, ledger)
-        await self._over(record, verdict, ledger)
-        if ledger.usd or verdict.status not in ("failed", "unscored"):
-            self._budgets.judged(record.key_id, ledger.usd)
 
     def _forget(self, judgement: str, ledger: Ledger) -> None:
         """The judge of a group is asked no more."""
         if self._ledgers.get(judgement) is ledger:
             del self._ledgers[judgement]
+            self._progress.pop(judgement, None)
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
         """Charges for what was asked of a group that was deleted, taken over, or is left to the next process."""
@@ -269,28 +265,24 @@ class Worker:
             _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
     async def _judged(self, judgement: str, request: ScoreRequest) -> Verdict:
+        """The verdict; asked again where votes were lost because the database was away."""
         for attempt in range(_JUDGED_AT_MOST):
             outages = self._store.database.outages
             progress = self._progress[judgement] = Progress()
-            verdict = await self._judged_once(request, progress)
+            try:
+                group = request.group(self._judges.rubric(request))
+                verdict = _outcome(request.ids, await self._judges.of(request).score(group, progress=progress))
+            except (JudgeError, ServiceError) as error:  # the settings may have changed since it was accepted
+                verdict = Verdict.failed(request.ids, JudgeError(error.message, error.remedy))
+            except Exception as error:
+                _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
+                problem = JudgeError(f"an internal error: {type(error).__name__}.", _REPORT)
+                return Verdict.failed(request.ids, problem)
             lost = verdict.group is None or verdict.group.lost_orders
             if not lost or outages == self._store.database.outages or attempt == _JUDGED_AT_MOST - 1:
                 return verdict
             await asyncio.sleep(_RETRY_SECONDS[0] * 2**attempt)
         raise AssertionError
-
-    async def _judged_once(self, request: ScoreRequest, progress: Progress) -> Verdict:
-        try:
-            judge: Judge = self._judges.of(request)
-            group = request.group(self._judges.rubric(request))
-            return _outcome(request.ids, await judge.score(group, progress=progress))
-        except JudgeError as error:
-            return Verdict.failed(request.ids, error)
-        except ServiceError as error:  # the settings have changed since the request was accepted
-            return Verdict.failed(request.ids, JudgeError(error.message, error.remedy))
-        except Exception as error:
-            _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
-            return Verdict.failed(request.ids, JudgeError(f"an internal error: {type(error).__name__}.", _REPORT))
 
     async def _over(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> None:
         """Writes the outcome and tells of it. One that cannot be stored is a failure, since the next try would be the

@@ -1,5 +1,6 @@
 """The routes under /v1: judges whole groups and groups whose members arrive one by one, and tells what was judged."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gavel.judge.service.engine.engine import Engine, gone
+from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.problems import Problem, documented, problem_of, raise_failure
 from gavel.judge.service.http.requests import (
@@ -38,6 +39,7 @@ from gavel.judge.service.schemas.bodies import (
     PendingStatus,
     ScoreRequest,
     Seconds,
+    SummaryOut,
 )
 from gavel.judge.service.schemas.records import ID_PATTERN, GroupRecord, Record
 from gavel.judge.service.schemas.records import Query as JudgementQuery
@@ -166,14 +168,25 @@ async def batch(
 async def _answers(
     engine: Engine, records: dict[str, Record], numbers: dict[str, list[int]], refused: list[bytes]
 ) -> AsyncIterator[bytes]:
-    for line in refused:
-        yield line
-    async for judgement, record in engine.results(records.values()):
-        body = problem_of(gone(judgement)).body if record is None else record.answer.model_dump()
-        if record is not None:
-            await engine.answered(record)  # before: who has read the last line may close the connection
-        for number in numbers[judgement]:
-            yield _line(number, body)
+    async def line(record: Record) -> list[bytes]:
+        try:
+            finished = await engine.result(record)
+            body = finished.answer.model_dump()
+            await engine.answered(finished)  # before: who has read the last line may close the connection
+        except ServiceError as error:
+            body = problem_of(error).body
+        return [_line(number, body) for number in numbers[record.id]]
+
+    for each in refused:
+        yield each
+    waiting = [asyncio.ensure_future(line(record)) for record in records.values()]
+    try:
+        for done in asyncio.as_completed(waiting):
+            for each in await done:
+                yield each
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 def _line(number: int, body: dict[str, Any]) -> bytes:
@@ -241,9 +254,9 @@ async def page(
     own = None if caller.projects is None else frozenset(caller.projects)
     projects = own if project is None else frozenset({project})
     query = JudgementQuery(projects, _statuses(status or ()), judge, since, until, before, limit + 1)
-    records = await engine.page(query)
+    records = await engine.store.page(query)
     more = len(records) > limit
-    shown = [record.summary for record in records[:limit]]
+    shown = [SummaryOut.model_validate(record) for record in records[:limit]]
     found = PageOut(judgements=shown, next=shown[-1].id if more else None)
     return _json(found)
 
@@ -338,20 +351,11 @@ async def _member_answer(engine: Engine, group: GroupRecord, member: str, second
         return _json(pending, 202, {"Location": place + query, "Retry-After": "1"})
     raise_failure(record)
     verdict = record.verdict
-    scored = verdict.members[verdict.ids.index(member)]
-    answer = MemberAnswer(
-        group=group.name,
-        id=member,
-        judgement=record.id,
-        status=verdict.status,
-        score=scored.score,
-        standard_error=scored.standard_error,
-        explanation=scored.explanation,
-        flags=scored.flags,
-        reason=scored.reason,
-        expected=group.expected,
-        arrived=record.members,
+    scored = verdict.members[verdict.ids.index(member)].model_dump(
+        include=MemberAnswer.model_fields.keys() - {"status"}
     )
+    whole = {"group": group.name, "judgement": record.id, "status": verdict.status, "expected": group.expected}
+    answer = MemberAnswer.model_validate({**scored, **whole, "id": member, "arrived": record.members})
     response = _json(answer)
     await engine.answered(record)
     return response

@@ -303,7 +303,7 @@ class PendingOut(BaseModel):
 class SummaryOut(BaseModel):
     """A judgement in a list."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, from_attributes=True)
 
     id: str
     status: PendingStatus | FinishedStatus

@@ -14,28 +14,27 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import IdempotencyConflictError, ServiceError
-from gavel.judge.service.schemas.records import Accepted, NewJudgement, Query, Record, Verdict, first_id_at
+from gavel.judge.service.schemas.records import (
+    Accepted,
+    NewJudgement,
+    Query,
+    Record,
+    Status,
+    Verdict,
+    first_id_at,
+)
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, compress, decompress, groups, judgements, keys, members, replies
 from gavel.llm.ledger import Ledger
+from gavel.scenarios.judgement import GroupJudgement
 
 _c = judgements.c
-SUMMARY = tuple(_c[field.name] for field in dataclasses.fields(Record) if field.name != "verdict")
+SUMMARY_NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "verdict")
+SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
 """The columns of a record without its verdict, in order."""
-_OF_REQUEST = (
-    "id",
-    "project",
-    "key_id",
-    "idempotency_key",
-    "request_hash",
-    "judge",
-    "members",
-    "retain",
-    "created_at",
-    "traceparent",
-)
+_OF_REQUEST = [f.name for f in dataclasses.fields(NewJudgement) if f.name in _c and f.name != "payload"]
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 # Statements of every group are made once: making one takes longer than running it.
 _INSERT = {
@@ -188,7 +187,7 @@ class Store:
 
 
 def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> Accepted | ServiceError:
-    status = "queued" if owner is None else "running"
+    status: Status = "queued" if owner is None else "running"
     lease = {"lease_owner": owner, "leases": int(bool(owner))}
     values = {**columns_of(new), "status": status, **lease}
     refusal = refusal_of_group(connection, new.key_id, new.scope)
@@ -292,42 +291,20 @@ def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
     return Record(*row[: len(SUMMARY)], verdict=unpack(result))
 
 
-def new_record(new: NewJudgement, status: str) -> Record:
+def new_record(new: NewJudgement, status: Status) -> Record:
     """The record of a request that has just been accepted."""
-    return Record(
-        id=new.id,
-        project=new.project,
-        key_id=new.key_id,
-        status="running" if status == "running" else "queued",
-        judge=new.judge,
-        members=new.members,
-        retain=new.retain,
-        created_at=new.created_at,
-        traceparent=new.traceparent,
-    )
+    return Record(status=status, **{name: getattr(new, name) for name in _OF_REQUEST if name in SUMMARY_NAMES})
 
 
 def columns_of(new: NewJudgement) -> dict[str, Any]:
     """The values of a new row, without status and lease."""
-    return {
-        **{name: getattr(new, name) for name in _OF_REQUEST},
-        "calls": 0,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-        "payload": compress(new.payload),
-    }
+    spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}
+    return {**{name: getattr(new, name) for name in _OF_REQUEST}, **spent, "payload": compress(new.payload)}
 
 
 def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:
     """What finishing a judgement sets, except for its payload."""
-    whole = verdict.group
-    return {
-        "status": verdict.status,
-        "finished_at": finished_at,
-        "calls": whole.calls if whole else 0,
-        "prompt_tokens": whole.prompt_tokens if whole else 0,
-        "completion_tokens": whole.completion_tokens if whole else 0,
-        "cost_usd": whole.cost_usd if whole else None,
-        "result": pack(verdict),
-        "lease_owner": None,
-    }
+    whole = verdict.group or GroupJudgement(status="unscored")
+    spent = {name: getattr(whole, name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost_usd")}
+    outcome = {"status": verdict.status, "finished_at": finished_at, "result": pack(verdict), "lease_owner": None}
+    return {**spent, **outcome}

@@ -68,8 +68,7 @@ async def test_one_who_waits_too_long_gets_the_unfinished_record(tmp_path: Path,
     async with running(config_of(tmp_path, endpoint, limits=limits)) as engine:
         record = await engine.score(request(1), wait=0.05)
         assert not record.is_finished
-        (left,) = [one async for one in engine.results([record], wait=0.05)]
-        assert left == (record.id, record)
+        assert await engine.result(record, wait=0.05) == record
 
 
 async def test_one_who_waits_for_a_judgement_that_is_deleted_is_told(tmp_path: Path, endpoint: Endpoint):

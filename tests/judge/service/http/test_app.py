@@ -357,7 +357,7 @@ async def test_an_internal_error_is_a_problem_and_tells_no_transcript(
     async def breaks(*_: object) -> None:
         raise ValueError(transcript)
 
-    monkeypatch.setattr("gavel.judge.service.engine.engine.Engine.page", breaks)
+    monkeypatch.setattr("gavel.judge.service.store.judgement_store.Store.page", breaks)
     answer = await client.get("/v1/judgements")
     assert (answer.status_code, kind(answer)) == (500, "internal")
     assert answer.headers["x-content-type-options"] == "nosniff"

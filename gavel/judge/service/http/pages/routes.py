@@ -157,12 +157,13 @@ def _version(name: str) -> str:
 
 
 @router.get("/")
-async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> Response:
+async def judgements(
+    request: Request, engine: TheEngine, viewer: TheViewer, shown: Annotated[ListFilter, Query()]
+) -> Response:
     """A page of judgements that the visitor's key may see."""
-    shown = ListFilter.read(request.query_params)
     caller = viewer.caller
     query = shown.query(caller)
-    records = await engine.page(query, caller)
+    records = await engine.store.page(query)
     found = records[:PAGE_SIZE]
     has_open = not (shown.before or shown.judge or shown.since or shown.until) and shown.status in ("", "unfinished")
     open_groups = await engine.rendezvous.waiting(query.projects, _OPEN_GROUPS) if has_open else []

@@ -1,19 +1,18 @@
 """What the pages show of judgements: filters, rows, the picture of a score, and numbers and times as text.
 
-filter = ListFilter.read({"status": "finished", "since": "2026-11-22T09:00", "project": ""})
+filter = ListFilter(status="finished", since="2026-11-22T09:00")
 filter.query(caller)               what the store is asked for
 filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
 """
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Annotated, get_args
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.http.problems import Problem
@@ -31,42 +30,38 @@ STATUSES = {
 }
 """What a list may be filtered by, in the order of the form, and the statuses that each means."""
 PAGE_SIZE = 50
-_LONGEST = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ListFilter:
-    """The fields of the form, as text; empty = all."""
+def _a_time(text: str) -> str:
+    if text:
+        unix_seconds(text)
+    return text
 
-    project: str = ""
-    status: str = ""
-    """One of `STATUSES`."""
-    judge: str = ""
-    since: str = ""
+
+_STRIPPED = ConfigDict(frozen=True, str_strip_whitespace=True)
+_Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
+_Time = Annotated[str, AfterValidator(_a_time)]
+
+
+class ListFilter(BaseModel):
+    """The fields of the form, as text; empty = all. Other names in an address are no part of it."""
+
+    model_config = _STRIPPED
+
+    project: _Text = ""
+    status: str = Field(default="", pattern=f"^({'|'.join(STATUSES)}|)$")
+    judge: _Text = ""
+    since: _Time = ""
     """A time in UTC, such as 2026-11-22T09:00; the first that is shown."""
-    until: str = ""
+    until: _Time = ""
     """The first that is not shown."""
-    before: str = ""
+    before: str = Field(default="", pattern=f"{ID_PATTERN}|^$")
     """Id of the last judgement of the page before."""
-
-    @classmethod
-    def read(cls, values: Mapping[str, str]) -> "ListFilter":
-        """The filter in an address; other names are no part of it. Raises `Problem` for a value that is none."""
-        found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
-        if found.status and found.status not in STATUSES:
-            raise _refused(f"there is no status {found.status:.60}.", f"There are: {', '.join(STATUSES)}.")
-        if found.before and not re.match(ID_PATTERN, found.before):
-            raise _refused(f"there is no page after {found.before:.60}.", "Leave before out for the first page.")
-        for value in (found.project, found.judge):
-            if "\0" in value or len(value) > _LONGEST:
-                raise _refused("a value is too long, or has the character 0.", "Shorten it.")
-        _, _ = _seconds(found.since), _seconds(found.until)
-        return found
 
     @property
     def is_filtered(self) -> bool:
         """Whether judgements are left out by more than the page."""
-        return replace(self, before="") != ListFilter()
+        return self.model_copy(update={"before": ""}) != ListFilter()
 
     def query(self, caller: Caller) -> Query:
         """What the caller sees of it; one judgement more than a page has, which tells whether there is another page.
@@ -81,30 +76,17 @@ class ListFilter:
             projects=None if projects is None else frozenset(projects),
             statuses=STATUSES.get(self.status, frozenset()),
             judge=self.judge or None,
-            since=_seconds(self.since),
-            until=_seconds(self.until),
+            since=unix_seconds(self.since) if self.since else None,
+            until=unix_seconds(self.until) if self.until else None,
             before=self.before or None,
             limit=PAGE_SIZE + 1,
         )
 
     def address(self, **changes: str) -> str:
         """The list with these fields changed; from its first page, unless `before` is among them."""
-        changed = replace(self, **{"before": "", **changes})
-        named = {field.name: getattr(changed, field.name) for field in fields(changed)}
+        named = self.model_dump() | {"before": "", **changes}
         query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
         return f"/?{query}" if query else "/"
-
-
-def _seconds(text: str) -> float | None:
-    """Unix seconds; a time without a zone is UTC."""
-    try:
-        return unix_seconds(text) if text else None
-    except ValueError:
-        raise _refused(f"{text:.60} is no time.", "Write it as 2026-11-22T09:00, in UTC.") from None
-
-
-def _refused(detail: str, remedy: str) -> Problem:
-    return Problem(422, "invalid-request", detail, remedy)
 
 
 class _Named(BaseModel):
