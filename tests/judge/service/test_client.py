@@ -200,13 +200,6 @@ def test_what_judges_take_the_service_is_sent_in_json_that_all_read_alike(endpoi
     assert message["share"] == "NaN"
 
 
-def test_what_json_cannot_hold_is_refused_with_its_kind():
-    odd = {"role": "user", "content": "a", "x": object()}
-    group = TrajectoryGroup([Trajectory(messages_and_choices=[odd])])
-    with JudgeClient("http://127.0.0.1:1") as client, pytest.raises(JudgeError, match=r"cannot be sent.*object"):
-        client.score_now(group)
-
-
 async def test_a_proxy_of_the_environment_does_not_stand_before_this_machine(
     tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):

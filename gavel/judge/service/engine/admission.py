@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -65,6 +65,15 @@ class Caller:
 
     def may_use(self, project: str) -> bool:
         return self.projects is None or project in self.projects
+
+    def visible(self, project: str | None) -> Collection[str] | None:
+        """The projects of a list, None = all: the one that is named, or the caller's. Raises `ForbiddenError`."""
+        if not project:
+            return self.projects
+        if not self.may_use(project):
+            own = ", ".join(self.projects or ())
+            raise ForbiddenError(f"this key is not for the project {project!r}.", f"Its projects: {own}.")
+        return (project,)
 
     def project_of(self, named: str) -> str:
         """The project of a request: the one that it names, else the caller's first."""
@@ -183,10 +192,7 @@ class Admission:
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
         """Raises `ForbiddenError` for a project or judge that is not the caller's."""
-        if not caller.may_use(project):
-            raise ForbiddenError(
-                f"this key is not for the project {project!r}.", f"Its projects: {', '.join(caller.projects or ())}."
-            )
+        caller.visible(project)
         if caller.judges is not None and (others := set(judges) - caller.judges):
             raise ForbiddenError(
                 f"this key is not for the judge {', '.join(sorted(others))}.",

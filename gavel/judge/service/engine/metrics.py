@@ -13,17 +13,6 @@ from gavel.judge.service.schemas.records import Record
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """The Prometheus client's environment variable for the directory that processes count in."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_REASONS = {
-    "no vote": "no vote",
-    "no quorum": "no quorum",
-    "the judge model refuses": "refused",
-    "the rollout failed": "failed rollout",
-    "there is no other trajectory": "alone",
-    "identical to every other": "degenerate",
-    "unseen content": "unseen content",
-    "has content": "unseen content",
-}
-"""Kinds of reasons by how the sentence begins; a label has few values, and no text of a transcript."""
 
 
 class Metrics:
@@ -43,7 +32,7 @@ class Metrics:
             return Gauge(f"gavel_{name}", help, labels, registry=registry, multiprocess_mode=mode)
 
         self._groups = counter("groups", "Groups judged, by status.", "status")
-        self._unscored = counter("unscored_members", "Members without a score, by kind of reason.", "reason")
+        self._unscored = counter("unscored_members", "Members without a score, by the status of their group.", "status")
         self._calls = counter("judge_calls", "Calls to judge models, by who answered.", "answered_by")
         self._tokens = counter("judge_tokens", "Tokens that were paid for.", "kind")
         self._cost = counter("judge_cost_usd", "US dollars, where the price is known.")
@@ -63,9 +52,7 @@ class Metrics:
         verdict = record.verdict
         if verdict is None:
             return
-        for member in verdict.members:
-            if member.score is None:
-                self._unscored.labels(_kind(member.reason or "")).inc()
+        self._unscored.labels(record.status).inc(sum(member.score is None for member in verdict.members))
         if (group := verdict.group) is None:
             return
         self._judging.observe(group.seconds)
@@ -95,7 +82,3 @@ class Metrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)
         return generate_latest(registry), CONTENT_TYPE_LATEST
-
-
-def _kind(reason: str) -> str:
-    return next((kind for beginning, kind in _REASONS.items() if reason.startswith(beginning)), "other")

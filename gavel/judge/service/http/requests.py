@@ -77,7 +77,13 @@ async def known_parameters(request: Request) -> None:
         return
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
-    known = {field.alias: field.field_info.annotation for field in route.dependant.query_params}
+    known: dict[str, Any] = {}
+    for parameter in route.dependant.query_params:
+        kind = parameter.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            known |= {name: field.annotation for name, field in kind.model_fields.items()}
+        else:
+            known[parameter.alias] = kind
     for name in request.query_params:
         if name not in known:
             near = get_close_matches(name, known, 1)

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -29,29 +29,20 @@ from gavel.judge.service.http.requests import (
 )
 from gavel.judge.service.schemas.bodies import (
     NAME_PATTERN,
-    FinishedStatus,
     JudgementOut,
     MemberAnswer,
     MemberPending,
     MemberRequest,
     PageOut,
+    PageQuery,
     PendingOut,
-    PendingStatus,
     ScoreRequest,
-    Seconds,
     SummaryOut,
 )
-from gavel.judge.service.schemas.records import ID_PATTERN, GroupRecord, Record
-from gavel.judge.service.schemas.records import Query as JudgementQuery
+from gavel.judge.service.schemas.records import GroupRecord, Record
 
 router = APIRouter(dependencies=[Depends(known_parameters)])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
-_MAX_TIME = 2**40
-_TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
-_NO_NUL = r"^[^\x00]*$"
-"""PostgreSQL has no text with the character 0."""
-_UNFINISHED = ("queued", "running")
-_FINISHED = ("scored", "partial", "unscored", "degenerate", "failed")
 _EXAMPLE = {
     "rubric": "Looks the order up before it refunds.",
     "trajectories": [
@@ -237,33 +228,11 @@ async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
     response_model=PageOut,
     responses=documented(403, 422, 503),
 )
-async def page(
-    engine: TheEngine,
-    caller: TheCaller,
-    project: Annotated[str | None, Query(max_length=200, pattern=_NO_NUL)] = None,
-    status: Annotated[list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None, Query()] = None,
-    judge: Annotated[str | None, Query(max_length=1000, pattern=_NO_NUL, description="As in the list.")] = None,
-    since: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=_TIME)] = None,
-    until: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")] = None,
-    before: Annotated[str | None, Query(pattern=ID_PATTERN, description="`next` of another page.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Response:
+async def page(engine: TheEngine, caller: TheCaller, asked: Annotated[PageQuery, Query()]) -> Response:
     """A page of judgements without their members."""
-    if project is not None and not caller.may_use(project):
-        raise Problem(403, "forbidden", f"this key is not for the project {project!r}.", "Use a key that is.")
-    own = None if caller.projects is None else frozenset(caller.projects)
-    projects = own if project is None else frozenset({project})
-    query = JudgementQuery(projects, _statuses(status or ()), judge, since, until, before, limit + 1)
-    records = await engine.store.page(query)
-    more = len(records) > limit
-    shown = [SummaryOut.model_validate(record) for record in records[:limit]]
-    found = PageOut(judgements=shown, next=shown[-1].id if more else None)
-    return _json(found)
-
-
-def _statuses(names: Sequence[str]) -> frozenset[str]:
-    groups = {"finished": _FINISHED, "unfinished": _UNFINISHED}
-    return frozenset(status for name in names for status in groups.get(name, (name,)))
+    records, has_more = await engine.store.page(asked, caller.visible(asked.project))
+    shown = [SummaryOut.model_validate(record) for record in records]
+    return _json(PageOut(judgements=shown, next=shown[-1].id if has_more else None))
 
 
 Group = Annotated[

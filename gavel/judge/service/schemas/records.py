@@ -27,7 +27,6 @@ from gavel.judge.service.schemas.bodies import (
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
-ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _COUNTER_BITS = 32
 _lock = threading.Lock()
 _last = 0
@@ -251,24 +250,6 @@ class LeasedWork:
     """The request as JSON."""
     leases: int
     """How often a process has begun it, this time included."""
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Which judgements a list shows."""
-
-    projects: frozenset[str] | None = None
-    """None = all."""
-    statuses: frozenset[str] = frozenset()
-    """Empty = all."""
-    judge: str | None = None
-    since: float | None = None
-    """Unix seconds, the first that is shown."""
-    until: float | None = None
-    """Unix seconds, the first that is not shown."""
-    before: str | None = None
-    """Only those with a lower id: the `next` of the page before."""
-    limit: int = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import IdempotencyConflictError, ServiceError
+from gavel.judge.service.schemas.bodies import STATUSES, PageQuery
 from gavel.judge.service.schemas.records import (
     Accepted,
     NewJudgement,
-    Query,
     Record,
     Status,
     Verdict,
@@ -118,10 +118,12 @@ class Store:
         query = sa.select(_c.payload).where(_c.id == judgement)
         return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
 
-    async def page(self, query: Query) -> list[Record]:
-        """The judgements of a query, newest first, without their verdicts."""
-        statement = _filtered(query)
-        return await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
+    async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
+        """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether
+        there are more."""
+        statement = _filtered(query, projects)
+        found = await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
+        return found[: query.limit], len(found) > query.limit
 
     async def erase_after_answer(self, judgement: str) -> None:
         """Leaves scores and costs alone of a judgement that is not to be retained."""
@@ -261,21 +263,17 @@ def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
     return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
 
 
-def _filtered(query: Query) -> sa.Executable:
-    statement = sa.select(*SUMMARY).order_by(_c.id.desc()).limit(query.limit)
-    if query.projects is not None:
-        statement = statement.where(_c.project.in_(sorted(query.projects)))
-    if query.statuses:
-        statement = statement.where(_c.status.in_(sorted(query.statuses)))
-    if query.judge is not None:
-        statement = statement.where(_c.judge == query.judge)
-    if query.since is not None:
-        statement = statement.where(_c.id >= first_id_at(query.since))
-    if query.until is not None:
-        statement = statement.where(_c.id < first_id_at(query.until))
-    if query.before is not None:
-        statement = statement.where(_c.id < query.before)
-    return statement
+def _filtered(query: PageQuery, projects: Collection[str] | None) -> sa.Executable:
+    wanted = [
+        None if projects is None else _c.project.in_(sorted(projects)),
+        _c.status.in_([one for name in query.status for one in STATUSES[name]]) if query.status else None,
+        None if query.judge is None else _c.judge == query.judge,
+        None if query.since is None else _c.id >= first_id_at(query.since),
+        None if query.until is None else _c.id < first_id_at(query.until),
+        None if query.before is None else _c.id < query.before,
+    ]
+    statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
+    return statement.order_by(_c.id.desc()).limit(query.limit + 1)
 
 
 def pack(verdict: Verdict) -> bytes:

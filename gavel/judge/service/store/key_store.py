@@ -9,7 +9,8 @@ A key of the settings has a row too, for what it has spent; its hash is in the s
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -157,16 +158,7 @@ def _columns(key: Key) -> dict[str, object]:
 
 
 def _all(connection: sa.Connection) -> list[Key]:
-    return [
-        Key(
-            id=row.id,
-            name=row.name,
-            token_hash=row.token_hash,
-            scope=KeyScope.model_validate_json(row.scope),
-            created_at=row.created_at,
-            revoked_at=row.revoked_at,
-            spent_usd=row.spent_usd,
-            unpriced_groups=row.unpriced_groups,
-        )
-        for row in connection.execute(sa.select(keys).order_by(_k.created_at, _k.id))
-    ]
+    names = [field.name for field in fields(Key)]
+    rows = connection.execute(sa.select(*(_k[name] for name in names)).order_by(_k.created_at, _k.id)).mappings()
+    found: list[dict[str, Any]] = [{**row, "scope": KeyScope.model_validate_json(row["scope"])} for row in rows]
+    return [Key(**each) for each in found]

@@ -74,15 +74,6 @@ def _claim(insert: Any) -> sa.Executable:
 _CLAIM = {"sqlite": _claim(sqlite.insert), "postgresql": _claim(postgresql.insert)}
 
 
-def _unanswered(insert: Any) -> sa.Executable:
-    key = sa.bindparam("question", type_=sa.Text)
-    values = (key, _BY, database_time())
-    unanswered = sa.select(*values).where(~sa.exists().where(_r.key == key))
-    columns = [_k.key, _k.holder, _k.renewed_at]
-    return insert(claims).from_select(columns, unanswered).on_conflict_do_nothing().returning(_k.key)
-
-
-_CLAIM_UNANSWERED = {"sqlite": _unanswered(sqlite.insert), "postgresql": _unanswered(postgresql.insert)}
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
 _HOLDER = sa.select(_k.holder).where(_k.key == sa.bindparam("question"))
 _SIMILAR = 50
@@ -161,18 +152,13 @@ class _WriterThread(StorageThread):
 
     def look(self, key: str, *, claims: bool, known: int = 0) -> "Future[Look]":
         """Leases end with their process, so they need not survive a power cut."""
-        # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
-        is_final = self._database.is_sqlite
 
         def work(storage: Replies) -> Look:
-            if claims and storage.claim_unanswered(key, self.holder):
-                self._hold(key)
-                return Look([] if is_final else storage.replies(key), True)
             found = storage.replies(key)
             if not claims or len(found) > known:
                 return Look(found)
             is_mine = self._claim(storage, key)
-            return Look(found if is_final else storage.replies(key), is_mine)
+            return Look(storage.replies(key), is_mine)  # another process may have kept one before the claim
 
         return self._submit(work, key, durable=False)
 
@@ -228,11 +214,6 @@ class Replies:
         if self._connection.execute(_CLAIM[self._dialect], values).first() is not None:
             return None
         return self._connection.execute(_HOLDER, {"question": key}).scalar() or ""
-
-    def claim_unanswered(self, key: str, holder: str) -> bool:
-        """Claims a question that has no reply on file and no claim; whether it was one."""
-        values = {"question": key, "by": holder}
-        return self._connection.execute(_CLAIM_UNANSWERED[self._dialect], values).first() is not None
 
     def renew(self, keys: Collection[str], holder: str) -> None:
         mine = sa.update(claims).where(_k.key.in_(keys), _k.holder == holder)

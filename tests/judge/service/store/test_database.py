@@ -111,14 +111,6 @@ async def test_a_commit_waits_for_the_disk_unless_no_write_is_to_be_durable(toge
         assert set(waited) == {any(together)}
 
 
-def test_opening_again_keeps_what_is_there(tmp_path: Path):
-    for expected in (["a"], ["a", "b"]):
-        database = Database.open(str(tmp_path / "service.sqlite"))
-        database.submit(lambda connection, key=expected[-1]: connection.execute(INSERT, row(key))).result()
-        assert keys(database) == expected
-        database.close()
-
-
 def test_many_may_open_a_new_database_at_once(database_url: str):
     with ThreadPoolExecutor(6) as threads:
         opened = list(threads.map(lambda _: Database.open(database_url), range(6)))

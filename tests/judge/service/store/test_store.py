@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from gavel.judge.service.errors import IdempotencyConflictError
+from gavel.judge.service.schemas.bodies import PageQuery
 from gavel.judge.service.schemas.records import (
     KeyScope,
     NewJudgement,
     NewMember,
-    Query,
     Record,
     Verdict,
     first_id_at,
@@ -150,7 +150,7 @@ class Judgements(RuleBasedStateMachine):
 
     @invariant()
     def the_database_says_the_same(self) -> None:
-        records = asyncio.run(self.store.page(Query(limit=1000)))
+        records, _ = asyncio.run(self.store.page(PageQuery(limit=200), None))
         assert [record.id for record in records] == sorted(self.expected, reverse=True)
         details = asyncio.run(self.store.get_all(list(self.expected)))
         for key, (payload, score, _) in self.expected.items():

@@ -1,90 +1,61 @@
 """What the pages show of judgements: filters, rows, the picture of a score, and numbers and times as text.
 
 filter = ListFilter(status="finished", since="2026-11-22T09:00")
-filter.query(caller)               what the store is asked for
+filter.query                       what the store is asked for
 filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Annotated, get_args
 from urllib.parse import urlencode
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gavel.judge.service.engine.admission import Caller
-from gavel.judge.service.http.problems import Problem
-from gavel.judge.service.schemas.bodies import JudgingOptions, PendingStatus, unix_seconds
-from gavel.judge.service.schemas.records import ID_PATTERN, Query
+from gavel.judge.service.schemas.bodies import JudgingOptions, PageQuery
 from gavel.judge.service.store.tables import decompress
-from gavel.scenarios.judgement import GroupStatus, Judgement, Vote
+from gavel.scenarios.judgement import Judgement, Vote
 
-_PENDING: tuple[str, ...] = get_args(PendingStatus)
-_FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
-STATUSES = {
-    "unfinished": frozenset(_PENDING),
-    "finished": frozenset(_FINISHED),
-    **{status: frozenset({status}) for status in (*_PENDING, *_FINISHED)},
-}
-"""What a list may be filtered by, in the order of the form, and the statuses that each means."""
 PAGE_SIZE = 50
 
 
-def _a_time(text: str) -> str:
-    if text:
-        unix_seconds(text)
-    return text
+@dataclass(frozen=True, slots=True)
+class ListFilter:
+    """The fields of the form, as text; empty = all."""
 
-
-_STRIPPED = ConfigDict(frozen=True, str_strip_whitespace=True)
-_Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
-_Time = Annotated[str, AfterValidator(_a_time)]
-
-
-class ListFilter(BaseModel):
-    """The fields of the form, as text; empty = all. Other names in an address are no part of it."""
-
-    model_config = _STRIPPED
-
-    project: _Text = ""
-    status: str = Field(default="", pattern=f"^({'|'.join(STATUSES)}|)$")
-    judge: _Text = ""
-    since: _Time = ""
+    project: str = ""
+    status: str = ""
+    """One of `STATUSES`."""
+    judge: str = ""
+    since: str = ""
     """A time in UTC, such as 2026-11-22T09:00; the first that is shown."""
-    until: _Time = ""
+    until: str = ""
     """The first that is not shown."""
-    before: str = Field(default="", pattern=f"{ID_PATTERN}|^$")
+    before: str = ""
     """Id of the last judgement of the page before."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, str]) -> "ListFilter":
+        """The filter in an address; other names are no part of it."""
+        return cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
 
     @property
     def is_filtered(self) -> bool:
         """Whether judgements are left out by more than the page."""
-        return self.model_copy(update={"before": ""}) != ListFilter()
+        return replace(self, before="") != ListFilter()
 
-    def query(self, caller: Caller) -> Query:
-        """What the caller sees of it; one judgement more than a page has, which tells whether there is another page.
-
-        Raises `Problem` for a project that is not the caller's.
-        """
-        if self.project and not caller.may_use(self.project):
-            own = ", ".join(caller.projects or ())
-            raise Problem(403, "forbidden", f"your key is not for the project {self.project!r}.", f"It is for: {own}.")
-        projects = (self.project,) if self.project else caller.projects
-        return Query(
-            projects=None if projects is None else frozenset(projects),
-            statuses=STATUSES.get(self.status, frozenset()),
-            judge=self.judge or None,
-            since=unix_seconds(self.since) if self.since else None,
-            until=unix_seconds(self.until) if self.until else None,
-            before=self.before or None,
-            limit=PAGE_SIZE + 1,
-        )
+    @property
+    def query(self) -> PageQuery:
+        """What the store is asked for. Raises pydantic's `ValidationError`."""
+        given: dict[str, object] = {name: value for name, value in asdict(self).items() if value}
+        if self.status:
+            given["status"] = [self.status]
+        return PageQuery.model_validate({**given, "limit": PAGE_SIZE})
 
     def address(self, **changes: str) -> str:
         """The list with these fields changed; from its first page, unless `before` is among them."""
-        named = self.model_dump() | {"before": "", **changes}
+        named = asdict(self) | {"before": "", **changes}
         query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
         return f"/?{query}" if query else "/"
 
