@@ -84,10 +84,11 @@ Every accepted group is stored first, and judged even when the connection ends. 
 health = APIRouter(tags=["health"])
 
 
-def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
+def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int | None = None) -> FastAPI:
     """The application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
 
-    `engine`: one that runs already; then the application is served without its lifespan.
+    `engine`: one that runs already; then the application is served without its lifespan. `parent`: process id of a
+    supervisor with whose end the application ends.
     """
 
     @asynccontextmanager
@@ -96,10 +97,16 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         try:
             app.state.engine = engine = Engine(config, database)
             await engine.start()
+            watching = None
+            if parent is not None:
+                settle_process()
+                watching = asyncio.create_task(_end_with(parent))
             with _stopping_at_signals(engine):
                 try:
                     yield
                 finally:
+                    if watching:
+                        watching.cancel()
                     await engine.stop()
         finally:
             await asyncio.to_thread(database.close)
@@ -316,25 +323,6 @@ def _name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
-
-
-def app_of_worker(settings: str, parent: int) -> FastAPI:
-    """The application of one of several processes, which ends when the one that started it has ended."""
-    app = create_app(ServiceConfig.model_validate_json(settings))
-    run = app.router.lifespan_context
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with run(app):
-            settle_process()
-            watching = asyncio.create_task(_end_with(parent))
-            try:
-                yield
-            finally:
-                watching.cancel()
-
-    app.router.lifespan_context = lifespan
-    return app
 
 
 async def _end_with(parent: int) -> None:

@@ -5,9 +5,9 @@
     await database.read(lambda connection: …)
 
 A write is a function of a connection. It may run twice (when the transaction failed because of another one, or the
-connection was lost), so it does nothing but read and write the database. What tasks write in one turn of their event
-loop is one transaction. SQLite commits with `synchronous=FULL`: what was acknowledged survives a power cut too, and one
-wait for the disk serves all writes of a batch. Writes that may be lost in a power cut (`durable=False`) do not wait.
+connection was lost), so it does nothing but read and write the database. SQLite commits with `synchronous=FULL`: what
+was acknowledged survives a power cut too, and one wait for the disk serves all writes of a batch. Writes that may be
+lost in a power cut (`durable=False`) do not wait.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -203,6 +202,11 @@ Work = Callable[[sa.Connection], _T]
 
 
 @dataclass(frozen=True, slots=True)
+class _Failure:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class _Pending(Generic[_T]):
     work: Work[_T]
     future: "Future[_T] | asyncio.Future[_T]"
@@ -216,18 +220,19 @@ class _Pending(Generic[_T]):
         return not self.future.cancelled() if self.loop else self.future.set_running_or_notify_cancel()  # type: ignore[union-attr]
 
     def settle(self, outcome: "_T | _Failure") -> None:
-        """Tells whoever waits; in the thread of the event loop, for one of its futures."""
+        """Tells whoever waits."""
+        if self.loop is None:
+            self._resolve(outcome)
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._resolve, outcome)
+
+    def _resolve(self, outcome: "_T | _Failure") -> None:
         if self.loop and self.future.done():
             return
         if isinstance(outcome, _Failure):
             self.future.set_exception(outcome.error)
         else:
             self.future.set_result(outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: Exception
 
 
 class Database:
@@ -255,9 +260,7 @@ class Database:
             remedy = _WHICH if self.is_sqlite else f"Does it run, and is all of its URL right? {_WHICH}"
             raise ServiceError(f"the database {where} cannot be used: {why}.", remedy) from error
         self._opened = self._identity()
-        self._pending: queue.SimpleQueue[list[_Pending[Any]] | None] = queue.SimpleQueue()
-        self._gathered: dict[asyncio.AbstractEventLoop, list[_Pending[Any]]] = {}
-        """What tasks have written in this turn of their event loop."""
+        self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
         self.outages = 0
         """How often the database did not answer so far."""
         self._probing = asyncio.Lock()
@@ -285,12 +288,11 @@ class Database:
         The future raises `DatabaseUnavailableError`, and what the work raises.
         """
         future: Future[_T] = Future()
-        with self._while_open():
-            self._pending.put([_Pending(work, future, None)])
+        self._put(_Pending(work, future, None))
         return future
 
     def begin(self, work: Work[_T], order: str = "", *, durable: bool = True) -> "asyncio.Future[_T]":
-        """The same for the running event loop, which one call wakes for all futures of a transaction.
+        """The same for the running event loop.
 
         Works on a row that other processes change too name it as their `order`: all take such rows in that order, so
         that no two transactions wait for each other. What is not `durable` survives the end of the process, and no
@@ -298,12 +300,14 @@ class Database:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        with self._while_open():
-            gathered = self._gathered.setdefault(loop, [])
-            gathered.append(_Pending(work, future, loop, order, durable))
-        if len(gathered) == 1:
-            loop.call_soon(self._hand_over, loop)
+        self._put(_Pending(work, future, loop, order, durable))
         return future
+
+    def _put(self, pending: _Pending[Any]) -> None:
+        with self._closing:
+            if self._closed:
+                raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
+            self._pending.put(pending)
 
     async def write(self, work: Work[_T], order: str = "", *, durable: bool = True) -> _T:
         """What the work returns, once it is committed. Options as in `begin`; raises as the future of `submit` does,
@@ -319,20 +323,6 @@ class Database:
             raise DatabaseUnavailableError(
                 f"the database has not committed a write for {seconds:g} s.", "Look at the database, and at its disk."
             ) from None
-
-    @contextmanager
-    def _while_open(self) -> Generator[None]:
-        """Keeps the database open during the block."""
-        with self._closing:
-            if self._closed:
-                raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
-            yield
-
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Gives the writer what was gathered."""
-        with self._closing:
-            if gathered := self._gathered.pop(loop, None):
-                self._pending.put(gathered)
 
     async def read(self, work: Work[_T]) -> _T:
         """What the work returns, outside the order of writes. Raises as `write` does."""
@@ -390,9 +380,6 @@ class Database:
             if self._closed:
                 return
             self._closed = True
-            for gathered in self._gathered.values():
-                self._pending.put(gathered)
-            self._gathered.clear()
             self._pending.put(None)
         self._writer.join()
         self._readers.shutdown()
@@ -405,7 +392,8 @@ class Database:
             batch, is_last = self._next_batch()
             live = sorted((each for each in batch if each.is_wanted), key=lambda each: each.order)
             if live:
-                _settle(list(zip(live, self._committed(live), strict=True)))
+                for each, outcome in zip(live, self._committed(live), strict=True):
+                    each.settle(outcome)
 
     def _next_batch(self) -> tuple[list[_Pending[Any]], bool]:
         """What waits, in order, at least one; and whether nothing comes after it."""
@@ -417,7 +405,7 @@ class Database:
                 break
             if each is None:
                 return batch, True
-            batch += each
+            batch.append(each)
         return batch, False
 
     def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
@@ -464,22 +452,6 @@ class Database:
         except OSError:
             return None
         return status and (status.st_dev, status.st_ino)
-
-
-def _settle(done: Sequence[tuple[_Pending[Any], Any]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop | None, list[tuple[_Pending[Any], Any]]] = {}
-    for each in done:
-        by_loop.setdefault(each[0].loop, []).append(each)
-    for loop, of_loop in by_loop.items():
-        if loop is None:
-            _settle_all(of_loop)
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(_settle_all, of_loop)
-
-
-def _settle_all(done: Sequence[tuple[_Pending[Any], Any]]) -> None:
-    for pending, outcome in done:
-        pending.settle(outcome)
 
 
 def database_url(text: str) -> sa.URL:
