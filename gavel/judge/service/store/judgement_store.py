@@ -79,8 +79,7 @@ class Store:
         """
         ledger = ledger or Ledger()
         verdict = verdict.with_questions(ledger.questions)
-        columns = outcome_columns(verdict, time.time() if at is None else at)
-        work = partial(_finish, record=record, verdict=verdict, columns=columns, ledger=ledger)
+        work = partial(_finish, record=record, verdict=verdict, at=time.time() if at is None else at, ledger=ledger)
         self.erasures += not record.retain
         return await self.database.write(work, _order_of_charges(record))
 
@@ -221,9 +220,8 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> 
     return Accepted(dataclasses.replace(accepted, id=row.id, created_at=row.created_at), is_new=True)
 
 
-def _finish(
-    connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any], ledger: Ledger
-) -> Record | None:
+def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: float, ledger: Ledger) -> Record | None:
+    columns = outcome_columns(verdict, at)  # compressed in the writer's thread
     values = columns if record.retain else {**columns, "payload": None}
     if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
         if not record.retain:
@@ -234,7 +232,7 @@ def _finish(
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
     if row is None:
         delete_replies(connection, verdict.reply_keys)
-    if row is None or row.finished_at != columns["finished_at"]:  # else this is the same write once more
+    if row is None or row.finished_at != at:  # else this is the same write once more
         _charge(connection, record.key_id, ledger)
     return None if row is None else record_of(row, row.result)
 

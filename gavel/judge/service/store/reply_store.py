@@ -163,10 +163,10 @@ class _WriterThread(StorageThread):
         return self._submit(work, key, durable=False)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
-        key, rows = entries[-1].question.key, [_row(entry) for entry in entries]
+        key = entries[-1].question.key
 
         def work(storage: Replies) -> None:
-            storage.keep_rows(rows)
+            storage.keep(entries)  # compressed in the writer's thread
             self._release(storage, key)
 
         return self._submit(work, key)
@@ -195,12 +195,7 @@ class Replies:
         return _stored(self._connection.execute(_REPLIES, {"question": key}), key)
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        self.keep_rows([_row(entry) for entry in entries])
-
-    def keep_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Stores what `keep` does."""
-        if rows:
-            self._connection.execute(_KEEP[self._dialect], rows)
+        self._connection.execute(_KEEP[self._dialect], [_row(entry) for entry in entries])
 
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         columns = sa.select(_r.model, _r.question)
