@@ -212,6 +212,14 @@ class JudgingOptions(BaseModel):
     retain: Boolean = True
     """False: transcripts and replies are erased once the answer is given."""
 
+    @property
+    def listed_criteria(self) -> list[tuple[str, str, float]]:
+        """Name, text and weight of each criterion."""
+        return [
+            (f"criterion {place}", one, 1.0) if isinstance(one, str) else (one.name, one.text, one.weight)
+            for place, one in enumerate(self.criteria or (), start=1)
+        ]
+
 
 class ScoreRequest(JudgingOptions):
     """A group of attempts at the same task, to be scored relative to each other."""

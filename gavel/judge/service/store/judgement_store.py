@@ -113,9 +113,13 @@ class Store:
         return await self.database.read(work) if ids else {}
 
     async def payload(self, judgement: str) -> bytes | None:
-        """The compressed request (see tables.py); None when it is erased or there is none."""
-        query = sa.select(_c.payload).where(_c.id == judgement)
-        return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
+        """The request as JSON; None when it is erased or there is none."""
+
+        def work(connection: sa.Connection) -> bytes | None:
+            packed = connection.execute(sa.select(_c.payload).where(_c.id == judgement)).scalar_one_or_none()
+            return None if packed is None else decompress(packed)
+
+        return await self.database.read(work)
 
     async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
         """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether

@@ -33,7 +33,7 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.key_store import KeyStore, settings_key_id
-from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys
+from gavel.judge.service.store.tables import compress, groups, judgements, keys
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
@@ -156,7 +156,7 @@ class Judgements(RuleBasedStateMachine):
         for key, (payload, score, _) in self.expected.items():
             stored = asyncio.run(self.store.payload(key))
             assert stored is not None
-            assert decompress(stored) == payload
+            assert stored == payload
             found = details[key].verdict
             assert (found and found.members[0].score) == score
             assert details[key].is_finished == (score is not None)

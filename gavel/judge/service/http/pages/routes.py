@@ -27,10 +27,10 @@ from starlette.responses import RedirectResponse, Response
 from gavel.judge.service.engine.admission import SESSION_SECONDS, Visitor
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
-from gavel.judge.service.http.pages.views import FILTERS, ListFilter, StoredRequest, member_rows
+from gavel.judge.service.http.pages.views import FILTERS, ListFilter, member_rows
 from gavel.judge.service.http.problems import Problem, problem_of, validation_problem
 from gavel.judge.service.http.requests import TheEngine, address_of, read_bytes
-from gavel.judge.service.schemas.bodies import STATUSES
+from gavel.judge.service.schemas.bodies import STATUSES, ScoreRequest
 from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
 
@@ -231,10 +231,13 @@ async def _open_group(id: str, request: Request, engine: Engine, viewer: Visitor
     return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_GROUP_SECONDS)
 
 
-async def _request(engine: Engine, record: Record) -> StoredRequest | None:
-    """The request of the group; None where it is erased, or is to be."""
+async def _request(engine: Engine, record: Record) -> ScoreRequest | None:
+    """The request of the group; None where it is erased, or is to be, or cannot be read by this version."""
     payload = await engine.store.payload(record.id) if record.retain else None
-    return None if payload is None else await asyncio.to_thread(StoredRequest.read, payload)
+    try:
+        return None if payload is None else await asyncio.to_thread(ScoreRequest.model_validate_json, payload)
+    except ValidationError:
+        return None
 
 
 @router.get("/sign-in")
