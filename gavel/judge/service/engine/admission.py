@@ -68,7 +68,7 @@ class Caller:
 
     def visible(self, project: str | None) -> Collection[str] | None:
         """The projects of a list, None = all: the one that is named, or the caller's. Raises `ForbiddenError`."""
-        if not project:
+        if project is None:
             return self.projects
         if not self.may_use(project):
             own = ", ".join(self.projects or ())

@@ -162,7 +162,7 @@ def _version(name: str) -> str:
 async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> Response:
     """A page of judgements that the visitor's key may see."""
     shown, caller = ListFilter.read(request.query_params), viewer.caller
-    visible = caller.visible(shown.project)
+    visible = caller.visible(shown.project or None)
     found, has_more = await engine.store.page(shown.query, visible)
     has_open = not (shown.before or shown.judge or shown.since or shown.until) and shown.status in ("", "unfinished")
     open_groups = await engine.rendezvous.waiting(visible, _OPEN_GROUPS) if has_open else []
