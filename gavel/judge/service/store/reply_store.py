@@ -109,10 +109,11 @@ class _CassetteOfKeys(Cassette):
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
-        settled: Callable[[], object] = lambda: None,
+        *more: Any,
+        **named: Any,
     ) -> Reply:
         own = [(_own(each), reply) for each, reply in repairs]
-        return await super().answer(_own(question), ask, accept, own, settled)
+        return await super().answer(_own(question), ask, accept, own, *more, **named)
 
 
 def _own(question: Question) -> Question:
