@@ -15,6 +15,7 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NoReturn
 
 from gavel.base.text import counted
 from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
@@ -185,8 +186,16 @@ class Budget:
             return self._reserved(Reservation(model, price, size, expected, sizes[-1][1], cap))
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
+        self._refuse(f"a call to {model}", expected)
+
+    def check_fits(self, what: str, amount: tuple[float, int]) -> None:
+        """Raises `BudgetError` when so many USD and tokens are not left for `what`."""
+        if not self._fits(amount):
+            self._refuse(what, amount)
+
+    def _refuse(self, what: str, amount: tuple[float, int]) -> NoReturn:
         self.refused = BudgetError(
-            f"the budget is used up: {self._spending()}; a call to {model} needs about {self._needed(expected)}.",
+            f"the budget is used up: {self._spending()}; {what} needs about {self._needed(amount)}.",
             "Raise the budget (--max-cost, --max-judge-tokens). What a cassette holds is not paid for again.",
         )
         raise self.refused

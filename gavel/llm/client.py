@@ -31,7 +31,7 @@ from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
 from gavel.llm.completion import complete_in_time
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
-from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of
+from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
 from gavel.llm.ledger import ledger_of_this_work
@@ -366,7 +366,7 @@ class Client:
     @property
     def _endpoint(self) -> Hashable:
         if isinstance(self.model, str):
-            return self.name, str(self.params.get("api_base") or self.params.get("base_url") or "")
+            return endpoint_of(self.name, self.params)
         return id(self.model)
 
 

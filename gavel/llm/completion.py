@@ -28,7 +28,7 @@ import aiohttp
 import openai
 
 from gavel.base.network import is_on_this_machine
-from gavel.llm.failures import is_in_parts
+from gavel.llm.failures import is_in_parts, status_error
 from gavel.llm.openai_http import openai_httpx
 from gavel.llm.providers import load_litellm, model_info, timed_out
 from gavel.llm.response import with_text_content
@@ -172,22 +172,7 @@ def _status_error(
         body = text
     inner = body.get("error", body) if _is_mapping(body) else body
     words = inner["message"] if _is_mapping(inner) and isinstance(inner.get("message"), str) else text
-    response = openai_httpx.Response(
-        status, headers=list(headers.items()), request=openai_httpx.Request("POST", sent.url)
-    )
-    kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
-    return kind(f"HTTP {status}: {words}", response=response, body=body)
-
-
-_KINDS: dict[int, type[openai.APIStatusError]] = {
-    400: openai.BadRequestError,
-    401: openai.AuthenticationError,
-    403: openai.PermissionDeniedError,
-    404: openai.NotFoundError,
-    409: openai.ConflictError,
-    422: openai.UnprocessableEntityError,
-    429: openai.RateLimitError,
-}
+    return status_error(status, f"HTTP {status}: {words}", body, sent.url, headers)
 
 
 def _no_completion(sent: DirectRequest, words: str) -> openai.APIResponseValidationError:

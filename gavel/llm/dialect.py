@@ -95,6 +95,11 @@ def advice_without(parameter: str) -> str:
     return f"Leave {parameter} out of the judge's parameters (--judge-param, params)."
 
 
+def endpoint_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
+    """The model and its server, where the user names one."""
+    return model, str(params.get("api_base") or params.get("base_url") or "")
+
+
 def dialect_of(endpoint: Hashable) -> Dialect:
     return dialects.setdefault(endpoint, Dialect())
 

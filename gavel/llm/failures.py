@@ -24,6 +24,7 @@ from gavel.base.errors import GavelError
 from gavel.base.network import exception_types
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
+from gavel.llm.openai_http import openai_httpx
 
 CONTENT_FILTER = "content_filter"
 """Finish reason of a reply that was refused or filtered."""
@@ -206,6 +207,27 @@ def _http_status(error: BaseException) -> int:
     if not isinstance(status, int) or (status >= 500 and not type(error).__module__.startswith("openai")):
         return 0
     return status
+
+
+def status_error(
+    status: int, words: str, body: object = None, url: str = "https://batch", headers: Mapping[str, str] | None = None
+) -> openai.APIStatusError:
+    """The error of OpenAI's client for an answer with this status."""
+    request = openai_httpx.Request("POST", url)
+    response = openai_httpx.Response(status, headers=list((headers or {}).items()), request=request)
+    kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
+    return kind(words, response=response, body=body)
+
+
+_KINDS: dict[int, type[openai.APIStatusError]] = {
+    400: openai.BadRequestError,
+    401: openai.AuthenticationError,
+    403: openai.PermissionDeniedError,
+    404: openai.NotFoundError,
+    409: openai.ConflictError,
+    422: openai.UnprocessableEntityError,
+    429: openai.RateLimitError,
+}
 
 
 def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1) -> LlmError:

@@ -13,7 +13,7 @@ import pytest
 from gavel.base.errors import GavelError
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
-from gavel.llm import batch_cassette as batch_module
+from gavel.llm import batch as batch_module
 from gavel.llm.probe import MESSAGES
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.group import TrajectoryGroup
@@ -114,9 +114,9 @@ import os, sys
 from pathlib import Path
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
-from gavel.llm import batch_cassette
+from gavel.llm import batch
 from gavel.llm.providers import load_litellm
-batch_cassette.POLL_SECONDS, batch_cassette._GRACE_SECONDS = (.01, .02), .2
+batch.POLL_SECONDS, batch._GRACE_SECONDS = (.01, .02), .2
 load_litellm()
 config = JudgeConfig.model_validate_json(sys.argv[1])
 while True:
