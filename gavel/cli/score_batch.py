@@ -18,8 +18,8 @@ from gavel.judge.judge import Judge
 from gavel.llm.batch import BatchCassette, Batches, BatchJob
 from gavel.llm.batch_api import connection
 from gavel.llm.budget import Budget
-from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.prices import prices_from_environment
+from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.group import TrajectoryGroup
 
 

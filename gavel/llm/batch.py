@@ -31,13 +31,12 @@ from gavel.base.files import sync, write_atomically
 from gavel.llm.batch_api import BatchApi, batch_price, request_line
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
+from gavel.llm.cassette_storage import Question
 from gavel.llm.dialect import FORMATS, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_be_the_format, may_pass, read_failure, status_error
-from gavel.llm.local_models import PROVIDER
 from gavel.llm.prices import Prices
-from gavel.llm.providers import load_litellm
-from gavel.llm.question import Question
+from gavel.llm.providers import PROVIDER, load_litellm
 from gavel.llm.response import read_response, with_text_content
 from gavel.llm.types import Accept, Reply
 

@@ -13,12 +13,12 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from gavel.base.network import TRANSPORT_ERRORS
+from gavel.llm.cassette_storage import Question
 from gavel.llm.dialect import CONNECTION
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import may_pass, pause_of, read_failure, remedy
-from gavel.llm.prices import Price, Prices, price
+from gavel.llm.prices import Prices, price
 from gavel.llm.providers import load_litellm, model_info
-from gavel.llm.question import Question
 
 _TAG = "gavel"
 _PATIENCE_SECONDS = 300.0
@@ -83,7 +83,7 @@ def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return given | {"custom_llm_provider": vendor.provider}
 
 
-def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = None) -> Price | None:
+def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = None) -> tuple[float, float] | None:
     """USD per million tokens in a batch: by LiteLLM's table, else the vendor's share of the price; None = unknown."""
     if model not in prices:
         listed = model_info(model)
@@ -163,11 +163,12 @@ class BatchApi:
 
     async def find(self, tag: str) -> str | None:
         """The id of the batch with this tag."""
-        after: dict[str, str] = {}
+        after: dict[str, Any] = {}
         for _ in range(_PAGES):
             page = await self._call("alist_batches", limit=_PAGE, **after)
             for batch in page.data:
-                if any(tag in value for value in (batch.metadata or {}).values()):
+                metadata: dict[str, str] = batch.metadata or {}
+                if any(tag in value for value in metadata.values()):
                     return batch.id
             if not page.has_more or not page.data:
                 break

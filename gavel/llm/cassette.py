@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,10 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from gavel.llm.cassette_storage import Entry, SqliteStorage, Storage, StorageThread, StoredReply, check_directory
+from gavel.llm.budget import ledger_of_this_work
+from gavel.llm.cassette_storage import (
+    Entry,
+    Question,
+    SqliteStorage,
+    Storage,
+    StorageThread,
+    StoredReply,
+    check_directory,
+)
 from gavel.llm.errors import CassetteError, CassetteMissError
-from gavel.llm.ledger import ledger_of_this_work
-from gavel.llm.question import Question, differences_from_nearest
 from gavel.llm.types import Accept, Reply
 
 Mode = Literal["cache", "replay"]
@@ -194,7 +201,7 @@ class Cassette:
             return CassetteMissError(f"{where} is empty.", 'Record it first: Cassette(path, mode="cache").')
         return CassetteMissError(
             f"{where} has no reply to this question; from the nearest on file differ "
-            + differences_from_nearest(question, stored),
+            + _differences_from_nearest(question, stored),
             'Ask what was recorded, or record it: Cassette(path, mode="cache").',
         )
 
@@ -231,3 +238,26 @@ def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question,
         *(Entry(*pair, mended) for pair, mended in zip(repairs, later, strict=bool(repairs))),
         Entry(question, reply),
     ]
+
+
+def _differences_from_nearest(question: Question, stored: Sequence[Mapping[str, str]]) -> str:
+    """How the question differs from the most similar of the `stored` ones (parts as in `Question.parts`)."""
+    parts = question.parts
+
+    def likeness(other: Mapping[str, str]) -> tuple[int, int]:
+        return sum(other[name] == parts[name] for name in parts), _common_prefix(other["messages"], parts["messages"])
+
+    nearest = max(stored, key=likeness)
+    return "; ".join(filter(None, (_difference(name, nearest[name], parts[name]) for name in parts)))
+
+
+def _difference(name: str, stored: str, asked: str) -> str:
+    if stored == asked:
+        return ""
+    start = max(0, _common_prefix(stored, asked) - 20)
+    return f"the {name} (on file …{stored[start : start + 60]}…, asked …{asked[start : start + 60]}…)"
+
+
+def _common_prefix(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

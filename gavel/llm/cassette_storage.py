@@ -5,6 +5,8 @@ is stored, so that the others wait for that reply. A lease ends with its process
 this machine, else `LEASE_SECONDS` after it was last renewed.
 """
 
+import hashlib
+import json
 import logging
 import os
 import re
@@ -15,17 +17,67 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gavel.base.processes import holder_name, is_dead
 from gavel.llm.errors import CassetteError
-from gavel.llm.question import Question
-from gavel.llm.types import Reply
+from gavel.llm.types import Message, Reply, Schema
 
 LEASE_SECONDS = 10.0
 _RENEWAL_SECONDS = 2.0
 _T = TypeVar("_T")
+_PRIVATE = re.compile(r"(^|_)(key|key_id|token|secret|password|credentials?|headers|client)$")
+"""Parameters that identify the caller; they are neither part of the key nor stored."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request to a model: everything that its reply depends on."""
+
+    model: str
+    params: Mapping[str, Any]
+    schema: Schema
+    messages: Sequence[Message]
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        """Canonical JSON of each part. Raises `CassetteError` for a parameter that JSON cannot hold."""
+        try:
+            return {
+                "model": self.model,
+                "params": _canonical(self.public_params),
+                "schema": _canonical(self.schema),
+                "messages": _canonical(self.messages),
+            }
+        except (TypeError, ValueError) as error:
+            raise CassetteError(
+                f"the question to {self.model} cannot be stored: {error}.",
+                "Give the model parameters that JSON can hold, or no cassette.",
+            ) from error
+
+    @property
+    def public_params(self) -> dict[str, Any]:
+        """The parameters without those that identify the caller."""
+        return {name: value for name, value in self.params.items() if not _PRIVATE.search(name)}
+
+    @cached_property
+    def key(self) -> str:
+        """64 hexadecimal digits."""
+        return _hash(_canonical(self.parts))
+
+    @cached_property
+    def messages_key(self) -> str:
+        return _hash(self.parts["messages"])
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

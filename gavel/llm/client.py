@@ -25,32 +25,55 @@ from typing import Any
 
 import openai
 
-from gavel.llm.budget import Budget, Size
+from gavel.base.errors import contain_cancellation
+from gavel.llm.budget import Budget, Size, ledger_of_this_work
 from gavel.llm.call_span import call_span
-from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
+from gavel.llm.cassette_storage import Question
 from gavel.llm.completion import complete_in_time
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
-from gavel.llm.ledger import ledger_of_this_work
-from gavel.llm.local_models import PROVIDER, model_id
-from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, Prices, price
-from gavel.llm.probe import MESSAGES, SCHEMA, Gate, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import DEFAULT_CONTEXT, ContextLength, check_not_cut, context_options
-from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, model_info
-from gavel.llm.question import Question
-from gavel.llm.rate_limits import Activity, Breaker, Call, Limits, endpoint_limits
+from gavel.llm.providers import OWN_SERVERS, PROVIDER, check_gives_probabilities, check_model, model_id, model_info
+from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
 from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
-from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire, byte_bound
 
 _LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
 _PROBE_PATIENCE = 15.0
 """Seconds for which a probe is asked again: nothing is lost yet, and a wrong address should show soon."""
+
+PROBE_MESSAGES: list[Message] = [
+    {"role": "system", "content": "You answer in JSON."},
+    {"role": "user", "content": 'Are you there? Reply with the JSON object {"ready": true} and nothing else.'},
+]
+PROBE_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {"ready": {"type": "boolean"}},
+    "required": ["ready"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the question showed."""
+
+    model: str
+    served_by: str
+    """The model's name according to the server, or ""."""
+    reply_format: str
+    """How replies are asked for from then on: "json_schema", "json_object" or "text"."""
+    seconds: float
+    cost_usd: float | None
+    """None = unknown."""
+    problem: str = ""
+    """Why the model cannot be asked; it is a fallback of a juror that can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +174,7 @@ class Client:
         self.breaker.close()
         started = time.monotonic()
         decides = self.wire == "decisions"
-        reply = await self._ask_until_deadline(MESSAGES, PROBE if decides else SCHEMA, is_probe=True)
+        reply = await self._ask_until_deadline(PROBE_MESSAGES, PROBE if decides else PROBE_SCHEMA, is_probe=True)
         if not reply.text.strip():
             raise LlmError(
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",

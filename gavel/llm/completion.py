@@ -7,10 +7,10 @@ On the direct wire LiteLLM resolves model, key, address and parameters, and read
 bookkeeping, which take ten times the CPU of a bare request, are left out. A request that needs more of LiteLLM (one of
 LiteLLM's own parameters, a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
 
-On both wires an answer is a response of LiteLLM, and errors are those of OpenAI's client.
+On both wires an answer is a response of LiteLLM, errors are those of OpenAI's client, and a reply ends with an error
+after `MAX_REPLY_BYTES`.
 """
 
-import ast
 import asyncio
 import json
 import os
@@ -28,8 +28,7 @@ import aiohttp
 import openai
 
 from gavel.base.network import is_on_this_machine
-from gavel.llm.failures import is_in_parts, status_error
-from gavel.llm.openai_http import openai_httpx
+from gavel.llm.failures import openai_httpx, status_error
 from gavel.llm.providers import load_litellm, model_info, timed_out
 from gavel.llm.response import with_text_content
 from gavel.llm.types import Message
@@ -37,14 +36,11 @@ from gavel.llm.types import Message
 DIRECT_WIRE = "GAVEL_DIRECT_WIRE"
 """The environment variable that turns the direct wire off: 0."""
 MAX_REPLY_BYTES = 64 * 2**20
-"""Of a reply on the direct wire."""
+"""Of one reply, as it comes over the network."""
 _IDLE_SECONDS = 4.0
 """An idle connection is closed sooner than servers close it: uvicorn does after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
-_MOST_TEXTS = 20
 _EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
-_RECEIVED = re.compile(r"""Received: ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
-"""How LiteLLM quotes a body of the wrong kind."""
 
 
 async def complete_in_time(
@@ -61,7 +57,7 @@ async def complete_in_time(
             if direct is not None:
                 response, repairs = await _send_directly(direct)
             else:
-                once = {"timeout": seconds, "max_retries": 0, "num_retries": 0}
+                once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **await _bounded_client(model)}
                 response, repairs = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
@@ -86,8 +82,9 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
     if provider != "hosted_vllm" and (provider != "openai" or not address):
         return None
     litellm = load_litellm(address)
-    callbacks = litellm.callbacks, litellm.success_callback, litellm.failure_callback, litellm.input_callback
-    if os.environ.get(DIRECT_WIRE) == "0" or any(callbacks) or options.keys() & _litellms_own():
+    lists = litellm.callbacks, litellm.success_callback, litellm.failure_callback, litellm.input_callback
+    callbacks = {str(each) for one in lists for each in one} - {"cache"}  # which stays behind a request to Gemini
+    if os.environ.get(DIRECT_WIRE) == "0" or callbacks or litellm.cache or options.keys() & _litellms_own():
         return None
     name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=options.get("api_key"))
     if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
@@ -114,24 +111,18 @@ def _litellms_own() -> frozenset[str]:
 
 
 async def _send_directly(sent: DirectRequest) -> tuple[Any, Counter[str]]:
-    content = bytearray()
     try:
         session = await _session()
         data = json.dumps(sent.body).encode()
         headers = {"Content-Type": "application/json", **sent.headers}
         async with session.post(sent.url, data=data, headers=headers) as answer:
-            async for chunk in answer.content.iter_any():
-                content += chunk
-                if len(content) > MAX_REPLY_BYTES:
-                    break
+            content = await answer.read()
     except aiohttp.ClientError as error:
         words = f"no answer of {sent.url}: {error or type(error).__name__}"
         raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
     if answer.status >= 300:
-        raise _status_error(sent, answer.status, answer.headers, bytes(content))
-    if len(content) > MAX_REPLY_BYTES:
-        raise _no_completion(sent, f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
-    return _read_body(sent, answer.headers, bytes(content))
+        raise _status_error(sent, answer.status, answer.headers, content)
+    return _read_body(sent, answer.headers, content)
 
 
 def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) -> tuple[Any, Counter[str]]:
@@ -180,14 +171,49 @@ def _no_completion(sent: DirectRequest, words: str) -> openai.APIResponseValidat
     return openai.APIResponseValidationError(response=response, body=None, message=words)
 
 
+class _BoundedResponse(aiohttp.ClientResponse):
+    """An answer whose body breaks off after `MAX_REPLY_BYTES`."""
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        self.content = _BoundedStream(self.content)  # type: ignore[assignment]
+        return self
+
+
+class _BoundedStream:
+    def __init__(self, stream: aiohttp.StreamReader) -> None:
+        self._stream = stream
+        self._left = MAX_REPLY_BYTES
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def iter_chunked(self, size: int) -> AsyncGenerator[bytes]:
+        async for chunk in self._stream.iter_chunked(size):
+            self._left -= len(chunk)
+            if self._left < 0:
+                raise aiohttp.ClientPayloadError(f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
+            yield chunk
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.iter_chunked(2**16)])
+
+
+async def _bounded_client(model: str) -> dict[str, Any]:
+    """LiteLLM's option that sends a request over the bounded client. (Bedrock's and Azure's own clients are not.)"""
+    session = await _session()
+    if model.startswith(("gemini/", "vertex_ai/")):  # which LiteLLM asks over a client of their own
+        return {"client": load_litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)}
+    return {"shared_session": session}
+
+
 async def _session() -> aiohttp.ClientSession:
-    """The HTTP client of the running event loop."""
+    """The HTTP client of the running event loop, which LiteLLM uses too."""
     loop = asyncio.get_running_loop()
-    held = _sessions.get(loop)
-    if held is None:
-        held = _sessions[loop] = _open_session()
-        _opened[loop] = await anext(held)
-    return _opened[loop]
+    if loop not in _sessions:
+        opening = _open_session()
+        _sessions[loop] = opening, await anext(opening)
+    return _sessions[loop][1]
 
 
 async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
@@ -195,24 +221,21 @@ async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
     verify = load_litellm().llms.custom_httpx.http_handler.get_ssl_configuration()
     trusted = create_default_context(cafile=verify) if isinstance(verify, str) else verify
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=0,
-            keepalive_timeout=_IDLE_SECONDS,
-            ssl=trusted,
-        ),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=trusted),
         timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
+        response_class=_BoundedResponse,
     ) as session:
         yield session
 
 
-_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession]] = WeakKeyDictionary()
-_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, tuple[AsyncGenerator[aiohttp.ClientSession], aiohttp.ClientSession]
+] = WeakKeyDictionary()
 
 
 async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
-    """LiteLLM rejects a message in content parts, and server-sent events that were not asked for; such a reply is
-    complete and paid for, so its text is passed on."""
+    """LiteLLM rejects a message in content parts; such a reply is complete and paid for, so its text is passed on."""
     litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
 
     def listen(call: Mapping[str, Any]) -> None:
@@ -222,9 +245,7 @@ async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
     try:
         return await litellm.acompletion(**request, logger_fn=listen), Counter()
     except openai.OpenAIError as error:
-        if chunks := _streamed(error, bodies):
-            return litellm.stream_chunk_builder(chunks), Counter({"streamed": 1})
-        if not is_in_parts(error) or not bodies:
+        if not bodies or not ("Invalid response object" in str(error) and "input_type=list" in str(error)):
             if bodies and isinstance(error, openai.BadRequestError):  # the status was 200, and the body an error
                 words = f"the server answered with status 200 and an error: {error}"
                 raise litellm.APIError(500, words, "", str(request.get("model"))) from error
@@ -244,18 +265,6 @@ def _check_choice(response: Any, model: str) -> None:
     status = error.get("code") if _is_mapping(error) else None
     status = status if isinstance(status, int) and 400 <= status < 600 else 502
     raise load_litellm().APIError(status, f"the provider failed: {json.dumps(error, default=str)}", "", model)
-
-
-def _streamed(error: BaseException, bodies: list[str]) -> list[Any]:
-    """The chunks of a completion that came as server-sent events, unasked, which LiteLLM calls an invalid response."""
-    texts: list[str] = list(bodies)
-    one: BaseException | None = error
-    while one is not None and len(texts) < _MOST_TEXTS:
-        texts.append(str(getattr(one, "doc", "")))  # of a JSONDecodeError
-        if found := _RECEIVED.search(str(one)):
-            texts.append(str(ast.literal_eval(found[1])))
-        one = one.__cause__ or one.__context__
-    return next((chunks for text in texts if (chunks := _chunks(text))), list[Any]())
 
 
 def _chunks(text: str) -> list[Any]:

@@ -8,13 +8,14 @@ tells an empty account from a busy minute. The body is then found in the error t
 """
 
 import email.utils
+import importlib
 import math
 import random
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import aiohttp
 import openai
@@ -24,7 +25,14 @@ from gavel.base.errors import GavelError
 from gavel.base.network import exception_types
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
-from gavel.llm.openai_http import openai_httpx
+
+if TYPE_CHECKING:
+    import httpx2 as openai_httpx
+else:
+    _kind = next(kind for kind in openai.DefaultAsyncHttpxClient.__mro__ if kind.__name__ == "AsyncClient")
+    openai_httpx = importlib.import_module(_kind.__module__.partition(".")[0])
+    """The HTTP library of OpenAI's client, of which its timeouts, connections, requests and answers must be: httpx2
+    from version 3 of the client on, httpx before."""
 
 CONTENT_FILTER = "content_filter"
 """Finish reason of a reply that was refused or filtered."""
@@ -151,12 +159,6 @@ def filtered(model: str, text: str) -> str:
     """A sentence on a refusal, with the model's words where there are any."""
     said = " ".join(text.split())
     return f"{model} said: {said[:200]}" if said else f"{model} gave an empty reply, stopped by a content filter"
-
-
-def is_in_parts(error: openai.OpenAIError) -> bool:
-    """Whether the reply came as a list of content parts, which LiteLLM reports as a failure of the server."""
-    words = str(error)
-    return "Invalid response object" in words and "input_type=list" in words
 
 
 def is_rate_limit(error: BaseException | None) -> bool:

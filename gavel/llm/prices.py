@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gavel.llm.errors import LlmError
-from gavel.llm.local_models import PROVIDER
-from gavel.llm.providers import load_litellm, model_info
+from gavel.llm.providers import PROVIDER, load_litellm, model_info
 from gavel.llm.types import Usage
 
 Price = tuple[float, float] | tuple[float, float, float]

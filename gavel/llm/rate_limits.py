@@ -8,7 +8,8 @@ import asyncio
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Generator, Hashable
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -106,6 +107,35 @@ class Breaker:
         if (error := self.error) is not None:
             raise NotAskedError(error.message, error.remedy) from error
         self._opened = time.monotonic()
+
+
+class Gate:
+    """Lets one request of a client, its probe, go before all others; open until it is shut."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: Future[None] | None = None
+        self._is_taken = True
+
+    def shut(self) -> None:
+        """Lets the next request ask the question."""
+        with self._lock:
+            self._opened, self._is_taken = Future(), False
+
+    async def passed(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Returns when the question was asked; the first that comes asks it. Raises what `ask` raises, to that one."""
+        with self._lock:
+            opened, is_first = self._opened, not self._is_taken
+            self._is_taken = True
+        if opened is None or opened.done():
+            return
+        if not is_first:
+            await asyncio.wait([asyncio.wrap_future(opened)])
+            return
+        try:
+            await ask()
+        finally:
+            opened.set_result(None)
 
 
 class Concurrency:

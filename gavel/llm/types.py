@@ -1,9 +1,10 @@
-"""Messages to a language model, and its reply."""
+"""Messages to a language model, their text and size, and its reply."""
 
+import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard, cast
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
@@ -54,3 +55,65 @@ class Usage:
 
 Accept = Callable[[Reply], bool]
 """Whether a reply can be used; a cassette keeps no other."""
+
+
+IMAGE_TOKENS = 1_600
+"""Tokens that an image is taken for. Vendors count by size: OpenAI up to about 1,500, Anthropic up to about 1,600."""
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, that of its parts joined."""
+    content: Any = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in _parts(content) if isinstance(part.get("text"), str))
+
+
+def count_images(messages: Iterable[Message]) -> int:
+    """The images of all messages."""
+    contents: list[Any] = [message.get("content") for message in messages]
+    lists = [_parts(content) for content in contents if isinstance(content, list)]
+    return sum(part.get("type") == "image_url" for parts in lists for part in parts)
+
+
+def _parts(content: Any) -> Sequence[Mapping[str, Any]]:
+    return [cast("Mapping[str, Any]", part) for part in cast("list[Any]", content) if isinstance(part, dict)]
+
+
+_TEMPLATE = 32
+"""Tokens that a chat template adds around a message."""
+_IMAGE = 6_000
+"""Bytes that an image counts as: vendors bill 1,000 to 1,600 tokens for one, whatever its file's size."""
+
+
+def byte_bound(messages: Sequence[Message], schema: Schema) -> int:
+    """Bytes of a request's text, with what stands for its images and for the chat template."""
+    return sum(map(_bytes, [*messages, schema])) + _TEMPLATE * len(messages)
+
+
+def _bytes(part: Mapping[str, Any]) -> int:
+    """Bytes of a message or a schema. Text content is measured directly: JSON of a long text takes milliseconds."""
+    content = part.get("content")
+    if isinstance(content, str):
+        return _length(content)
+    if _is_list(content):
+        return sum(map(_bytes_of_part, content))
+    return _length(json.dumps(part, ensure_ascii=False))
+
+
+def _bytes_of_part(part: Any) -> int:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return _length(text)
+        case {"type": "image_url" | "image" | "input_image"}:
+            return _IMAGE
+        case _:
+            return _length(json.dumps(part, ensure_ascii=False))
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)

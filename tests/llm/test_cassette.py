@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Entry, StorageThread, StoredReply
+from gavel.llm.cassette_storage import Entry, Question, StorageThread, StoredReply
 from gavel.llm.errors import CassetteError, CassetteMissError, LlmError
-from gavel.llm.question import Question
 from gavel.llm.types import Reply
 from tests.limits import HANG_SECONDS
 from tests.llm.questions import MESSAGES, never, question, rows, said

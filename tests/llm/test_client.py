@@ -11,9 +11,11 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_storage import SqliteStorage
 from gavel.llm.client import Client
+from gavel.llm.completion import direct_request
 from gavel.llm.errors import CassetteError, ContextError, LlmError, PermanentError
+from gavel.llm.providers import load_litellm
 from gavel.llm.rate_limits import Limits
-from tests.endpoint import Answer, Endpoint, fails, says
+from tests.endpoint import Answer, Endpoint, fails, limit_attempts, says
 from tests.limits import HANG_SECONDS
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -281,6 +283,42 @@ async def test_a_reply_that_is_not_written_gives_its_slot_back(endpoint, wire, t
             assert (await judge.ask([{"role": "user", "content": name}], SCHEMA, accept)).text == "hi"
 
 
+@pytest.mark.parametrize(
+    "model", ["openai/judge", "anthropic/claude-sonnet-4-5", "openrouter/m", "gemini/gemini-2.5-flash"]
+)
+async def test_a_reply_without_an_end_is_broken_off(endpoint, wire, monkeypatch, model):
+    monkeypatch.setattr("gavel.llm.completion.MAX_REPLY_BYTES", 10_000)
+    limit_attempts(monkeypatch, 1)
+    sent: list[int] = []
+
+    def endless(_) -> Answer:
+        sent.append(1)
+        return says("x" * 200_000, USAGE)
+
+    endpoint.script = [endless]
+    asking = replace(client(endpoint, model), budget=Budget())
+    with pytest.raises(LlmError, match=f"{model} failed"):
+        await asking.ask(PROMPT, SCHEMA)
+    assert sent == [1]
+    assert asking.budget.unpriced_calls == 1, "it may be charged for"
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "options", "is_direct"),
+    [
+        ([], {}, True),
+        (["cache"], {}, True),  # LiteLLM leaves it behind after a request to Gemini
+        (["langfuse"], {}, False),
+        ([], {"fallbacks": ["openai/b"]}, False),
+        ([], {"temperature": 0.5}, True),
+    ],
+)
+def test_what_needs_litellm_goes_over_litellm(monkeypatch, callbacks, options, is_direct):
+    monkeypatch.setattr(load_litellm(), "success_callback", callbacks)
+    sent = direct_request("openai/judge", PROMPT, {"api_base": "http://127.0.0.1:1/v1", **options})
+    assert (sent is not None) == is_direct
+
+
 CHUNKS = [
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": '{"a": "it\'s'}, "finish_reason": None}]},
     {"choices": [{"index": 0, "delta": {"content": ' \\"so\\""}'}, "finish_reason": None}]},
@@ -291,7 +329,7 @@ CHUNKS = [
 
 @pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-async def test_a_reply_that_is_streamed_unasked_is_read(endpoint, wire, model, kind):
+async def test_a_reply_that_an_own_server_streams_unasked_is_read(endpoint, model, kind):
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     events = "".join(f"data: {json.dumps(head | chunk)}\n\n" for chunk in CHUNKS)
     endpoint.script = [

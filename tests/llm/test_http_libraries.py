@@ -8,8 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from gavel.base.network import HTTP_ERRORS, TRANSPORT_ERRORS, exception_types
-from gavel.llm.failures import may_be_paid
-from gavel.llm.openai_http import openai_httpx
+from gavel.llm.failures import may_be_paid, openai_httpx
 
 LIBRARIES = [httpx, openai_httpx] if openai_httpx is not httpx else [httpx]
 REQUEST = openai_httpx.Request("POST", "http://judge.invalid/v1/chat/completions")

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from gavel.llm.budget import Ledger, ledger_of_this_work, noted_calls
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
-from gavel.llm.ledger import Ledger, ledger_of_this_work, noted_calls
 from gavel.llm.types import Message, Reply, Schema
 from tests.endpoint import Endpoint, fails, says
 from tests.limits import HANG_SECONDS

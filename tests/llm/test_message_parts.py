@@ -1,4 +1,4 @@
-from gavel.llm.message_parts import count_images, text_of
+from gavel.llm.types import count_images, text_of
 
 PARTS = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}, {"type": "text", "text": "b"}]
 

@@ -6,9 +6,8 @@ import threading
 import pytest
 
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
+from gavel.llm.client import PROBE_MESSAGES, Client, Gate
 from gavel.llm.errors import LlmError, NotAskedError
-from gavel.llm.probe import MESSAGES, Gate
 from tests.endpoint import Endpoint, fails, says
 from tests.limits import HANG_SECONDS
 
@@ -17,7 +16,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def first_questions(endpoint: Endpoint) -> list[int]:
     """Indices of the requests that are the first question."""
-    return [n for n, request in enumerate(endpoint.requests) if request["messages"] == MESSAGES]
+    return [n for n, request in enumerate(endpoint.requests) if request["messages"] == PROBE_MESSAGES]
 
 
 async def test_an_open_gate_asks_nothing():

@@ -12,9 +12,8 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import Replies, database_cassette, delete_replies
 from gavel.judge.service.store.tables import claims
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Entry
+from gavel.llm.cassette_storage import Entry, Question
 from gavel.llm.errors import CassetteError
-from gavel.llm.question import Question
 from gavel.llm.types import Reply
 from tests.limits import HANG_SECONDS
 
