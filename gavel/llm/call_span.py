@@ -7,9 +7,8 @@ A span has the model, who serves it, tokens and the kind of an error: nothing of
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -34,14 +33,6 @@ _PROVIDERS = {
 """The conventions' names of providers that LiteLLM calls otherwise."""
 
 
-@dataclass(slots=True)
-class CallSpan:
-    """The span of one request."""
-
-    reply: Reply | None = None
-    """Set once it arrived."""
-
-
 @contextlib.contextmanager
 def traced_calls(tracer: "Tracer") -> Generator[None]:
     """Calls that are made in here, also by tasks that begin in here, have spans."""
@@ -53,13 +44,13 @@ def traced_calls(tracer: "Tracer") -> Generator[None]:
 
 
 @contextlib.contextmanager
-def call_span(name: str, wire: Wire) -> Generator[CallSpan]:
-    """The span of a request to the model `name`, a LiteLLM id or that of a function."""
-    tracer, call = _TRACER.get(), CallSpan()
+def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
+    """The span of a request to the model `name`, a LiteLLM id or that of a function; gives what notes its reply."""
+    tracer = _TRACER.get()
     if tracer is None:
-        yield call
+        yield lambda reply: None
         return
-    from opentelemetry.trace import SpanKind, StatusCode, use_span
+    from opentelemetry.trace import SpanKind, StatusCode
 
     provider, slash, model = name.partition("/")
     if not slash:
@@ -68,22 +59,23 @@ def call_span(name: str, wire: Wire) -> Generator[CallSpan]:
     attributes: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
     if provider:
         attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
-    span = tracer.start_span(f"{operation} {model}", kind=SpanKind.CLIENT, attributes=attributes)
-    try:
-        with use_span(span, record_exception=False, set_status_on_exception=False):
-            yield call
-    except BaseException as error:
-        span.set_attribute("error.type", _kind(error))
-        span.set_status(StatusCode.ERROR)
-        raise
-    else:
-        if call.reply is not None:
-            span.set_attributes(_of_reply(call.reply))
-    finally:
-        span.end()
+    with tracer.start_as_current_span(
+        f"{operation} {model}",
+        kind=SpanKind.CLIENT,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield lambda reply: span.set_attributes(_attributes_of(reply))
+        except BaseException as error:  # told by its status or class, never by its message
+            is_answer = isinstance(error, openai.APIStatusError)
+            span.set_attribute("error.type", str(error.status_code) if is_answer else type(error).__name__)
+            span.set_status(StatusCode.ERROR)
+            raise
 
 
-def _of_reply(reply: Reply) -> dict[str, Any]:
+def _attributes_of(reply: Reply) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "gen_ai.response.model": reply.served_by,
         "gen_ai.response.finish_reasons": [reply.finish_reason] if reply.finish_reason else None,
@@ -92,8 +84,3 @@ def _of_reply(reply: Reply) -> dict[str, Any]:
         "gen_ai.usage.cache_read.input_tokens": reply.cached_prompt_tokens,
     }
     return {name: value for name, value in attributes.items() if value}  # what the server did not tell is left out
-
-
-def _kind(error: BaseException) -> str:
-    """The status of the server's answer, else the exception's class; never its message."""
-    return str(error.status_code) if isinstance(error, openai.APIStatusError) else type(error).__name__

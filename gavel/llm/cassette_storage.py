@@ -238,9 +238,8 @@ FORMAT_VERSION = 2
 """In SQLite's `user_version`."""
 _HEADER = b"SQLite format 3\0"
 _OTHER_FILE = "Name another file for the cassette."
-_LOCKED_SECONDS = 60.0
-_STUCK_MILLISECONDS = 500
-"""For how long a statement waits for another program's lock; and each later one, once a lock has outlasted that."""
+_LOCKED_SECONDS = 30.0
+"""For how long a statement waits for another program's lock."""
 _TABLES = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS replies (
@@ -292,7 +291,7 @@ class SqliteStorage:
             self._db = _connect_read_only(path, "mode=ro") if read_only else _open_to_write(path)
 
     def replies(self, key: str) -> list[StoredReply]:
-        with self._errors():
+        with _cassette_errors(self._path):
             rows = self._db.execute(f"SELECT {_REPLY} FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
         return [
             StoredReply(Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True, key=key), repaired_by)
@@ -309,12 +308,12 @@ class SqliteStorage:
 
     def _questions(self, which: str, value: str) -> list[Mapping[str, str]]:
         names = ("model", "params", "schema", "messages")
-        with self._errors():
+        with _cassette_errors(self._path):
             rows = self._db.execute(f"SELECT {', '.join(names)} FROM replies {which}", (value,)).fetchall()
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        with self._errors():
+        with _cassette_errors(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for row in map(_row, entries):
@@ -329,7 +328,7 @@ class SqliteStorage:
 
     def claim(self, key: str, holder: str, dead: str = "") -> str | None:
         values = {"key": key, "holder": holder, "dead": dead, "now": time.time()}
-        with self._errors():
+        with _cassette_errors(self._path):
             if self._db.execute(_CLAIM, values).rowcount:
                 return None
             row = self._db.execute("SELECT holder FROM leases WHERE key = ?", (key,)).fetchone()
@@ -337,26 +336,16 @@ class SqliteStorage:
 
     def renew(self, keys: Collection[str], holder: str) -> None:
         rows = [(time.time(), key, holder) for key in keys]
-        with self._errors():
+        with _cassette_errors(self._path):
             self._db.executemany("UPDATE leases SET renewed_at = ? WHERE key = ? AND holder = ?", rows)
 
     def release(self, key: str, holder: str) -> None:
-        with self._errors():
+        with _cassette_errors(self._path):
             self._db.execute("DELETE FROM leases WHERE key = ? AND holder = ?", (key, holder))
 
     def close(self) -> None:
-        with self._errors():
-            self._db.close()
-
-    @contextmanager
-    def _errors(self) -> Generator[None]:
         with _cassette_errors(self._path):
-            try:
-                yield
-            except sqlite3.OperationalError as error:
-                if _is_busy(error):
-                    self._db.execute(f"PRAGMA busy_timeout = {_STUCK_MILLISECONDS}")
-                raise
+            self._db.close()
 
 
 @contextmanager

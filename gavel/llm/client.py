@@ -111,7 +111,7 @@ class Client:
         used. A replayed cassette needs no key and no price."""
         if self.wire != "chat":
             check_gives_probabilities(self.name)
-        if not self._replays:
+        if self.cassette is None or self.cassette.mode != "replay":
             if isinstance(self.model, str):
                 check_model(self.model, self.params)
             if self.budget.max_cost_usd is not None:
@@ -197,11 +197,11 @@ class Client:
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
-        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and self._asks_now
-
-    @property
-    def _asks_now(self) -> bool:
-        return self.cassette is None or self.cassette.asks_now
+        return (
+            isinstance(self.model, str)
+            and not self.name.startswith(f"{PROVIDER}/")
+            and (self.cassette is None or self.cassette.asks_now)
+        )
 
     async def _prove(self) -> None:
         try:
@@ -334,9 +334,9 @@ class Client:
             raise
         call.prefix.sent()
         try:
-            with call_span(self.name, self.wire) as span:
+            with call_span(self.name, self.wire) as note:
                 yield account
-                span.reply = reply = account.reply
+                note(reply := account.reply)
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             ledger.end(reply.cost_usd)
@@ -381,10 +381,6 @@ class Client:
         """Max tokens of a reply, where the user sets them."""
         set_by_user = (self.params.get(name) for name in ("max_completion_tokens", "max_tokens"))
         return next((most for most in set_by_user if isinstance(most, int)), None)
-
-    @property
-    def _replays(self) -> bool:
-        return self.cassette is not None and self.cassette.mode == "replay"
 
     @property
     def _endpoint(self) -> Hashable:

@@ -65,34 +65,23 @@ def price(model: str, prices: Prices) -> Price | None:
     return per_token[0] * 1e6, per_token[1] * 1e6
 
 
-def cost(
-    model: str,
-    prompt_tokens: int,
-    completion_tokens: int,
-    prices: Prices,
-    cached_prompt_tokens: int = 0,
-    written_prompt_tokens: int = 0,
-) -> float | None:
+def cost(model: str, usage: Usage, prices: Prices) -> float | None:
     """USD by the given prices, or None when they do not name the model.
 
-    Of the prompt tokens some were read from the server's cache, and some written to it. Without a price of their own,
-    cached tokens cost as much as others; those that are written cost so much more as LiteLLM's table says.
+    Without a price of their own, cached tokens cost as much as others; those that are written to the server's cache
+    cost so much more as LiteLLM's table says.
     """
     given = _given(model, prices)
     if given is None:
         return None
     of_cached = given[2] if len(given) == 3 else given[0]
-    usd = (prompt_tokens - cached_prompt_tokens) * given[0] + cached_prompt_tokens * of_cached
-    if written_prompt_tokens:
-        usd += written_prompt_tokens * given[0] * _surcharge(model)
-    return (usd + completion_tokens * given[1]) / 1e6
-
-
-def _surcharge(model: str) -> float:
-    """The share of a prompt token's price that writing it to the cache costs on top."""
-    listed = model_info(model)
-    plain, written = listed.get("input_cost_per_token") or 0.0, listed.get("cache_creation_input_token_cost") or 0.0
-    return max(0.0, written / plain - 1) if plain else 0.0
+    usd = (usage.prompt_tokens - usage.cached_prompt_tokens) * given[0] + usage.cached_prompt_tokens * of_cached
+    if usage.written_prompt_tokens:
+        listed = model_info(model)
+        plain, written = listed.get("input_cost_per_token"), listed.get("cache_creation_input_token_cost")
+        surcharge = max(0.0, written / plain - 1) if plain and written else 0.0
+        usd += usage.written_prompt_tokens * given[0] * surcharge
+    return (usd + usage.completion_tokens * given[1]) / 1e6
 
 
 def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
@@ -102,7 +91,7 @@ def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
     completion.
     """
     usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-    if usd is None or not usage.reasoning_apart:
+    if usd is None or not usage.uncounted_reasoning:
         return usd
     counted = response.model_copy(deep=True)
     counted.usage.completion_tokens = usage.completion_tokens

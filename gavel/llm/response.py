@@ -42,21 +42,23 @@ def read_response(model: str, response: Any, messages: list[Message], prices: Pr
     if not text.strip() and (refusal := _refusal_in(message)):
         text, finish_reason = refusal, CONTENT_FILTER
     usage = read_usage(getattr(response, "usage", None))
-    prompt_tokens = usage.prompt_tokens or load_litellm().token_counter(model=model, messages=messages)
-    completion_tokens = usage.completion_tokens or load_litellm().token_counter(model=model, text=text)
-    cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
-    usd = cost(model, prompt_tokens, completion_tokens, prices, cached, written)
+    usage = replace(
+        usage,
+        prompt_tokens=usage.prompt_tokens or load_litellm().token_counter(model=model, messages=messages),
+        completion_tokens=usage.completion_tokens or load_litellm().token_counter(model=model, text=text),
+    )
+    usd = cost(model, usage, prices)
     if usd is None:
         usd = listed_cost(model, response, usage)
     return Reply(
         text,
-        prompt_tokens,
-        completion_tokens,
+        usage.prompt_tokens,
+        usage.completion_tokens,
         usd,
         finish_reason or "",
         served_by=model_name(response.model),
         repairs=repairs + more,
-        cached_prompt_tokens=cached,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
     )
 
 

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, cast
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
@@ -49,7 +49,7 @@ class Usage:
     """Of the prompt tokens, those that the server had in its cache."""
     written_prompt_tokens: int = 0
     """Of the prompt tokens, those that the server wrote to its cache, where it charges for that."""
-    reasoning_apart: int = 0
+    uncounted_reasoning: int = 0
     """Of the completion tokens, those of reasoning that the server did not count as such."""
 
 
@@ -87,33 +87,9 @@ _IMAGE = 6_000
 
 
 def byte_bound(messages: Sequence[Message], schema: Schema) -> int:
-    """Bytes of a request's text, with what stands for its images and for the chat template."""
-    return sum(map(_bytes, [*messages, schema])) + _TEMPLATE * len(messages)
-
-
-def _bytes(part: Mapping[str, Any]) -> int:
-    """Bytes of a message or a schema. Text content is measured directly: JSON of a long text takes milliseconds."""
-    content = part.get("content")
-    if isinstance(content, str):
-        return _length(content)
-    if _is_list(content):
-        return sum(map(_bytes_of_part, content))
-    return _length(json.dumps(part, ensure_ascii=False))
-
-
-def _bytes_of_part(part: Any) -> int:
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return _length(text)
-        case {"type": "image_url" | "image" | "input_image"}:
-            return _IMAGE
-        case _:
-            return _length(json.dumps(part, ensure_ascii=False))
-
-
-def _length(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
+    """Bytes of a request's text, with what stands for its images and for the chat template: no fewer than its tokens,
+    and about four times as many."""
+    others = [{name: value for name, value in message.items() if name != "content"} for message in messages]
+    texts = [*map(text_of, messages), json.dumps([*others, schema], ensure_ascii=False)]
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return size + _IMAGE * count_images(messages) + _TEMPLATE * len(messages)

@@ -89,14 +89,6 @@ async def test_a_stored_reply_is_no_call(endpoint: Endpoint, spans: Spans, tmp_p
     assert len(spans.all) == 1
 
 
-async def test_outside_of_a_trace_there_are_none(endpoint: Endpoint, spans: Spans):
-    endpoint.script = [lambda _: says("hi", USAGE)]
-    with traced_calls(spans.tracer):
-        pass
-    await Client("openai/judge", endpoint.params).ask(PROMPT, SCHEMA)
-    assert spans.all == []
-
-
 @pytest.mark.parametrize(
     ("name", "provider", "model"),
     [
