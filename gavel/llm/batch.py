@@ -32,7 +32,7 @@ from gavel.llm.batch_api import BatchApi, batch_price, request_line
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_storage import Question
-from gavel.llm.dialect import FORMATS, dialect_of, endpoint_of
+from gavel.llm.completion import FORMATS, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_be_the_format, may_pass, read_failure, status_error
 from gavel.llm.prices import Prices
@@ -236,13 +236,12 @@ class BatchCassette(Cassette):
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
-        settled: Callable[[], object] = lambda: None,
     ) -> Reply:
         """As a cassette answers. Raises `NotYetError` for a question whose reply comes with a batch, and a failure of
         its request."""
         if question.model.startswith(f"{PROVIDER}/"):
-            return await super().answer(question, ask, accept, repairs, settled)
-        reply = await super().answer(question, lambda: self._batches.ask(question), accept, repairs, settled)
+            return await super().answer(question, ask, accept, repairs)
+        reply = await super().answer(question, lambda: self._batches.ask(question), accept, repairs)
         return self._batches.accounted(question, reply)
 
 

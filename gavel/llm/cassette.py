@@ -14,7 +14,6 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,14 +80,12 @@ class Cassette:
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
-        settled: Callable[[], object] = lambda: None,
     ) -> Reply:
         """The stored reply to the question, else that of `ask`; concurrent equal questions are asked once.
 
         `accept` says whether a reply could be used; one that could not is returned, and not kept. None = all could.
         `repairs`: the unusable replies that the question sends back, with their questions, oldest first; they are kept
-        together with a reply that could be used. `settled` is called, in this event loop, once the reply of `ask` is
-        written, or is not to be. Raises what `ask` raises, `CassetteError`, and when replaying
+        together with a reply that could be used. Raises what `ask` raises, `CassetteError`, and when replaying
         `CassetteMissError`.
         """
         thread, key = self._current_thread(), question.key
@@ -102,7 +99,7 @@ class Cassette:
                 self.replayed += 1
                 return replace(mine.result(), cached=True)
         try:
-            reply = await self._answer(thread, question, ask, accept, repairs, settled)
+            reply = await self._answer(thread, question, ask, accept, repairs)
             mine.set_result(reply)
             return reply
         except Exception as error:
@@ -126,7 +123,6 @@ class Cassette:
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None,
         repairs: Sequence[tuple[Question, Reply]],
-        settled: Callable[[], object],
     ) -> Reply:
         key, claims = question.key, self.mode == "cache"
         may_have_lease, known, (pause, longest) = claims, 0, _POLL_SECONDS
@@ -148,13 +144,9 @@ class Cassette:
             if not claims:
                 raise await asyncio.wrap_future(thread.submit(lambda storage: self._miss(storage, question)))
             reply = replace(await ask(), key=key)
-            with ExitStack() as unwritten:
-                unwritten.callback(settled)
-                if accept is not None and not accept(reply):
-                    return reply
-                keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
-                until_written = unwritten.pop_all()
-                keeping.add_done_callback(lambda _: until_written.close())
+            if accept is not None and not accept(reply):
+                return reply
+            keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
             keeping.add_done_callback(partial(_release_if_lost, thread, key))
             may_have_lease = False
             if not thread.commits_in_order:
@@ -179,11 +171,6 @@ class Cassette:
         reply = self._choose(await asyncio.wrap_future(thread.submit(lambda on: on.replies(question.key))), accept)
         self.replayed += reply is not None
         return reply
-
-    async def keep(self, question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]] = ()) -> None:
-        """Stores a reply that came by another way. Raises `CassetteError`."""
-        thread = self._current_thread()
-        await asyncio.shield(asyncio.wrap_future(thread.keep(_entries(question, reply, repairs))))
 
     def _choose(self, stored: Iterable[StoredReply], accept: Accept | None) -> Reply | None:
         """The first stored reply that can be used, or whose repair is stored; when replaying, else the first."""

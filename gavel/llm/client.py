@@ -16,23 +16,22 @@ after an error that every request would meet, nothing more is sent for a minute.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai
 
 from gavel.base.errors import contain_cancellation
 from gavel.llm.budget import Budget, Size, ledger_of_this_work
-from gavel.llm.call_span import call_span
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_storage import Question
-from gavel.llm.completion import complete_in_time
+from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
-from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
 from gavel.llm.prices import Price, Prices, price
@@ -42,6 +41,9 @@ from gavel.llm.providers import OWN_SERVERS, PROVIDER, check_gives_probabilities
 from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
 from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire, byte_bound
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 _LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
@@ -160,10 +162,10 @@ class Client:
         """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_until_deadline(messages, schema, prefix)
-        question, until_written = Question(self.name, self.params, schema, messages), ExitStack()
-        ask = partial(self._ask_until_deadline, messages, schema, prefix, until_written)
+        question = Question(self.name, self.params, schema, messages)
+        ask = partial(self._ask_until_deadline, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
-        reply = await self.cassette.answer(question, ask, accept, earlier, until_written.close)
+        reply = await self.cassette.answer(question, ask, accept, earlier)
         return self._answering_all_of(messages, reply)
 
     async def probe(self) -> Probe:
@@ -217,23 +219,21 @@ class Client:
         messages: list[Message],
         schema: Schema,
         prefix: CachedPrefix = NO_PREFIX,
-        until_written: ExitStack | None = None,
         *,
         is_probe: bool = False,
     ) -> Reply:
-        """The reply; with it, its share of the concurrency passes to `until_written`."""
         if not is_probe:
             await self.gate.passed(self._prove)
         patience = _PROBE_PATIENCE if is_probe else None
         call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix, patience)
-        with ExitStack() as share:
-            share.callback(call.release)
-            await call.acquire()
+        await call.acquire()
+        try:
             while True:
                 try:
                     self.breaker.check()
                     reply = await self._ask_as_accepted(call, messages, schema)
-                    break
+                    self.breaker.close()
+                    return reply
                 except LlmError as error:
                     error.may_be_paid = call.may_be_paid
                     if isinstance(error, PermanentError):
@@ -244,10 +244,8 @@ class Client:
                     if pause is None:
                         raise self._failed(call, error) from error
                     await call.sleep(pause, error)
-            self.breaker.close()
-            if until_written is not None:
-                until_written.enter_context(share.pop_all())
-            return reply
+        finally:
+            call.release()
 
     def _failed(self, call: Call, error: Exception) -> LlmError:
         """What the call ends with. Nothing more is sent if other requests would meet it too."""
@@ -396,3 +394,72 @@ class _Account:
     cap: int | None = None
     """Max tokens of the reply, to be sent with the request; None = none."""
     reply: Reply = field(default_factory=lambda: Reply(""))
+
+
+_TRACER: "ContextVar[Tracer | None]" = ContextVar("gavel_tracer", default=None)
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+"""The conventions' names of providers that LiteLLM calls otherwise."""
+
+
+@contextmanager
+def traced_calls(tracer: "Tracer") -> Generator[None]:
+    """Requests that are sent in here, also by tasks that begin in here, have spans after OpenTelemetry's conventions
+    for generative AI: "chat gpt-5-mini", with the model, who serves it, tokens and the kind of an error. They hold
+    nothing of what was asked or answered."""
+    token = _TRACER.set(tracer)
+    try:
+        yield
+    finally:
+        _TRACER.reset(token)
+
+
+@contextmanager
+def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
+    """The span of a request to the model `name`, a LiteLLM id or that of a function; gives what notes its reply."""
+    tracer = _TRACER.get()
+    if tracer is None:
+        yield lambda reply: None
+        return
+    from opentelemetry.trace import SpanKind, StatusCode
+
+    provider, slash, model = name.partition("/")
+    if not slash:
+        provider, model = str(model_info(name).get("litellm_provider") or ""), name
+    operation = "decisions" if wire == "decisions" else "chat"
+    attributes: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
+    if provider:
+        attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+    with tracer.start_as_current_span(
+        f"{operation} {model}",
+        kind=SpanKind.CLIENT,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield lambda reply: span.set_attributes(_attributes_of(reply))
+        except BaseException as error:  # told by its status or class, never by its message
+            is_answer = isinstance(error, openai.APIStatusError)
+            span.set_attribute("error.type", str(error.status_code) if is_answer else type(error).__name__)
+            span.set_status(StatusCode.ERROR)
+            raise
+
+
+def _attributes_of(reply: Reply) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "gen_ai.response.model": reply.served_by,
+        "gen_ai.response.finish_reasons": [reply.finish_reason] if reply.finish_reason else None,
+        "gen_ai.usage.input_tokens": reply.prompt_tokens,
+        "gen_ai.usage.output_tokens": reply.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": reply.cached_prompt_tokens,
+    }
+    return {name: value for name, value in attributes.items() if value}  # what the server did not tell is left out

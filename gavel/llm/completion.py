@@ -9,18 +9,25 @@ LiteLLM's own parameters, a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_
 
 On both wires an answer is a response of LiteLLM, errors are those of OpenAI's client, and a reply ends with an error
 after `MAX_REPLY_BYTES`.
+
+What an endpoint accepts is learned from its refusals, once for an endpoint and process:
+
+    refused "temperature"                          it is left out from then on
+    refused "max_tokens"                           it is sent as max_completion_tokens, and if that is refused, left out
+    refused the JSON schema, or does not say what  plain JSON, then no format
 """
 
 import asyncio
 import json
+import logging
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from ssl import create_default_context
-from typing import Any, TypeGuard
+from typing import Any
 from urllib.request import getproxies_environment
 from weakref import WeakKeyDictionary
 
@@ -28,10 +35,10 @@ import aiohttp
 import openai
 
 from gavel.base.network import is_on_this_machine
-from gavel.llm.failures import openai_httpx, status_error
+from gavel.llm.failures import Failure, openai_httpx, status_error
 from gavel.llm.providers import load_litellm, model_info, timed_out
-from gavel.llm.response import with_text_content
-from gavel.llm.types import Message
+from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS, with_text_content
+from gavel.llm.types import Message, Schema, is_mapping
 
 DIRECT_WIRE = "GAVEL_DIRECT_WIRE"
 """The environment variable that turns the direct wire off: 0."""
@@ -41,6 +48,99 @@ _IDLE_SECONDS = 4.0
 """An idle connection is closed sooner than servers close it: uvicorn does after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
 _EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
+
+
+FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (
+    (
+        "json_schema",
+        lambda schema: {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "scores", "schema": schema, "strict": True},
+            }
+        },
+    ),
+    ("json_object", lambda schema: {"response_format": {"type": "json_object"}}),
+    ("text", lambda schema: {}),
+)
+"""From the most helpful to the most widely understood."""
+
+COMPLETION_CAPS = ("max_completion_tokens", "max_tokens")
+"""The names of the limit on a reply's tokens, the newer first."""
+_TWINS: dict[str, str] = dict(zip(COMPLETION_CAPS, reversed(COMPLETION_CAPS), strict=True))
+_DISPENSABLE = {"temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", *COMPLETION_CAPS}
+"""Parameters without which a judge still judges; without another, such as reasoning_effort, it would be another."""
+
+
+CONNECTION = frozenset(
+    {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client", "timeout"}
+)
+"""Parameters that say where a request goes; they are no part of its body."""
+
+
+class Dialect:
+    """What one endpoint accepts, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.format = 0
+        """Index of the first of `FORMATS` that was accepted."""
+        self.takes_cap = True
+        """Whether it keeps to a limit on a reply's tokens."""
+        self._names: dict[str, str | None] = {}
+        """By parameter, the name under which it is sent; None = left out."""
+
+    def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters as this endpoint takes them."""
+        named = {self._names.get(name, name): value for name, value in params.items()}
+        return {name: value for name, value in named.items() if name is not None}
+
+    def refused(self, failure: Failure, params: Mapping[str, Any]) -> str | None:
+        """The one of the untranslated `params` that the endpoint does not take, if that is why a request failed."""
+        sent = {name: self._names.get(name, name) for name in params if name not in CONNECTION}
+        wire = {known: name for name, known in sent.items() if known is not None}
+        wire |= {_TWINS[known]: name for known, name in wire.items() if known in _TWINS and _TWINS[known] not in wire}
+        found = failure.refused_parameter(wire.keys())
+        return None if found is None else wire[found]
+
+    def do_without(self, name: str, endpoint: str, sent: Mapping[str, Any]) -> bool:
+        """Gives the parameter another name, or leaves it out; False when it cannot be left out.
+
+        `sent`: the request that was refused, translated; another call may have changed the dialect since.
+        """
+        if name not in _DISPENSABLE:
+            return False
+        known = self._names.get(name, name)
+        if known is None or known not in sent:
+            return True
+        twin = _TWINS.get(name)
+        self._names[name] = twin if twin is not None and known == name else None
+        if self._names[name] is None:
+            self.takes_cap = self.takes_cap and name not in COMPLETION_CAPS
+            logging.getLogger(__name__).warning("%s does not take %s: it is left out.", endpoint, name)
+        return True
+
+
+def advice_without(parameter: str) -> str:
+    """What to do about a parameter that an endpoint does not take, and without which it is not asked."""
+    if parameter in LOGPROBS:
+        return (
+            "Where the server gives fewer log-probabilities, add --judge-param top_logprobs=5 (params); where it gives "
+            f"none, {WITHOUT_LOGPROBS}"
+        )
+    return f"Leave {parameter} out of the judge's parameters (--judge-param, params)."
+
+
+def endpoint_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
+    """The model and its server, where the user names one."""
+    return model, str(params.get("api_base") or params.get("base_url") or "")
+
+
+def dialect_of(endpoint: Hashable) -> Dialect:
+    """What the endpoint accepts, for all who ask it in this process."""
+    return dialects.setdefault(endpoint, Dialect())
+
+
+dialects: dict[Hashable, Dialect] = {}
 
 
 async def complete_in_time(
@@ -135,8 +235,9 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
             body = json.loads(text)
         except ValueError as error:
             raise _no_completion(sent, f"the reply is no JSON: {text[:500]!r}") from error
-        if not _is_mapping(body) or not isinstance(body.get("choices"), list):
-            raise _status_error(sent, _status_in(body), headers, content)
+        if not is_mapping(body) or not isinstance(body.get("choices"), list):
+            error = body.get("error") if is_mapping(body) else None
+            raise _status_error(sent, _status_in(error, 500), headers, content)
         body, repairs = with_text_content(body)
         empty = litellm.ModelResponse()
         response = litellm.utils.convert_to_model_response_object(response_object=body, model_response_object=empty)
@@ -145,11 +246,10 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
     return response, repairs
 
 
-def _status_in(body: object) -> int:
+def _status_in(error: object, otherwise: int) -> int:
     """The status of an error that a server sent with the status 200."""
-    error: object = body.get("error") if _is_mapping(body) else None
-    code = error.get("code") if _is_mapping(error) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 500
+    code = error.get("code") if is_mapping(error) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else otherwise
 
 
 def _status_error(
@@ -161,8 +261,8 @@ def _status_error(
         body: object = json.loads(text)
     except ValueError:
         body = text
-    inner = body.get("error", body) if _is_mapping(body) else body
-    words = inner["message"] if _is_mapping(inner) and isinstance(inner.get("message"), str) else text
+    inner = body.get("error", body) if is_mapping(body) else body
+    words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
     return status_error(status, f"HTTP {status}: {words}", body, sent.url, headers)
 
 
@@ -262,9 +362,8 @@ def _check_choice(response: Any, model: str) -> None:
     error = specific.get("error")
     if not error and specific.get("native_finish_reason") != "error":
         return
-    status = error.get("code") if _is_mapping(error) else None
-    status = status if isinstance(status, int) and 400 <= status < 600 else 502
-    raise load_litellm().APIError(status, f"the provider failed: {json.dumps(error, default=str)}", "", model)
+    words = f"the provider failed: {json.dumps(error, default=str)}"
+    raise load_litellm().APIError(_status_in(error, 502), words, "", model)
 
 
 def _chunks(text: str) -> list[Any]:
@@ -279,7 +378,3 @@ def _chunks(text: str) -> list[Any]:
     if not all("choices" in chunk and "error" not in chunk for chunk in chunks):
         return []
     return [load_litellm().ModelResponseStream(**chunk) for chunk in chunks]
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)

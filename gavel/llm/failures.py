@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING
 
 import aiohttp
 import openai
@@ -25,6 +25,7 @@ from gavel.base.errors import GavelError
 from gavel.base.network import exception_types
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
+from gavel.llm.types import is_mapping
 
 if TYPE_CHECKING:
     import httpx2 as openai_httpx
@@ -81,8 +82,8 @@ def read_failure(error: BaseException) -> Failure:
     """What is known of `error`, an error of LiteLLM or of the OpenAI client."""
     chain = [one for one in _causes(error) if one is error or getattr(one, "status_code", None) is not None]
     status = next((code for one in chain if isinstance(code := getattr(one, "status_code", None), int)), None)
-    bodies = [body for one in chain if _is_mapping(body := getattr(one, "body", None))]
-    parts = [inner if _is_mapping(inner := body.get("error")) else body for body in bodies]
+    bodies = [body for one in chain if is_mapping(body := getattr(one, "body", None))]
+    parts = [inner if is_mapping(inner := body.get("error")) else body for body in bodies]
     codes = {str(part[key]).lower() for part in parts for key in ("code", "type") if part.get(key)}
     parameter = next((str(part["param"]) for part in parts if part.get("param")), "")
     return Failure(status, frozenset(codes), parameter, str(error))
@@ -287,10 +288,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
 
 
 def _seconds(retry_after: str) -> float | None:

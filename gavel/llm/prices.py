@@ -1,6 +1,5 @@
 """The cost of a call, in US dollars; an unknown cost is None, never 0."""
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -28,8 +27,8 @@ def prices_from_environment() -> Prices:
     if not text:
         return {}
     try:
-        return _TABLE.validate_python(json.loads(text))
-    except (json.JSONDecodeError, ValidationError) as error:
+        return _TABLE.validate_json(text)
+    except ValidationError as error:
         raise LlmError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
             "Write USD per million prompt and completion tokens, and if you like per million cached prompt tokens: "

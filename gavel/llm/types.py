@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
@@ -93,3 +93,8 @@ def byte_bound(messages: Sequence[Message], schema: Schema) -> int:
     texts = [*map(text_of, messages), json.dumps([*others, schema], ensure_ascii=False)]
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return size + _IMAGE * count_images(messages) + _TEMPLATE * len(messages)
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether parsed JSON is an object."""
+    return isinstance(value, Mapping)

@@ -8,9 +8,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gavel.llm.call_span import call_span, traced_calls
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
+from gavel.llm.client import Client, call_span, traced_calls
 from gavel.llm.errors import LlmError
 from gavel.llm.rate_limits import Limits
 from tests.endpoint import Endpoint, fails, says

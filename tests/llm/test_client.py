@@ -1,6 +1,5 @@
 import asyncio
 import json
-import threading
 import time
 from dataclasses import replace
 from email.utils import formatdate
@@ -192,28 +191,6 @@ async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, wire, monk
         for name in ("first", "second"):
             tasks.create_task(judge.ask([PROMPT[0], {"role": "user", "content": name}], SCHEMA))
     assert asked == ["first", "second", "first"]
-
-
-async def test_a_reply_holds_its_slot_until_it_is_written_and_what_is_written_needs_none(
-    endpoint, tmp_path, monkeypatch
-):
-    may_write, keep = threading.Event(), SqliteStorage.keep
-    judges = [replace(client(endpoint, concurrency=1), cassette=Cassette(tmp_path / f"{n}.sqlite")) for n in range(3)]
-    endpoint.script = [lambda _: says("hi")]
-    await judges[2].ask(PROMPT, SCHEMA)
-    endpoint.requests.clear()
-    monkeypatch.setattr(SqliteStorage, "keep", lambda *given: may_write.wait(HANG_SECONDS) and keep(*given))
-    async with asyncio.timeout(HANG_SECONDS), asyncio.TaskGroup() as tasks:
-        asking = [tasks.create_task(judge.ask(PROMPT, SCHEMA)) for judge in judges[:2]]
-        while not endpoint.requests:  # noqa: ASYNC110 - of another thread
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
-        known = await judges[2].ask(PROMPT, SCHEMA)
-        asked = len(endpoint.requests)
-        may_write.set()
-    assert (known.cached, asked) == (True, 1)
-    assert [task.result().text for task in asking] == ["hi", "hi"]
-    assert len(endpoint.requests) == 2
 
 
 @pytest.mark.parametrize("accept", [lambda _: True, lambda _: False])

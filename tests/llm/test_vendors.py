@@ -8,7 +8,7 @@ import pytest
 
 from gavel.llm.budget import Budget
 from gavel.llm.client import Client
-from gavel.llm.dialect import dialects
+from gavel.llm.completion import dialects
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.rate_limits import Activity, Limits
 from tests.endpoint import Endpoint, says

@@ -108,7 +108,7 @@ async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Pat
     cassette = database_cassette(database)
     database.close()
     with pytest.raises(CassetteError):
-        await cassette.keep(question("why"), Reply("yes"))
+        await asyncio.wrap_future(cassette._current_thread().keep([Entry(question("why"), Reply("yes"))]))
 
 
 async def test_a_reply_that_is_not_kept_is_used_and_its_question_is_free(
@@ -134,20 +134,6 @@ async def test_a_reply_that_is_not_kept_is_used_and_its_question_is_free(
     )
     assert claimed is None
     database.close()
-
-
-async def test_a_reply_is_settled_once_it_is_on_file(cassette: Cassette, database: Database):
-    settled = asyncio.get_running_loop().create_future()
-
-    async def ask() -> Reply:
-        return Reply("yes")
-
-    def kept() -> None:
-        settled.set_result(database.read_now(lambda c: Replies(c).replies(question("why").key)))
-
-    await cassette.answer(question("why"), ask, settled=kept)
-    async with asyncio.timeout(HANG_SECONDS):
-        assert [each.reply.text for each in await settled] == ["yes"]
 
 
 async def stored(database: Database, key: str) -> list[tuple[str, str]]:
