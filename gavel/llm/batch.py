@@ -298,10 +298,9 @@ class Batches:
         for batch in job.batches:
             if batch.stage == "over":
                 self._load(batch)
-        for key in [
-            key for key, (result, _) in self._results.items() if result.failure and is_permanent(result.failure)
-        ]:
-            del self._results[key]  # a person may have mended the cause since: a wrong key, an empty account
+        for key, (result, _) in list(self._results.items()):
+            if result.failure and is_permanent(result.failure):  # a person may have mended the cause since
+                del self._results[key]
 
     async def ask(self, question: Question) -> Reply:
         """The reply that a batch brought. Raises `LlmError` when the request failed for good, and `NotYetError` after

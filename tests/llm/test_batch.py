@@ -173,13 +173,6 @@ async def test_a_request_that_fails_or_is_not_reached_every_time_is_given_up(ser
     assert len(service.batches) == 3
 
 
-async def test_a_prompt_that_is_too_long_is_a_context_error(service, tmp_path):
-    service.answer = refuses(400, "This model's maximum context length is 8192 tokens, yours are 9000.")
-    [found] = await Asker(service, tmp_path).all(["hello"])
-    assert isinstance(found, ContextError)
-    assert found.limit == 8192
-
-
 async def test_a_model_without_schemas_is_asked_in_a_plainer_format(service, tmp_path):
     service.answer = lambda r: refuses(400, "unknown response_format")(r) if "response_format" in r else echo(r)
     assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
@@ -390,13 +383,6 @@ async def test_a_parameter_that_the_model_refuses_is_left_out_of_the_next_batch(
     assert len(service.batches) == 2
 
 
-async def test_a_refused_prompt_is_a_refusal(service, tmp_path):
-    service.answer = refuses(400, "The prompt was flagged by the content filter.")
-    [found] = await Asker(service, tmp_path).all(["hello"])
-    assert isinstance(found, RefusedError)
-    assert len(service.batches) == 1
-
-
 async def test_a_format_that_was_refused_is_not_asked_for_again_by_the_next_process(service, tmp_path):
     service.answer = lambda r: refuses(400, "no")(r) if "response_format" in r else echo(r)
     first = Asker(service, tmp_path)
@@ -425,3 +411,17 @@ async def test_a_reply_to_a_part_of_the_prompt_is_none(service, tmp_path):
     [found] = await Asker(service, tmp_path).all(["many different words " * 4000])
     assert isinstance(found, ContextError)
     assert "only a part of the prompt" in found.message
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("This model's maximum context length is 8192 tokens, yours are 9000.", ContextError),
+        ("The prompt was flagged by the content filter.", RefusedError),
+    ],
+)
+async def test_a_request_that_is_refused_has_the_error_of_an_ordinary_call(service, tmp_path, words, kind):
+    service.answer = refuses(400, words)
+    [found] = await Asker(service, tmp_path).all(["hello"])
+    assert type(found) is kind
+    assert len(service.batches) == 1

@@ -1,8 +1,6 @@
 import asyncio
 import json
-import time
 from dataclasses import replace
-from email.utils import formatdate
 
 import pytest
 
@@ -78,14 +76,6 @@ async def test_a_server_that_stays_broken_ends_the_call_at_its_deadline_and_is_n
     with pytest.raises(LlmError, match="openai/judge failed"):
         await client(endpoint, deadline=0.5).ask(PROMPT, SCHEMA)
     assert 1 <= len(endpoint.requests) <= 8
-
-
-@pytest.mark.parametrize("wait", ["3600", formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])
-async def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(endpoint, wire, wait):
-    endpoint.script = [fails(429, **{"Retry-After": wait})]
-    with pytest.raises(LlmError):
-        await client(endpoint, deadline=60).ask(PROMPT, SCHEMA)
-    assert len(endpoint.requests) == 1
 
 
 async def test_a_server_that_is_silent_is_given_up(endpoint, wire):
