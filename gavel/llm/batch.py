@@ -36,6 +36,7 @@ from gavel.llm.completion import FORMATS, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_be_the_format, may_pass, read_failure, status_error
 from gavel.llm.prices import Prices
+from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.providers import PROVIDER, load_litellm
 from gavel.llm.response import read_response, with_text_content
 from gavel.llm.types import Accept, Reply
@@ -323,11 +324,14 @@ class Batches:
         result = self._results.get(question.key)
         if result is None or result[0].failure:
             return reply
-        if question.key not in self._paid:
-            self._paid.add(question.key)
+        self._pay(question.key, reply)
+        return replace(reply, cached=False)
+
+    def _pay(self, key: str, reply: Reply) -> None:
+        if key not in self._paid:
+            self._paid.add(key)
             self._budget.spent_usd += reply.cost_usd or 0.0
             self._budget.spent_tokens += reply.prompt_tokens + reply.completion_tokens
-        return replace(reply, cached=False)
 
     def _may_be_asked_otherwise(self, question: Question, failure: openai.OpenAIError, reply_format: int) -> bool:
         """Whether the model may answer in another reply format, or without a parameter that it refused."""
@@ -349,7 +353,11 @@ class Batches:
         response = load_litellm().ModelResponse(**{**body, "usage": body.get("usage") or {}})
         each = batch_price(question.model, self._prices, question.params)
         prices = {question.model: each} if each else {}
-        return read_response(question.model, response, list(question.messages), prices, repairs)
+        reply = read_response(question.model, response, list(question.messages), prices, repairs)
+        self._pay(question.key, reply)
+        own_server = bool(question.params.keys() & {"api_base", "base_url"})
+        check_not_cut(question.model, reply, question.messages, own_server=own_server)
+        return reply
 
     def _collect(self, question: Question) -> None:
         """Writes the request into the batch of its endpoint that is not full."""

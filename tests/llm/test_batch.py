@@ -15,6 +15,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError, PermanentError, RefusedError
+from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
 from tests.endpoint import Answer, Request, says
@@ -405,12 +406,14 @@ async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_comman
     assert len(service.batches) == 2
 
 
-async def test_a_reply_to_a_part_of_the_prompt_is_none(service, tmp_path):
+async def test_a_reply_to_a_part_of_the_prompt_is_paid_for_and_not_kept(service, tmp_path):
     usage = {"prompt_tokens": 4096, "completion_tokens": 20, "total_tokens": 4116}
     service.answer = lambda request: says("good", usage)
-    [found] = await Asker(service, tmp_path).all(["many different words " * 4000])
-    assert isinstance(found, ContextError)
-    assert "only a part of the prompt" in found.message
+    asker = Asker(service, tmp_path)
+    [found] = await asker.all(["many different words " * 4000])
+    assert isinstance(found, PromptCutError)
+    assert asker.batches._budget.spent_tokens == 4116
+    assert not await Cassette(tmp_path / "c.sqlite").has_replies_of("openai/judge")
 
 
 @pytest.mark.parametrize(
