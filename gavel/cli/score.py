@@ -34,7 +34,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import cost_in_words
-from gavel.llm.local_models import model_id
+from gavel.llm.providers import model_id
 from gavel.scenarios.formats.trl import Columns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored

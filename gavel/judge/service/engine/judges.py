@@ -15,7 +15,7 @@ from gavel.judge.service.errors import InvalidRequestError
 from gavel.judge.service.schemas.bodies import JudgingOptions
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.local_models import PROVIDER, model_id
+from gavel.llm.providers import PROVIDER, model_id
 
 _MAX_JUDGES = 64
 

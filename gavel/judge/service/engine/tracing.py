@@ -1,7 +1,7 @@
 """OpenTelemetry traces: a span for each judgement, and under it one for each call to a judge model.
 
     tracing = Tracing.exporting()              OTLP over HTTP, to where the SDK's environment variables say
-    with tracing.judgement(record) as span:    spans of calls begin in here (gavel/llm/call_span.py)
+    with tracing.judgement(record) as span:    spans of calls begin in here (gavel/llm/client.py)
         span.verdict = await …
 
 Spans have names, numbers and ids, and nothing of a transcript, a rubric or a reply. Without a provider there are none.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gavel.base.extras import install_line
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.schemas.records import Record, Verdict
-from gavel.llm.call_span import traced_calls
+from gavel.llm.client import traced_calls
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -27,7 +27,7 @@ from gavel.judge.service.store import leases
 from gavel.judge.service.store.group_store import DeadlineClock
 from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import replies_of
-from gavel.llm.ledger import Ledger, noted_calls
+from gavel.llm.budget import Ledger, noted_calls
 from gavel.scenarios.group import TrajectoryGroup
 
 _LOG = logging.getLogger(__name__)

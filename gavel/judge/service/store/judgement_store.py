@@ -27,7 +27,7 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, compress, decompress, groups, judgements, keys, members, replies
-from gavel.llm.ledger import Ledger
+from gavel.llm.budget import Ledger
 from gavel.scenarios.judgement import GroupJudgement
 
 _c = judgements.c

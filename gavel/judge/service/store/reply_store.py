@@ -23,8 +23,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import claims, compress, decompress, replies
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import LEASE_SECONDS, Entry, Look, Storage, StorageThread, StoredReply
-from gavel.llm.question import Question
+from gavel.llm.cassette_storage import LEASE_SECONDS, Entry, Look, Question, Storage, StorageThread, StoredReply
 from gavel.llm.types import Accept, Reply
 
 _T = TypeVar("_T")

@@ -11,9 +11,8 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import Replies, database_cassette, delete_replies
 from gavel.judge.service.store.tables import claims
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Entry
+from gavel.llm.cassette_storage import Entry, Question
 from gavel.llm.errors import CassetteError
-from gavel.llm.question import Question
 from gavel.llm.types import Reply
 
 
@@ -107,7 +106,7 @@ async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Pat
     cassette = database_cassette(database)
     database.close()
     with pytest.raises(CassetteError):
-        await cassette.keep(question("why"), Reply("yes"))
+        await asyncio.wrap_future(cassette._current_thread().keep([Entry(question("why"), Reply("yes"))]))
 
 
 async def stored(database: Database, key: str) -> list[tuple[str, str]]:
