@@ -28,7 +28,7 @@ from gavel.judge.audit.noise_prior import fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Latent, SimulatedJudge
-from gavel.judge.panel.schedule import orders as orders_of
+from gavel.judge.panel.modes import orders as orders_of
 from gavel.judge.stats import mean_and_error, score_interval
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement

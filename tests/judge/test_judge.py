@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.ballot import Progress
+from gavel.judge.panel.judgements import Progress
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.llm.errors import PermanentError

@@ -8,7 +8,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.schedule import OPPONENTS
+from gavel.judge.panel.modes import OPPONENTS
 from gavel.judge.ruler import ruler_score_group
 from tests.judge.groups import saying
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.panel.schedule import orders
+from gavel.judge.panel.modes import orders
 from gavel.judge.stats import PositionBias, centred_positions, mean_and_error, order_agreement, score_interval
 from gavel.scenarios.judgement import Judgement
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
-from gavel.judge.panel.aggregate import Answer, anchored
+from gavel.judge.panel.aggregate import Answer, anchored, fit_scale
 from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, read_anchors, read_attempts
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.scales import fit_scale
-from gavel.judge.panel.schedule import BLOCK, LARGEST_WHOLE, group_schedule
+from gavel.judge.panel.modes import BLOCK, LARGEST_WHOLE, group_schedule
 from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory

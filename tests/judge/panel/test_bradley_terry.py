@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.panel.bradley_terry import PRIOR, Comparison, preference, rate
-from gavel.judge.panel.schedule import pair_schedule
+from gavel.judge.panel.modes import pair_schedule
 
 
 def test_a_preference_is_a_share_of_a_win():

@@ -1,7 +1,6 @@
 import pytest
 
-from gavel.judge.panel.ballot import Ballot
-from gavel.judge.panel.judgements import judge_group, judge_members
+from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.reply.verdict import Scored
 from gavel.judge.stats import score_interval

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.panel.ballot import Ballot
-from gavel.judge.panel.refusal_search import Refusals
+from gavel.judge.panel.judgements import Ballot
+from gavel.judge.panel.polling import Refusals
 from gavel.judge.reply.verdict import Scored
 
 

@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.audit.agreement import kendall_tau
-from gavel.judge.panel.aggregate import AggregateScore, Answer, groupwise, with_spreads
-from gavel.judge.panel.scales import JurorScores, equate, reliability, stretch_factors
-from gavel.judge.panel.schedule import LARGEST_WHOLE, block_rounds
+from gavel.judge.panel.aggregate import (
+    AggregateScore,
+    Answer,
+    JurorScores,
+    equate,
+    groupwise,
+    reliability,
+    stretch_factors,
+    with_spreads,
+)
+from gavel.judge.panel.modes import LARGEST_WHOLE, block_rounds
 from gavel.judge.panel.standard_errors import NoisyVote
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.panel.bradley_terry import Comparison, rate
-from gavel.judge.panel.schedule import (
+from gavel.judge.panel.modes import (
     BLOCK,
     LARGEST_WHOLE,
     OPPONENTS,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.panel.aggregate import Answer, group_noise, groupwise
-from gavel.judge.panel.schedule import group_schedule
+from gavel.judge.panel.modes import group_schedule
 from gavel.judge.panel.standard_errors import (
     Noise,
     NoisePrior,
