@@ -103,7 +103,7 @@ dist: $(DEV)
 	@$(BIN)/python -m pytest --quiet tests/test_distribution.py
 
 test-thorough: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/test_reply.py \
 		tests/judge/service/http/test_openapi.py tests/judge/test_faults.py tests/trainer/test_cpus.py \
 		tests/gavel/rewards/test_trl_training.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
 		tests/trainer/backends/remote/test_hostile_users.py \

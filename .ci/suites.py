@@ -87,7 +87,7 @@ SUITES = (
             "gavel/judge/service/http/",
             "gavel/judge/service/schemas/",
             "gavel/trainer/runs/",
-            "tests/judge/reply/",
+            "tests/judge/test_reply.py",
             "tests/judge/service/http/test_openapi.py",
             "tests/judge/test_faults.py",
             "benchmarks/gpu_day.py",

@@ -12,7 +12,6 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import Progress
 from gavel.judge.panel.juror import Juror
-from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.llm.errors import PermanentError
 from gavel.llm.probe import MESSAGES
 from gavel.scenarios.group import TrajectoryGroup
@@ -47,33 +46,6 @@ async def test_scores_do_not_depend_on_the_order_of_arrival():
     forward = await Judge(prefers_length).score(saying("a", "bb", "ccc"))
     backward = await Judge(prefers_length).score(saying("ccc", "bb", "a"))
     assert [t.judgement for t in forward] == [t.judgement for t in reversed(list(backward))]
-
-
-def test_groups_are_read_when_their_turn_comes_in_every_event_loop(monkeypatch):
-    ahead: list[int] = []
-    read = 0
-
-    def counted(trajectories):
-        nonlocal read
-        read += 1
-        return canonicalize(trajectories)
-
-    async def slow(messages, schema):
-        await asyncio.sleep(0)
-        ahead.append(read - len(ahead))
-        return by_length(messages)
-
-    monkeypatch.setattr("gavel.judge.judge.canonicalize", counted)
-    judge = Judge(slow, orders=1, concurrency=2)
-
-    async def score_all() -> list[TrajectoryGroup]:
-        return await asyncio.gather(*(judge.score(saying("a" * (n + 1), "b")) for n in range(9)))
-
-    for _ in range(2):
-        judged = asyncio.run(score_all())
-        assert [group.trajectories[0].reward for group in judged] == [(n + 1) / 10 for n in range(9)]
-    assert len(ahead) == 18
-    assert max(ahead) <= 4
 
 
 async def test_the_same_seed_shows_the_same_prompts():
@@ -287,14 +259,6 @@ async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
     assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
 
 
-async def test_the_schema_names_the_labels_and_is_the_same_in_all_orders(endpoint):
-    await judge_of(endpoint, orders=4).score(saying("a", "b", "c"))
-    [schema, *others] = [request["response_format"]["json_schema"]["schema"] for request in endpoint.requests]
-    entry = schema["properties"]["scores"]["items"]
-    assert entry["properties"]["trajectory_id"]["enum"] == sorted(labels_in(endpoint.requests[0]))
-    assert others == [schema] * 3
-
-
 async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
     endpoint.script = [lambda _: says("I'm sorry, I can't."), scores(0.5)]
     judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
@@ -330,17 +294,6 @@ async def test_a_reply_that_is_cut_off_is_never_scored_in_part_and_is_told_so(en
     assert "cut off at the token limit" in (judged.judgement.reason or "")
 
 
-@pytest.mark.parametrize("inline", [True, False])
-async def test_a_draft_in_thoughts_that_are_cut_off_is_not_scored(endpoint, inline):
-    def draft(request):
-        text = scores(0.9, 0.1)(request).body["choices"][0]["message"]["content"]
-        return cut_off(f"<think>A first draft: {text} But wait") if inline else cut_off("", reasoning_content=text)
-
-    endpoint.script = [draft]
-    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-
-
 async def test_a_reply_that_is_complete_before_it_is_cut_off_is_scored(endpoint):
     endpoint.script = [
         lambda request: cut_off(scores(0.75)(request).body["choices"][0]["message"]["content"] + "\n" * 9)
@@ -363,21 +316,6 @@ async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
     degenerate = (await judge.score(saying("a", "a"))).judgement
     assert degenerate is not None
     assert degenerate.warnings == []
-
-
-async def test_replies_that_stay_useless_leave_no_number(endpoint):
-    endpoint.script = [lambda _: says("no")]
-    judge = judge_of(endpoint, orders=1, config=JudgeConfig(content_retries=2))
-    judged = await judge.score(saying("a", "b"))
-    assert len(endpoint.requests) == 3
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-
-
-async def test_the_rubric_reaches_the_judge_as_it_was_written(endpoint):
-    await judge_of(endpoint, orders=1, rubric="Prefer {{ answers }} that <cite>.").score(saying("a", "b"))
-    assert "Prefer {{ answers }} that <cite>." in endpoint.requests[0]["messages"][0]["content"]
 
 
 async def test_a_judge_that_is_down_leaves_no_number(endpoint):

@@ -2,14 +2,10 @@ import json
 import re
 from typing import Any
 
-import pytest
-
 from gavel.judge.config import JudgeConfig
-from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.modes import OPPONENTS
-from gavel.judge.ruler import ruler_score_group
 from tests.judge.groups import saying
 
 
@@ -45,12 +41,6 @@ async def test_every_call_shows_two_members_and_each_pair_is_shown_both_ways():
         assert trajectory.judgement.standard_error is not None
 
 
-async def test_a_group_is_groupwise_unless_told_otherwise():
-    judged = await Judge(prefers_length).score(saying("a", "bb", "ccc"))
-    assert judged.judgement is not None
-    assert (judged.judgement.mode, judged.judgement.calls) == ("groupwise", 2)
-
-
 async def test_more_orders_show_a_pair_again_with_other_marks():
     prompts: list[str] = []
 
@@ -60,14 +50,6 @@ async def test_more_orders_show_a_pair_again_with_other_marks():
 
     await Judge(judge, mode="pairwise", orders=4).score(saying("a", "bb"))
     assert len(set(prompts)) == 4
-
-
-async def test_a_judge_that_favours_the_first_place_favours_nobody_over_both_orders():
-    async def favours_the_first(messages, schema):
-        return json.dumps({label: 0.9 - place / 2 for place, label in enumerate(texts(messages))})
-
-    judged = await Judge(favours_the_first, mode="pairwise").score(saying("a", "b", "c"))
-    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5, 0.5]
 
 
 async def test_pairwise_scores_do_not_depend_on_the_order_of_arrival():
@@ -124,13 +106,6 @@ async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
     assert judged.judgement.status == "partial"
 
 
-async def test_where_no_part_is_the_largest_nobody_gets_a_number():
-    judged = await Judge(apart({"a", "bb"}, {"ccc", "dddd"}), mode="pairwise").score(saying("a", "bb", "ccc", "dddd"))
-    assert [trajectory.reward for trajectory in judged] == [None] * 4
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
-
-
 async def test_jurors_compare_with_their_weights_and_a_quorum():
     async def prefers_brevity(messages, schema):
         return json.dumps({label: 1 - len(text) / 50 for label, text in texts(messages).items()})
@@ -148,14 +123,3 @@ async def test_jurors_compare_with_their_weights_and_a_quorum():
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "50% of the jury voted" in (judged.judgement.reason or "")
-
-
-async def test_the_one_liner_takes_the_mode():
-    judged = await ruler_score_group(saying("a", "bbbb"), prefers_length, mode="pairwise")
-    assert judged.judgement is not None
-    assert judged.judgement.mode == "pairwise"
-
-
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(JudgeError, match="'listwise'"):
-        Judge("stand-in", mode="listwise")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@ import pytest
 from gavel.judge.errors import JudgeError
 from gavel.judge.ruler import ruler, ruler_score_group
 from gavel.scenarios.group import TrajectoryGroup
-from tests.endpoint import fails, scores
+from tests.endpoint import scores
 from tests.judge.groups import OPENING, TOOLS, desk, saying
 
 RULES = "- ends with a message"
@@ -42,12 +42,6 @@ async def test_a_missing_key_raises_or_is_told_in_the_judgement():
     assert "OPENAI_API_KEY" in (judged.judgement.reason or "")
 
 
-async def test_a_group_without_a_difference_is_no_failure():
-    judged = await ruler_score_group(saying("a", "a"), "stand-in")
-    assert judged.judgement is not None
-    assert judged.judgement.status == "degenerate"
-
-
 async def test_a_group_in_which_all_rollouts_failed_is_no_failure_of_the_judge():
     failed = TrajectoryGroup(t.model_copy(update={"status": "failed"}) for t in saying("a", "b"))
     judged = await ruler_score_group(failed, "stand-in")
@@ -59,13 +53,6 @@ async def test_the_score_and_its_explanation_are_where_code_for_art_looks_for_th
     for trajectory in judged:
         assert trajectory.metrics["ruler_score"] == trajectory.reward
         assert trajectory.logs == [f"RULER explanation: {trajectory.judgement.explanation}"]
-
-
-async def test_a_member_without_a_score_has_none_anywhere():
-    before = saying("a", "a")
-    before.trajectories[0].metrics["ruler_score"] = 0.7
-    judged = await ruler_score_group(before, "stand-in", rubric=RULES)
-    assert all("ruler_score" not in trajectory.metrics and trajectory.logs == [] for trajectory in judged)
 
 
 async def test_debug_prints_the_votes_and_writes_them_to_the_logs(capsys):
@@ -109,10 +96,3 @@ async def test_bare_message_lists_are_scored_in_order():
     assert bad.score is not None
     assert good.score > bad.score
     assert good.explanation
-
-
-async def test_bare_message_lists_that_cannot_be_scored_raise(endpoint):
-    endpoint.script = [fails(404)]
-    lists = [[{"role": "user", "content": text}] for text in ("a", "b")]
-    with pytest.raises(JudgeError):
-        await ruler(lists, "openai/judge", endpoint.params)
