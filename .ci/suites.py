@@ -89,7 +89,6 @@ SUITES = (
             "gavel/trainer/runs/",
             "tests/judge/test_reply.py",
             "tests/judge/service/http/test_openapi.py",
-            "tests/judge/test_faults.py",
             "benchmarks/gpu_day.py",
             "gavel/trainer/backends/remote/",
             "gavel/trainer/loop/evolve.py",

@@ -24,7 +24,7 @@ from statistics import fmean
 from typing import Any
 
 from gavel.judge.audit.engine_quality import SimulatedGroup, simulated_groups
-from gavel.judge.audit.noise_prior import fit_noise_prior
+from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Latent, SimulatedJudge

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.task_drafts.attempts import Attempts
-from gavel.judge.task_drafts.drafted_task import Attempt, DraftedTask, DraftRecord
-from gavel.judge.task_drafts.drafting import Drafting, left_out, split, wanted_difficulties
+from gavel.judge.task_drafts.drafting import Attempts, Drafting, left_out, split, wanted_difficulties
+from gavel.judge.task_drafts.writer import Attempt, DraftedTask, DraftRecord
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.scenarios.bridges.mcp import McpServer, mcp

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.task_drafts.drafted_task import SAME, likeness
+from gavel.judge.task_drafts.writer import SAME, likeness
 
 
 @pytest.mark.parametrize(
