@@ -80,13 +80,6 @@ async def test_most_of_the_prompt_is_the_same_in_all_orders(endpoint, group):
     assert len({frozenset(labels_in(request)) for request in endpoint.requests}) == 1
 
 
-async def test_all_pairs_begin_with_what_all_members_share(endpoint):
-    await Judge(Juror("openai/judge", params=endpoint.params), mode="pairwise").score(after_other_reads(4))
-    prompts = [request["messages"][1]["content"] for request in endpoint.requests]
-    assert len(set(prompts)) == len(prompts) == 12
-    assert DUMP in common_beginning(prompts)
-
-
 async def test_the_first_order_goes_ahead_and_the_others_find_its_prompt_in_the_cache(endpoint):
     server = CachingServer()
     endpoint.script = [server]

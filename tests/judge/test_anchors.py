@@ -118,27 +118,6 @@ async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nob
     assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
 
 
-async def test_a_judge_that_fails_beside_anchors_leaves_no_number():
-    async def broken(messages, schema):
-        raise ValueError("no idea")
-
-    judged = await Judge(broken, anchors=[anchor("bbbb", 0.5)]).score(saying("a", "aa"))
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
-
-
-async def test_where_an_anchor_is_shown_changes_over_the_orders():
-    positions: list[int] = []
-
-    async def judge(messages, schema):
-        positions.append(list(by_length(messages).values()).index(0.4))
-        return json.dumps(by_length(messages))
-
-    await Judge(judge, anchors=[anchor("bbbb", 0.5)], orders=6).score(saying("aaa", "aaaaa"))
-    assert sorted(positions) == [0, 0, 1, 1, 2, 2]
-
-
 async def test_anchors_alone_are_not_judged_when_all_rollouts_failed():
     async def never(messages, schema):
         raise AssertionError("asked")
@@ -222,12 +201,6 @@ async def test_one_trajectory_has_about_one_score_in_different_groups_only_with_
     assert with_anchors == pytest.approx([worth(0.3)] * 2, abs=0.1)
 
 
-def test_least_squares_find_the_line_that_a_juror_s_votes_lie_on():
-    line = fit_scale([(0.3 + meant / 2, meant) for meant in (0.1, 0.5, 0.9)])
-    assert line.slope == pytest.approx(0.5)
-    assert line(0.55) == pytest.approx(0.5)
-
-
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8))
 def test_a_line_passes_through_the_means_and_its_slope_is_sane(votes):
     line = fit_scale(votes)
@@ -248,12 +221,6 @@ def test_an_answer_without_an_anchor_makes_no_score():
     assert standings[1].score == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("score", [-0.1, 1.1, math.nan])
-def test_an_anchor_s_score_is_from_0_to_1(score):
-    with pytest.raises(JudgeError, match="from 0 to 1"):
-        anchor("a", score)
-
-
 def test_anchors_that_make_no_sense_are_refused():
     with pytest.raises(JudgeError, match="no messages"):
         Anchor(Trajectory(), 0.5)
@@ -272,17 +239,6 @@ def said(*parts) -> Trajectory:
     return Trajectory(
         messages_and_choices=[{"role": "user", "content": "?"}, {"role": "assistant", "content": [*parts]}]
     )
-
-
-def test_those_with_unseen_content_stand_apart_and_keep_their_numbers():
-    attempts = {0: said("a"), 2: said("b", AUDIO), 5: said("c")}
-    found = read_attempts(attempts, (), View(), "unscored")
-    assert sorted(index for member in found.seen.members for index in member.indices) == [0, 5]
-    assert found.unseen == {2: "unseen content: 1 input_audio"}
-    assert [member.indices for member in found.hidden.members] == [(2,)]
-    flagged = read_attempts(attempts, (), View(), "flag")
-    assert len(flagged.seen.members) == 3
-    assert flagged.unseen == {}
 
 
 def test_an_anchor_that_the_judge_does_not_see_is_an_error():
@@ -311,15 +267,6 @@ def test_anchors_are_spread_over_the_scores_from_the_best_to_the_worst(tmp_path:
     assert endings(file, 2) == [("good", 0.9), ("bad", 0.1)]
     assert endings(file, 3) == [("good", 0.9), ("poor", 0.2), ("bad", 0.1)]
     assert endings(file, 6) == [("good", 0.9), ("fair", 0.5), ("poor", 0.2), ("bad", 0.1)]
-
-
-async def test_a_judge_takes_them_and_says_so(tmp_path: Path) -> None:
-    file = scored(tmp_path / "a.jsonl.zst", {"bad": 0.1, "good": 0.9})
-    judge = Judge("constant", anchors=read_anchors(file))
-    judged = await judge.score(TrajectoryGroup([desk(ending="one"), desk(ending="two")]))
-    assert judge.mode == "anchored"
-    assert judged.judgement is not None
-    assert len(judged.judgement.settings["anchors"]) == 2  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
