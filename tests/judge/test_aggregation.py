@@ -323,14 +323,12 @@ def test_the_prior_of_many_groups_finds_their_common_noise_and_how_far_they_diff
     true = 0.01 * rng.chisquare(true_df, 3000) / true_df
     groups = [Noise(float(variance * rng.chisquare(7) / 7), 7) for variance in true]
     prior = fit_prior(groups)
-    assert prior is not None
     assert prior.variance == pytest.approx(0.01, rel=0.05)
     assert low < prior.df < high
 
 
 def test_a_prior_has_at_most_the_degrees_of_freedom_of_its_groups():
     prior = fit_prior([Noise(0.01, 7)] * 3)
-    assert prior is not None
     assert prior.variance == pytest.approx(0.01)
     assert prior.df == pytest.approx(21)
     assert fit_prior([Noise(0.0, 0)]) is None

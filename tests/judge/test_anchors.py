@@ -79,7 +79,6 @@ async def test_anchors_are_shown_like_any_member_and_are_none_of_the_judged_grou
     judged = await Judge(judge, anchors=[anchor("bbbb", 0.5)], orders=2).score(group)
     assert len(judged) == 2
     assert judged.metadata == {"task": 7}
-    assert judged.judgement is not None
     assert (judged.judgement.mode, judged.judgement.status, judged.judgement.calls) == ("anchored", "scored", 2)
     for prompt in prompts:
         assert len(re.findall(r"trajectory \w+\n¦\w+ assistant: \w+\n", prompt)) == 3
@@ -91,7 +90,6 @@ async def test_anchors_are_shown_like_any_member_and_are_none_of_the_judged_grou
 async def test_a_group_without_a_difference_is_scored_beside_an_anchor(texts):
     judged = await Judge(harsh, anchors=[anchor("bbbb", 0.4)]).score(saying(*texts))
     assert [trajectory.reward for trajectory in judged] == pytest.approx([0.35] * len(texts))
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
 
 
@@ -114,7 +112,6 @@ async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nob
 
     judged = await Judge(never, anchors=[anchor("aaaa", 0.6)]).score(saying("aaaa", "aaaa"))
     assert [trajectory.reward for trajectory in judged] == [0.6, 0.6]
-    assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
 
 

@@ -99,10 +99,8 @@ async def test_members_are_scored_by_criterion_and_the_means_are_recorded():
     judged = await Judge(judge, rubric=RUBRIC, orders=4).score(saying("aaa", "a"))
     assert [t.reward for t in judged] == pytest.approx([(0.6 + 0.15) / 3, (0.2 + 0.05) / 3])
     first = judged.trajectories[0].judgement
-    assert first is not None
     assert first.criteria == pytest.approx({"looks": 0.3, "tells": 0.15, "calm": 0.3})
     assert [vote.criteria for vote in first.votes] == [first.criteria] * 4
-    assert judged.judgement is not None
     assert [name.partition("@")[0] for name in judged.judgement.prompt_ids][-1] == "judge/criteria.j2"
 
 

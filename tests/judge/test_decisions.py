@@ -51,7 +51,6 @@ def judge(fake: DecisionServer, **options: Any) -> Judge:
 async def test_every_wire_gives_the_mean_of_the_distribution_and_its_spread(server: DecisionServer):
     judged = await judge(server, orders=1, rubric="Be good.").score(qualities(2, 7, 4))
     whole = judged.judgement
-    assert whole is not None
     assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
     assert [t.judgement.standard_error for t in judged if t.judgement] == pytest.approx([math.sqrt(0.5) / 9] * 3)
     assert (whole.status, whole.mode, whole.calls) == ("scored", "decisions", 1)

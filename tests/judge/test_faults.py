@@ -54,9 +54,7 @@ class Vendor:
 def check(group: TrajectoryGroup, orders: int) -> tuple[int, int]:
     """Votes and lost orders of a group, after a look at each: every vote is one that was given."""
     whole = group.judgement
-    assert whole is not None
     for trajectory in group:
-        assert trajectory.judgement is not None
         votes = trajectory.judgement.votes
         assert all(vote.score == GOOD[vote.position] for vote in votes)
         assert (trajectory.reward is None) == (not votes)
@@ -88,6 +86,5 @@ async def test_a_judge_that_never_answers_ends_at_the_deadline(endpoint: Endpoin
     endpoint.script = [endpoint.silence]
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1, config=JudgeConfig(deadline=0.5))
     judged = await asyncio.wait_for(judge.score(saying("a", "b")), HANG_SECONDS)
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "within 0.5 s" in (judged.judgement.reason or "")

@@ -38,7 +38,6 @@ async def prefers_length(messages, schema):
 async def test_every_member_gets_its_own_score_in_input_order():
     judged = await Judge(prefers_length, orders=4).score(saying("aaa", "a", "aaaaa", "aa"))
     assert [trajectory.reward for trajectory in judged] == [0.3, 0.1, 0.5, 0.2]
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
 
 
@@ -92,7 +91,6 @@ async def test_a_group_without_a_difference_asks_nobody_and_scores_nobody(texts,
         raise AssertionError("asked")
 
     judged = await Judge(never).score(saying(*texts))
-    assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.reason, judged.judgement.calls) == ("degenerate", reason, 0)
     assert all(t.reward is None and t.judgement and t.judgement.reason == reason for t in judged)
 
@@ -102,9 +100,7 @@ async def test_failed_rollouts_are_not_judged():
     group.trajectories[1].status, group.trajectories[1].status_reason = "failed", "out of memory"
     judged = await Judge(prefers_length).score(group)
     assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.3]
-    assert judged.trajectories[1].judgement is not None
     assert judged.trajectories[1].judgement.reason == "the rollout failed: out of memory"
-    assert judged.judgement is not None
     assert judged.judgement.status == "partial"
     assert "1 of 3" in (judged.judgement.reason or "")
 
@@ -113,7 +109,6 @@ async def test_a_group_in_which_all_failed_is_unscored():
     judged = await Judge(prefers_length).score(
         TrajectoryGroup(t.model_copy(update={"status": "failed"}) for t in saying("a", "b"))
     )
-    assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.calls) == ("unscored", 0)
 
 
@@ -165,7 +160,6 @@ async def test_jurors_vote_with_their_weights_and_in_their_own_orders():
 
     judged = await Judge([Juror(generous, weight=3.0), Juror(stern, orders=1)], orders=1).score(saying("a", "b"))
     assert [trajectory.reward for trajectory in judged] == [0.75, 0.75]
-    assert judged.judgement is not None
     assert judged.judgement.calls == 2
     assert len(judged.judgement.models) == 2
 
@@ -176,7 +170,6 @@ async def test_a_juror_that_fails_costs_its_votes_only():
 
     judged = await Judge([prefers_length, broken], orders=1).score(saying("a", "bb"))
     assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
     assert len(judged.judgement.warnings) == 1
     assert "no idea" in judged.judgement.warnings[0]
@@ -193,7 +186,6 @@ async def test_a_harsh_and_a_lenient_juror_that_agree_leave_no_doubt():
     judged = await Judge([harsh, lenient], orders=1).score(saying("a", "bbb"))
     assert [trajectory.reward for trajectory in judged] == pytest.approx([0.3, 0.4])
     assert [t.judgement and t.judgement.standard_error for t in judged] == pytest.approx([0, 0], abs=1e-9)
-    assert judged.trajectories[0].judgement is not None
     assert [vote.score for vote in judged.trajectories[0].judgement.votes] == [0.05, 0.55]
 
 
@@ -203,7 +195,6 @@ async def test_without_a_quorum_nobody_gets_a_number():
 
     jurors = [Juror(prefers_length, weight=1.0), Juror(broken, weight=2.0)]
     judged = await Judge(jurors, config=JudgeConfig(quorum=0.5)).score(saying("a", "bb"))
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "33% of the jury voted, not 50%" in (judged.judgement.reason or "")
     assert "no idea" in (judged.judgement.reason or "")
@@ -240,7 +231,6 @@ async def test_a_lost_block_costs_a_member_one_vote():
         return by_length(messages)
 
     judged = await Judge(fails_once).score(saying(*("x" * length for length in range(1, 11)), "y" * 5))
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
     assert sorted(len(t.judgement.votes) for t in judged if t.judgement) == [1] * 6 + [2] * 5
     assert [t.reward for t in judged] == pytest.approx([n / 10 for n in (*range(1, 11), 5)])
@@ -250,7 +240,6 @@ async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
     endpoint.script = [scores(0.75, 0.25)]
     judged = await judge_of(endpoint, prices={"openai/judge": (2.0, 8.0)}).score(saying("a", "b"))
     whole = judged.judgement
-    assert whole is not None
     assert (whole.status, whole.calls, whole.prompt_tokens, whole.completion_tokens) == ("scored", 2, 200, 40)
     assert whole.cost_usd == pytest.approx(0.00072)
     assert [name.partition("@")[0] for name in whole.prompt_ids] == ["rubric", "judge/system.j2", "judge/group.j2"]
@@ -268,7 +257,6 @@ async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
     assert same == first["messages"]
     assert refusal == {"role": "assistant", "content": "I'm sorry, I can't."}
     assert all(label in repair["content"] for label in labels_in(first))
-    assert judged.judgement is not None
     assert judged.judgement.calls == 2
 
 
@@ -290,7 +278,6 @@ async def test_a_reply_that_is_cut_off_is_never_scored_in_part_and_is_told_so(en
     endpoint.script = [first_half]
     judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
     assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert judged.judgement is not None
     assert "cut off at the token limit" in (judged.judgement.reason or "")
 
 
@@ -314,14 +301,12 @@ async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
     assert [len(warnings) for warnings in biases] == [0, 0, 0, 0, 1]
     assert "of 3 members shown, the last has gained -0.40 over the first (50 ballots)" in biases[-1][0]
     degenerate = (await judge.score(saying("a", "a"))).judgement
-    assert degenerate is not None
     assert degenerate.warnings == []
 
 
 async def test_a_judge_that_is_down_leaves_no_number(endpoint):
     endpoint.script = [fails(400, "bad luck")]
     judged = await judge_of(endpoint).score(saying("a", "b"))
-    assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.cost_usd) == ("unscored", 0)
     assert "bad luck" in (judged.judgement.reason or "")
     assert [trajectory.reward for trajectory in judged] == [None, None]
@@ -353,7 +338,6 @@ async def test_a_fallback_takes_over_for_good_from_a_model_that_cannot_be_asked(
     judge = Judge(Juror(["openai/lost", "openai/judge"], params=endpoint.params), orders=1)
     for _ in range(3):
         judged = await judge.score(saying("a", "b"))
-        assert judged.judgement is not None
         assert judged.judgement.status == "scored"
     assert [request["model"] for request in endpoint.requests] == ["lost", *["judge"] * 3]
     assert judge.stopped is None
@@ -450,7 +434,6 @@ async def test_the_environment_names_the_judge(monkeypatch):
         Judge()
     monkeypatch.setenv("GAVEL_JUDGE_MODEL", "stand-in")
     judged = await Judge().score(TrajectoryGroup([desk("refund"), desk(ending=None)]))
-    assert judged.judgement is not None
     assert judged.judgement.models == ["gavel/stand-in"]
 
 

@@ -32,10 +32,8 @@ async def test_every_call_shows_two_members_and_each_pair_is_shown_both_ways():
     assert rewards == sorted(rewards)
     assert 0 < rewards[0] < rewards[-1] < 1
     whole = judged.judgement
-    assert whole is not None
     assert (whole.mode, whole.status, whole.calls) == ("pairwise", "scored", 12)
     for trajectory in judged:
-        assert trajectory.judgement is not None
         assert len(trajectory.judgement.votes) == 6
         assert sorted(vote.position for vote in trajectory.judgement.votes) == [0, 0, 0, 1, 1, 1]
         assert trajectory.judgement.standard_error is not None
@@ -64,7 +62,6 @@ async def test_a_large_group_takes_eight_pairs_of_each_member_and_keeps_their_or
     judged = await Judge(prefers_length, mode="pairwise", orders=1).score(group)
     rewards = [trajectory.reward or 0.0 for trajectory in judged]
     assert rewards == sorted(rewards)
-    assert judged.judgement is not None
     assert judged.judgement.calls == 24 * OPPONENTS // 2
 
 
@@ -75,7 +72,6 @@ async def test_a_lost_call_costs_its_comparison_only():
         return await prefers_length(messages, schema)
 
     judged = await Judge(lost, mode="pairwise").score(saying("a", "bb", "ccc"))
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
     assert sorted(len(t.judgement.votes) for t in judged if t.judgement) == [3, 3, 4]
 
@@ -102,7 +98,6 @@ async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
     assert "cut it off" in reasons[3]
     assert "no idea" in reasons[3]
     assert reasons[5].startswith("no vote")
-    assert judged.judgement is not None
     assert judged.judgement.status == "partial"
 
 
@@ -120,6 +115,5 @@ async def test_jurors_compare_with_their_weights_and_a_quorum():
         short, long = [trajectory.reward or 0.0 for trajectory in judged]
         assert (long > short) == longer_wins
     judged = await Judge([prefers_length, broken], mode="pairwise", config=JudgeConfig(quorum=0.6)).score(group)
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "50% of the jury voted" in (judged.judgement.reason or "")

@@ -63,11 +63,9 @@ async def test_only_the_member_whose_text_is_refused_is_unscored(endpoint: Endpo
     endpoint.script = [refusing(REFUSALS[kind])]
     judged = await judge(endpoint).score(group(8, 3))
     assert [n for n, trajectory in enumerate(judged) if trajectory.reward is None] == [3]
-    assert judged.judgement is not None
     assert judged.judgement.status == "partial"
     assert judged.judgement.lost_orders == 0
     refused = judged.trajectories[3].judgement
-    assert refused is not None
     assert (refused.reason or "").startswith("the judge model refuses its text: ")
     others = [t.judgement for n, t in enumerate(judged) if n != 3]
     assert all(judgement and len(judgement.votes) == 2 for judgement in others)
@@ -96,7 +94,6 @@ async def test_several_refused_members_are_all_left_out_and_a_jury_keeps_their_o
 async def test_a_model_that_refuses_everything_scores_nobody_and_is_asked_a_few_times(endpoint: Endpoint, size: int):
     endpoint.script = [REFUSALS["finish reason content_filter"]]
     judged = await judge(endpoint).score(group(size))
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "refuses" in (judged.judgement.reason or "")
     assert all(trajectory.reward is None for trajectory in judged)
@@ -106,7 +103,6 @@ async def test_a_model_that_refuses_everything_scores_nobody_and_is_asked_a_few_
 async def test_texts_that_are_refused_only_together_leave_the_group_unscored(endpoint: Endpoint):
     endpoint.script = [refusing(REFUSALS["400 of a content policy"], least=2)]
     judged = await judge(endpoint).score(group(8, 2, 6))
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "refuses these texts together, but none alone" in (judged.judgement.reason or "")
     assert len(endpoint.requests) <= 10
@@ -115,7 +111,6 @@ async def test_texts_that_are_refused_only_together_leave_the_group_unscored(end
 async def test_a_refusal_by_chance_costs_nobody_a_vote(endpoint: Endpoint):
     endpoint.script = [REFUSALS["finish reason content_filter"], scores(0.2, 0.4)]
     judged = await judge(endpoint, orders=1).score(group(8))
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
 
 

@@ -37,7 +37,6 @@ async def test_a_missing_key_raises_or_is_told_in_the_judgement():
     with pytest.raises(JudgeError):
         await ruler_score_group(saying("a", "b"), "openai/o3")
     judged = await ruler_score_group(saying("a", "b"), "openai/o3", swallow_exceptions=True)
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "OPENAI_API_KEY" in (judged.judgement.reason or "")
 
@@ -92,7 +91,5 @@ async def test_a_group_of_one_is_scored_as_configured():
 async def test_bare_message_lists_are_scored_in_order():
     lists = [[*OPENING, {"role": "assistant", "content": text}] for text in ("Done.", "")]
     good, bad = await ruler(lists, "stand-in", rubric=RULES, tools=TOOLS, orders=1)
-    assert good.score is not None
-    assert bad.score is not None
     assert good.score > bad.score
     assert good.explanation

@@ -48,10 +48,8 @@ async def test_a_member_with_content_that_is_not_shown_is_unscored_and_says_what
     judged = await Judge(watches).score(with_part(part, "a", "b", "c"))
     assert [t.reward for t in judged] == [0.5, 0.5, None]
     hidden = judged.trajectories[-1].judgement
-    assert hidden is not None
     assert hidden.reason == f"unseen content: 1 {part['type']}"
     assert hidden.flags == ["unseen content"]
-    assert judged.judgement is not None
     assert judged.judgement.status == "partial"
     assert not any("And this?" in text_of(prompt[1]["content"]) for prompt in watches.prompts)
 
