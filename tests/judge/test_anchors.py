@@ -19,7 +19,7 @@ from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.judge.groups import desk, saying
+from tests.judge.groups import by_length, desk, never, saying
 
 QUALITIES = {"sim-low": -1.5, "sim-high": 1.5, "sim-probe": 0.3}
 QUALITIES |= {f"sim-weak{n}": -1.8 + n / 5 for n in range(7)} | {f"sim-strong{n}": 0.6 + n / 5 for n in range(7)}
@@ -37,12 +37,6 @@ def anchor(text: str, score: float) -> Anchor:
 
 
 ANCHORS = [anchor("sim-low", worth(-1.5)), anchor("sim-high", worth(1.5))]
-
-
-def by_length(messages) -> dict[str, float]:
-    """A tenth for each letter of the member's message, by label."""
-    shown = re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"])
-    return {label: len(text) / 10 for label, text in shown}
 
 
 async def harsh(messages, schema):
@@ -107,21 +101,9 @@ async def test_a_member_that_is_an_anchor_as_well_is_shown_once_and_gets_votes()
 
 
 async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nobody():
-    async def never(messages, schema):
-        raise AssertionError("asked")
-
     judged = await Judge(never, anchors=[anchor("aaaa", 0.6)]).score(saying("aaaa", "aaaa"))
     assert [trajectory.reward for trajectory in judged] == [0.6, 0.6]
     assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
-
-
-async def test_anchors_alone_are_not_judged_when_all_rollouts_failed():
-    async def never(messages, schema):
-        raise AssertionError("asked")
-
-    failed = TrajectoryGroup(t.model_copy(update={"status": "failed"}) for t in saying("a", "b"))
-    judged = await Judge(never, anchors=[anchor("bb", 0.2), anchor("bbbb", 0.5)]).score(failed)
-    assert [trajectory.reward for trajectory in judged] == [None, None]
 
 
 async def test_a_score_beyond_the_anchors_is_cut_off_and_moves_nobody_else():
@@ -154,18 +136,6 @@ def test_each_round_shows_members_once_and_anchors_in_every_block(members, ancho
     for rows, count in zip(group_schedule(members, counts, seed, everywhere), counts, strict=True):
         assert all(len(row) <= BLOCK and set(everywhere) < set(row) and len(set(row)) == len(row) for row in rows)
         assert sorted(member for row in rows for member in row if member in others) == sorted(others * count)
-
-
-@given(st.integers(2, 4), st.integers(2, 5), st.integers(1, 3), st.text())
-def test_in_full_blocks_an_anchor_s_mean_position_is_the_middle(columns, anchors, half, seed):
-    members = anchors + columns * (BLOCK - anchors)
-    rows = [
-        row
-        for blocks in group_schedule(max(members, LARGEST_WHOLE + 1), [2 * half], seed, range(anchors))
-        for row in blocks
-    ]
-    if members > LARGEST_WHOLE:
-        assert all(fmean(row.index(a) for row in rows) == (BLOCK - 1) / 2 for a in range(anchors))
 
 
 async def scores_of_the_probe(bias_of_weak: Bias, bias_of_strong: Bias, **options) -> list[float]:

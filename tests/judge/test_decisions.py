@@ -235,11 +235,6 @@ def test_answers_are_matched_by_name_in_any_order():
     assert [(label, scored.score) for label, scored in verdict.scores.items()] == [("X", 0.0), ("Y", 1.0)]
 
 
-def test_an_answer_of_nobody_is_left_out():
-    verdict = read_decisions(decisions(answer("Z", 0, 1), answer("X", 1, 0)), RUBRIC, ["X"], 2)
-    assert list(verdict.scores) == ["X"]
-
-
 def test_two_answers_to_one_question_are_none():
     verdict = read_decisions(decisions(answer("X", 0, 1), answer("X", 1, 0), answer("Y", 0, 1)), RUBRIC, ["X", "Y"], 2)
     assert verdict.unread == {"X": "its question has two answers"}

@@ -19,7 +19,6 @@ from gavel.judge.drafts import (
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.juror import Juror
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task
@@ -41,13 +40,6 @@ def test_criteria_are_asked_for_and_read_with_their_weights():
     assert '{"text": "<the rubric>"}' not in words
     read = read_draft(f"```json\n{json.dumps({'criteria': TWO})}\n```", criteria=True)
     assert read.criteria == (Criterion("looks", "Reads the order.", 2), Criterion("tells", "Says so.", 1))
-
-
-def test_what_was_only_thought_is_no_draft():
-    reply = f'<think>{{"text": "a"}}</think>{json.dumps({"text": "b"})}'
-    assert read_draft(reply, criteria=False) == Rubric("b")
-    with pytest.raises(DraftError):
-        read_draft('{"text": "a"}</think>', criteria=False)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +95,6 @@ async def test_a_model_that_drafts_no_rubric_in_time_is_an_error(endpoint):
     with pytest.raises(DraftError, match="openai/judge drafted no rubric: it holds no JSON object"):
         await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.", content_retries=1)
     assert len(endpoint.requests) == 2
-
-
-async def test_a_draft_is_paid_for_once_with_a_cassette(endpoint, tmp_path):
-    endpoint.script = [lambda _: says(json.dumps({"text": TEXT}))]
-    client = Client("openai/judge", endpoint.params, cassette=Cassette(tmp_path / "c.sqlite"))
-    drafts = [await draft_rubric(client, "The returns desk.") for _ in range(2)]
-    assert drafts == [Rubric(TEXT)] * 2
-    assert len(endpoint.requests) == 1
 
 
 async def test_who_cannot_draft_is_told_before_anyone_is_asked():
@@ -194,12 +178,6 @@ async def test_attempts_that_are_all_alike_need_no_call():
     assert await gavel.draft_criteria("Who?", saying("Austen", "Austen"), model) == []
     assert await gavel.draft_criteria("Who?", TrajectoryGroup([]), model) == []
     assert not model.prompts
-
-
-async def test_without_a_telling_criterion_none_is_kept():
-    model = Model({"criteria": [DRAFT[2], DRAFT[2] | {"name": "kind"}]})
-    MEANT["kind"] = MEANT["polite"]
-    assert await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), model) == []
 
 
 async def test_a_judge_that_scores_nobody_keeps_no_criteria():

@@ -5,22 +5,17 @@ by the code and labels that the attacker guesses.
 """
 
 import json
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-from openai.types.chat.chat_completion import Choice
-
-from gavel.llm.types import Message
-from gavel.scenarios.trajectory import History, Trajectory
-from tests.judge.groups import OPENING, TOOLS, choice
-import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
 import pytest
+from openai.types.chat.chat_completion import Choice
+
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.canonical_group import Conversation, Event, TextEvent, ToolCallEvent, canonicalize
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, read_transcripts, render_transcripts
@@ -28,7 +23,8 @@ from gavel.judge.prompt.flags import ADDRESSES_JUDGE
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import History, Trajectory
+from tests.judge.groups import OPENING, TOOLS, choice
 
 Place = str
 """Of the text in the trajectory; `member` has them all."""

@@ -6,7 +6,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.modes import OPPONENTS
-from tests.judge.groups import saying
+from tests.judge.groups import broken, by_length, saying
 
 
 def texts(messages) -> dict[str, str]:
@@ -14,7 +14,7 @@ def texts(messages) -> dict[str, str]:
 
 
 async def prefers_length(messages, schema):
-    return json.dumps({label: len(text) / 50 for label, text in texts(messages).items()})
+    return json.dumps({label: score / 5 for label, score in by_length(messages).items()})
 
 
 async def test_every_call_shows_two_members_and_each_pair_is_shown_both_ways():
@@ -104,9 +104,6 @@ async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
 async def test_jurors_compare_with_their_weights_and_a_quorum():
     async def prefers_brevity(messages, schema):
         return json.dumps({label: 1 - len(text) / 50 for label, text in texts(messages).items()})
-
-    async def broken(messages, schema):
-        raise ValueError("no idea")
 
     group = saying("a", "b" * 40)
     for weight, longer_wins in ((3.0, True), (1 / 3, False)):

@@ -87,14 +87,6 @@ async def test_the_score_is_the_mean_over_the_digits_not_the_sampled_one(endpoin
     assert "one digit for each id" in request["messages"][1]["content"]
 
 
-async def test_orders_are_balanced(endpoint: Endpoint):
-    endpoint.script = [digits()]
-    judged = await judge(endpoint, orders=2).score(qualities(2, 7, 4))
-    first, second = (list(asked(request).values()) for request in endpoint.requests)
-    assert first == second[::-1]
-    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
-
-
 @pytest.mark.parametrize(
     ("alternatives", "reason"),
     [

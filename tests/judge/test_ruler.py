@@ -4,13 +4,9 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.ruler import ruler, ruler_score_group
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import scores
-from tests.judge.groups import OPENING, TOOLS, desk, saying
+from tests.judge.groups import OPENING, TOOLS, broken, desk, saying
 
 RULES = "- ends with a message"
-
-
-async def broken(messages, schema):
-    raise ValueError("no idea")
 
 
 async def test_one_line_scores_a_group(endpoint):

@@ -7,11 +7,10 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.llm.message_parts import IMAGE_TOKENS
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import says, scores
-from tests.judge.groups import OPENING, choice, saying
+from tests.judge.groups import OPENING, Watches, choice, saying
 from tests.judge.prompt.test_provider_formats import DATA_URL
 
 PICTURE = {"type": "image_url", "image_url": {"url": DATA_URL}}
@@ -28,18 +27,6 @@ def with_part(part: dict, *texts: str) -> TrajectoryGroup:
 
 def text_of(content) -> str:
     return content if isinstance(content, str) else content[0]["text"]
-
-
-class Watches:
-    """A judge that gives everyone 0.5 and keeps the messages that it was sent."""
-
-    def __init__(self) -> None:
-        self.prompts: list[list[dict]] = []
-
-    async def __call__(self, messages, schema):
-        self.prompts.append(messages)
-        labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
-        return json.dumps({"scores": [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels]})
 
 
 @pytest.mark.parametrize("part", [PICTURE, AUDIO], ids=["image", "audio"])
@@ -119,15 +106,6 @@ async def test_a_jury_sends_pictures_only_when_all_of_it_sees_them(endpoint):
     jury = [Juror("openai/gpt-5-mini", params=endpoint.params), Juror("openai/unknown", params=endpoint.params)]
     judged = await Judge(jury).score(with_part(PICTURE, "a", "b", "c"))
     assert [t.reward is None for t in judged] == [False, False, True]
-
-
-async def test_a_picture_takes_its_share_of_the_context():
-    watches = Watches()
-    group = with_part(PICTURE, "a " * 2_000, "b " * 2_000)
-    context = 2 * (1_200 + IMAGE_TOKENS)
-    judged = await Judge(Juror(watches, context=context), config=JudgeConfig(images="send")).score(group)
-    assert judged.judgement.status == "scored"
-    assert "were shortened" in judged.judgement.warnings[0]
 
 
 async def test_a_group_of_one_is_scored_when_asked():
