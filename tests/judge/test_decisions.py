@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,24 +69,6 @@ async def test_a_refused_question_leaves_its_member_alone_without_a_score(server
     assert [t.reward is None for t in judged] == [False, True, False]
     assert judged.trajectories[1].judgement.reason == "no vote: the model gave no answer"
     assert judged.judgement.status == "partial"
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (lambda p: [2 * each for each in p], "sum to 2"),
-        (lambda p: [each / 2 for each in p], "sum to 0.5"),
-        (lambda p: [0.0 for _ in p], "sum to 0"),
-        (lambda p: p[:5], "sum to|no probabilities of 10 levels"),  # by version of LiteLLM
-        (lambda p: [math.nan, *p[1:]], "no number from 0 to 1"),
-        (lambda p: [-0.5, 1.5, *[0.0] * 8], "no number from 0 to 1"),
-    ],
-)
-async def test_what_is_no_distribution_is_no_score(openai_server: DecisionServer, spoil, reason):
-    openai_server.spoil = lambda label, p: spoil(p) if p[7] == 0.5 else p
-    judged = await judge(openai_server, orders=2).score(qualities(2, 7, 4))
-    assert [t.reward is None for t in judged] == [False, True, False]
-    assert re.search(reason, judged.trajectories[1].judgement.reason)
 
 
 async def test_orders_are_balanced_and_their_differences_add_to_the_error(openai_server: DecisionServer):

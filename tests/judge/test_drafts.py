@@ -17,12 +17,11 @@ from gavel.judge.drafts import (
     read_draft,
 )
 from gavel.judge.errors import JudgeError
-from gavel.judge.panel.juror import Juror
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task
-from tests.endpoint import Answer, Endpoint, Request, says
+from tests.endpoint import says
 from tests.judge.groups import saying
 
 TEXT = "- Reads the order first.\n- Tells the customer what was done: name: the amount."
@@ -194,23 +193,6 @@ async def test_a_judge_that_scores_nobody_keeps_no_criteria():
         )
     with pytest.raises(JudgeError, match="goes by rules"):
         await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), "stand-in")
-
-
-async def test_over_http_the_draft_and_the_scores_are_asked_of_one_model(endpoint: Endpoint, tmp_path):
-    def step(request: Request) -> Answer:
-        schema = request["response_format"]["json_schema"]["schema"]
-        if "criteria" in schema["properties"]:
-            return says(json.dumps({"criteria": DRAFT}))
-        return says(verdict(request["messages"], schema))
-
-    endpoint.script = [step]
-    juror = Juror("openai/judge", params=endpoint.params)
-    for _ in range(2):
-        criteria = await gavel.draft_criteria(
-            "Who wrote Emma?", saying("Austen", "Shelley", "Brontë"), [juror], cassette=tmp_path / "tape.sqlite"
-        )
-        assert "brief" in [c.name for c in criteria]
-    assert len(endpoint.requests) == 3
 
 
 SCORED = st.builds(

@@ -91,8 +91,6 @@ async def test_the_score_is_the_mean_over_the_digits_not_the_sampled_one(endpoin
     ("alternatives", "reason"),
     [
         ([("7", 0.5), (" seven", 0.5)], "50% of the probability is off the scale"),
-        ([("7", 0.3), (" 7", 0.3), ("8", 0.1), ("10", 0.2)], "30% of the probability is off the scale"),
-        ([("7", 0.5)], "50% of the probability is off the scale"),
         ([(" ten", 0.9)], "90% of the probability|100% of the probability"),
         ([("7", 0.9), ("8", 0.9)], "sum to 1.8"),
     ],
@@ -103,15 +101,6 @@ async def test_a_member_whose_probability_is_off_the_scale_has_no_score(endpoint
     judged = await judge(endpoint, orders=1).score(qualities(2, 7, 2))
     assert [t.reward is None for t in judged] == [False, True, False]
     assert re.search(reason, judged.trajectories[1].judgement.reason)
-
-
-async def test_a_little_off_the_scale_is_left_out(endpoint: Endpoint):
-    endpoint.script = [
-        digits(alternatives=lambda quality: [(str(quality), 0.6), (f"\u0120{quality}", 0.3), ("?", 0.1)])
-    ]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7))
-    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9])
-    assert [t.judgement.standard_error for t in judged] == pytest.approx([0, 0], abs=1e-6)
 
 
 async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoint):
@@ -255,6 +244,12 @@ def test_another_number_is_not_taken_for_the_score(said):
         read_readout(reply((said, {}), ("7", {"7": 1.0})), RUBRIC, ["X"])
 
 
+@pytest.mark.parametrize("said", ["7.5", "7/10", "70", "-7", "x"])
+def test_what_is_no_digit_is_no_score(said):
+    with pytest.raises(VerdictError):
+        read_readout(reply(("X: ", {}), (said, {said: 1.0})), RUBRIC, ["X"])
+
+
 def test_a_digit_within_a_longer_token_has_no_distribution():
     with pytest.raises(VerdictError, match="not a token of its own"):
         read_readout(reply(("X: 7", {"X: 7": 1.0})), RUBRIC, ["X"])
@@ -278,10 +273,3 @@ def test_a_digit_within_a_longer_token_has_no_distribution():
 def test_what_has_no_probabilities_cannot_be_used(text):
     with pytest.raises(VerdictError):
         read_readout(text, RUBRIC, ["X"])
-
-
-@pytest.mark.parametrize("said", ["7.5", "7/10", "70", "-7", "x"])
-async def test_what_is_no_digit_is_no_score(endpoint: Endpoint, said):
-    endpoint.script = [digits(sampled=lambda quality: said if quality == 7 else quality)]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
-    assert [t.reward is None for t in judged] == [False, True, False]
