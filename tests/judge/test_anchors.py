@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from pathlib import Path
 from statistics import fmean
@@ -146,15 +147,20 @@ def test_an_answer_without_an_anchor_makes_no_score():
     assert standings[1].score == pytest.approx(0.6)
 
 
-def test_anchors_that_make_no_sense_are_refused():
-    with pytest.raises(JudgeError, match="no messages"):
-        Anchor(Trajectory(), 0.5)
-    with pytest.raises(JudgeError, match="different scores"):
-        check_anchors([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)])
-    with pytest.raises(JudgeError, match="too many"):
-        Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)])
-    with pytest.raises(JudgeError, match="cannot be used with"):
-        Judge("stand-in", anchors=ANCHORS, mode="pairwise")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: anchor("a", 1.1),
+        lambda: anchor("a", math.nan),
+        lambda: Anchor(Trajectory(), 0.5),
+        lambda: check_anchors([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)]),
+        lambda: Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)]),
+        lambda: Judge("stand-in", anchors=ANCHORS, mode="pairwise"),
+    ],
+)
+def test_anchors_that_make_no_sense_are_refused(make):
+    with pytest.raises(JudgeError):
+        make()
 
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA"}}
@@ -168,7 +174,7 @@ def said(*parts) -> Trajectory:
 
 def test_an_anchor_that_the_judge_does_not_see_is_an_error():
     anchor = Anchor(said("x", AUDIO), 0.5)
-    with pytest.raises(JudgeError, match="an anchor has unseen content"):
+    with pytest.raises(JudgeError):
         read_attempts({0: said("a")}, (anchor,), View(), "unscored")
     assert read_attempts({0: said("a")}, (anchor,), View(), "flag").fixed
 
@@ -195,17 +201,15 @@ def test_anchors_are_spread_over_the_scores_from_the_best_to_the_worst(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "most"),
     [
-        ([{"one": None, "two": None}], "no attempt for human"),
-        ([{"one": 0.5, "two": 0.5}], "attempts of one score only for human"),
-        ([{"one": 0.5, "two": 7.0}], "from 0 to 1, not 7"),
-        ([{"same": 0.5}, {"same": 0.9}], "look the same to a judge"),
+        ([{"one": None, "two": None}], 3),
+        ([{"one": 0.5, "two": 0.5}], 3),
+        ([{"one": 0.5, "two": 7.0}], 3),
+        ([{"same": 0.5}, {"same": 0.9}], 3),
+        ([{"one": 0.5, "two": 0.9}], 1),
     ],
 )
-def test_what_is_no_set_of_anchors_is_refused(tmp_path: Path, groups: list[dict[str, float | None]], said: str) -> None:
-    file = scored(tmp_path / "a.jsonl.zst", *groups)
-    with pytest.raises(JudgeError, match=said):
-        read_anchors(file)
-    with pytest.raises(JudgeError, match="no number of anchors"):
-        read_anchors(file, most=1)
+def test_what_is_no_set_of_anchors_is_refused(tmp_path: Path, groups: list[dict[str, float | None]], most: int) -> None:
+    with pytest.raises(JudgeError):
+        read_anchors(scored(tmp_path / "a.jsonl.zst", *groups), most=most)

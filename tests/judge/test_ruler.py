@@ -63,7 +63,7 @@ async def test_debug_prints_the_votes_and_writes_them_to_the_logs(capsys):
 
 
 async def test_without_a_model_the_default_is_asked(monkeypatch):
-    with pytest.raises(JudgeError, match=r"openai/gpt-5-mini needs OPENAI_API_KEY"):
+    with pytest.raises(JudgeError, match="OPENAI_API_KEY"):
         await ruler_score_group(saying("a", "b"))
     monkeypatch.setenv("GAVEL_JUDGE_MODEL", "constant")
     assert [trajectory.reward for trajectory in await ruler_score_group(saying("a", "b"))] == [0.5, 0.5]

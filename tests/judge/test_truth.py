@@ -107,7 +107,7 @@ async def test_members_of_different_tasks_are_refused_before_any_call():
     model = Watches()
     group = told("Austen", "Brontë", reference="Jane Austen")
     group.trajectories[1].metadata["task"] = Task(user="Who?", reference="Anne Brontë").model_dump(mode="json")
-    with pytest.raises(JudgeError, match="not comparable"):
+    with pytest.raises(JudgeError):
         await Judge(model).score(group)
     assert not model.prompts
 

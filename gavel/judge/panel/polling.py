@@ -16,9 +16,8 @@ A reply that cannot be read is asked for again with its problem, `content_retrie
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -309,12 +308,14 @@ class Poll:
     async def _in_turn(
         self, ballot: Ballot, question: _Question, refusals: Refusals, on_ballot: Callable[[Ballot], None]
     ) -> Ballot:
-        with question.caching.call(ballot.order):
+        try:
             await self._without_refused(ballot, question, refusals)
+        finally:
+            question.caching.ended(ballot.order)
         on_ballot(ballot)
         return ballot
 
-    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
+    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> None:
         """Asks for the ballot and, when it is refused because of some members' text, again without these members."""
 
         async def ask(members: tuple[int, ...]) -> Ballot:
@@ -329,24 +330,22 @@ class Poll:
                 words = next(iter(refusals.members.values()))
                 ballot.shown, ballot.refused = scheduled, {}
                 ballot.problem = f"the judge model refuses all that it is shown of this group: {words}"
-                return ballot
+                return
             ballot.refused = {member: refusals.members[member] for member in scheduled if member in refusals.members}
             ballot.shown = tuple(member for member in scheduled if member not in ballot.refused)
             if len(ballot.shown) < min(2, len(scheduled)):
                 ballot.problem = "the judge model refuses the text of the members beside it"
-                return ballot
+                return
             await self._with_fallbacks(ballot, question)
             if ballot.scores is not None:
                 refusals.answered(ballot.shown)
             if not ballot.refusal:
-                return ballot
-            if await refusals.narrow_down(ballot.shown, ask):
-                continue
-            if refusals.everything:
+                return
+            if await refusals.narrow_down(ballot.shown, ask) or refusals.everything:
                 continue
             if asked_again:  # a refusal by chance would hardly come twice
                 ballot.problem = f"the judge model refuses these texts together, but none alone: {ballot.refusal}"
-                return ballot
+                return
             asked_again = True
 
     async def _with_fallbacks(self, ballot: Ballot, question: _Question) -> None:
@@ -465,14 +464,10 @@ class _PromptCaching:
         self._long_enough: dict[tuple[str, int], bool] = {}
         """Whether a beginning of so many characters is cached, by model: it is counted once for all calls."""
 
-    @contextmanager
-    def call(self, number: int) -> Generator[None]:
-        """The block makes the call of this number."""
-        try:
-            yield
-        finally:
-            if number == self._first:
-                self._lead.answered()
+    def ended(self, number: int) -> None:
+        """The call of this number is over, whatever came of it."""
+        if number == self._first:
+            self._lead.answered()
 
     async def prefix(self, number: int, prompt: Prompt, client: Client) -> CachedPrefix:
         """What the call has in common with the juror's other calls. Returns when it may be sent."""

@@ -1,7 +1,5 @@
 """The bias report, against simulated judges whose biases are known."""
 
-import math
-import random
 from random import Random
 
 import pytest
@@ -117,34 +115,15 @@ def test_scores_without_votes_have_ties_and_lengths_only() -> None:
     assert (got.position_slope.value, got.flip_rate.value, got.position_means) == (None, None, {})
 
 
-async def health_groups(bias: Bias, groups: int = 20, *, longer_is_better: bool = False) -> list[TrajectoryGroup]:
-    dice = random.Random(0)
-    table: dict[str, Latent] = {}
-    made: list[TrajectoryGroup] = []
-    for number in range(groups):
-        members: list[Trajectory] = []
-        for at in range(4):
-            quality = dice.gauss(0, 1)
-            name = f"sim-{number}x{at}"
-            table[name] = Latent(quality)
-            words = round(200 * math.exp(quality)) if longer_is_better else dice.randrange(400)
-            member = Trajectory(messages_and_choices=[choice(f"{name} {'.' * words}")])
-            member.metrics["success"] = quality > 0
-            members.append(member)
-        made.append(TrajectoryGroup(members))
-    judge = Judge([SimulatedJudge(table, bias, name="simulated")], orders=2)
-    return [await judge.score(group) for group in made]
-
-
 async def test_its_figures_are_those_of_the_report_without_intervals():
-    groups = await health_groups(Bias(slope=0.5, noise=0.5))
+    groups = await judged_by(Bias(slope=0.5, noise=0.5))
     found, report = judge_health(groups), bias_report(groups)
     for name in ("position_slope", "length_correlation", "flip_rate", "tie_rate"):
         assert found[f"health/{name}"] == pytest.approx(getattr(report, name).value)
 
 
 async def test_unscored_flagged_and_the_gap_to_success_are_shares_of_the_members():
-    groups = await health_groups(Bias(), groups=1)
+    groups = await judged_by(Bias(), groups=1, members=4)
     first, second, third, fourth = groups[0].trajectories
     for member in (first, second, third, fourth):
         member.judgement.score = 1.0
@@ -156,12 +135,12 @@ async def test_unscored_flagged_and_the_gap_to_success_are_shares_of_the_members
 
 
 async def test_groups_of_identical_members_are_not_unscored():
-    (group,) = await health_groups(Bias(), groups=1)
+    (group,) = await judged_by(Bias(), groups=1, members=4)
     group.judgement.status = "degenerate"
     for member in group:
         member.judgement.score = None  # type: ignore[union-attr]
     assert "health/unscored" not in judge_health([group])
-    assert judge_health([group, *await health_groups(Bias(), groups=1)])["health/unscored"] == 0.0
+    assert judge_health([group, *await judged_by(Bias(), groups=1, members=4)])["health/unscored"] == 0.0
 
 
 def test_groups_without_judgement_have_no_figures():

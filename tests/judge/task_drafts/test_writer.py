@@ -23,26 +23,16 @@ def test_a_usable_task_is_kept_beside_unusable_ones():
     assert read.unusable == 2
 
 
-@pytest.mark.parametrize(
-    ("task", "problem"),
-    [
-        (TASK | {"task": " "}, "no words"),
-        (TASK | {"task": "x" * 5000}, "at most 4000"),
-        (TASK | {"task": 7}, "valid string"),
-        (TASK | {"difficulty": "2"}, "valid integer"),
-        (TASK | {"difficulty": 0}, "greater than or equal to 1"),
-        (TASK | {"difficulty": True}, "valid integer"),
-        (TASK | {"criteria": []}, "0 criteria"),
-        (TASK | {"criteria": [CRITERION, CRITERION]}, "two criteria of one name"),
-        (TASK | {"criteria": [CRITERION | {"weight": 0}]}, "greater than 0"),
-        (TASK | {"criteria": [CRITERION | {"name": "a\nb"}]}, "one line"),
-        ({"task": "Go."}, "difficulty"),
-        (None, "a task"),
-    ],
-)
-def test_what_is_no_task_is_refused_with_the_reason(task: object, problem: str):
-    with pytest.raises(DraftError, match=problem):
-        read_batch(batch(task), 10, True)
+UNUSABLE = [{"task": " "}, {"task": "x" * 5000}, {"task": 7}]
+UNUSABLE += [{"difficulty": "2"}, {"difficulty": 0}, {"difficulty": True}, {"difficulty": None}]
+UNUSABLE += [{"criteria": []}, {"criteria": [CRITERION, CRITERION]}]
+UNUSABLE += [{"criteria": [CRITERION | {"weight": 0}]}, {"criteria": [CRITERION | {"name": "a\nb"}]}]
+
+
+@pytest.mark.parametrize("change", UNUSABLE)
+def test_what_is_no_task_is_refused(change: dict[str, object]):
+    with pytest.raises(DraftError):
+        read_batch(batch(TASK | change), 10, True)
 
 
 @pytest.mark.parametrize("reply", ["", "I cannot help.", "[]", '{"scenarios": "none"}', '{"scenarios": []}', '{"scen'])
