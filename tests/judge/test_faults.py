@@ -4,6 +4,7 @@ without a reason, and a call that sleeps holds no other up."""
 import asyncio
 import random
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +12,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.scenarios.group import TrajectoryGroup
-from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
+from tests.endpoint import Answer, Endpoint, Request, fails, says, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 from tests.vendors import PASSING, retry_after
@@ -24,30 +25,31 @@ FAULTS = [
     says("Sorry, high demand"),
     says(None, refusal="I cannot judge this."),
     says(""),
+    Answer(says("x").body | {"choices": []}),
+    fails(400, "The response was filtered due to the prompt triggering the content management policy.")({}),
+]
+
+
+GARBAGE = [
     says(None),
     says('{"scores": [{"trajectory_id": "'),
     Answer("<html>busy</html>", headers={"Content-Type": "text/html"}),
-    Answer(says("x").body | {"choices": []}),
-    fails(400, "The response was filtered due to the prompt triggering the content management policy.")({}),
 ]
 
 
 class Vendor:
     """A server that fails a share of its requests, in all the ways that it knows."""
 
-    def __init__(self, share: float, seed: int) -> None:
-        self._share, self._dice, self._lock = share, random.Random(seed), threading.Lock()
+    def __init__(self, share: float, seed: int, faults: Sequence[Answer] = FAULTS) -> None:
+        self._possible, self._share, self._dice, self._lock = faults, share, random.Random(seed), threading.Lock()
         self.faults = 0
 
     def __call__(self, request: Request) -> Answer:
         with self._lock:
-            fault = self._dice.choice(FAULTS) if self._dice.random() < self._share else None
+            fault = self._dice.choice(self._possible) if self._dice.random() < self._share else None
             self.faults += fault is not None
         if fault is not None:
             return fault
-        if self._dice.random() < self._share / 10:  # one number of two, and one out of range
-            first, second = labels_in(request)
-            return says(f'{{"{first}": 7, "{second}": 0.9}}')
         return scores(*GOOD)(request)
 
 
@@ -69,7 +71,7 @@ def check(group: TrajectoryGroup, orders: int) -> tuple[int, int]:
 @pytest.mark.slow
 async def test_two_hundred_groups_at_forty_percent_faults(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gavel.llm.failures.backoff", lambda longest: 0.0)
-    vendor = Vendor(0.4, 3)
+    vendor = Vendor(0.4, 3, [*FAULTS, *GARBAGE])
     endpoint.script = [vendor]
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=2, concurrency=64)
     judged = await asyncio.gather(*(judge.score(saying(f"a {n}", f"b {n}")) for n in range(200)))
