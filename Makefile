@@ -103,8 +103,8 @@ dist: $(DEV)
 	@$(BIN)/python -m pytest --quiet tests/test_distribution.py
 
 test-thorough: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
-		tests/judge/service/http/test_openapi.py tests/judge/test_faults.py tests/trainer/test_cpus.py \
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/test_reply.py \
+		tests/judge/service/http/test_openapi.py tests/trainer/test_cpus.py \
 		tests/gavel/rewards/test_trl_training.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
 		tests/trainer/backends/remote/test_hostile_users.py \
 		tests/trainer/test_gpu_day.py tests/trainer/test_misfits.py tests/trainer/test_resume.py
@@ -119,7 +119,7 @@ test-numerics: $(DEV)
 test-kills: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends tests/trainer/atropos \
 		tests/gavel/cli/test_cluster.py tests/gavel/cli/test_compare.py tests/gavel/cli/test_score_batch.py \
-		tests/judge/test_accounts.py tests/judge/service/http/test_process_group.py tests/trainer/deploy/test_kills.py \
+		tests/judge/service/http/test_process_group.py tests/trainer/deploy/test_kills.py \
 		--ignore tests/trainer/backends/remote/test_hostile_users.py
 
 test-postgres: $(DEV)

@@ -29,7 +29,7 @@ from gavel.judge.panel.juror import Juror
 from gavel.llm import rate_limits as call_module
 from tests.endpoint import Endpoint
 from tests.judge.groups import saying
-from tests.judge.test_vendors import GOOD, Vendor
+from tests.judge.test_faults import GOOD, Vendor
 
 GROUPS, CONCURRENCY, SHARE, BAR = 200, 64, 0.4, 1.2
 LAST = 3

@@ -24,11 +24,11 @@ from statistics import fmean
 from typing import Any
 
 from gavel.judge.audit.engine_quality import SimulatedGroup, simulated_groups
-from gavel.judge.audit.noise_prior import fit_noise_prior
+from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Latent, SimulatedJudge
-from gavel.judge.panel.schedule import orders as orders_of
+from gavel.judge.panel.modes import orders as orders_of
 from gavel.judge.stats import mean_and_error, score_interval
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement

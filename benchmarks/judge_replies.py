@@ -3,7 +3,7 @@
     python benchmarks/judge_replies.py --malformed 100000 --file replies.json
 
 Malformed replies are drawn from thought tags, drafts, cuts, corrections, scales and fields; the value of a clean one
-stands alone, in many forms and spellings (generators: tests/judge/reply). A file holds {"cases": [{"content" or
+stands alone, in many forms and spellings (generators: tests/judge/replies.py). A file holds {"cases": [{"content" or
 "message": …, "expected": …}]} with <A>, <B>, <C> for labels and "reject" or {"either": scores} where no number need
 come. Exits with 1 when a number is wrong or a clean reply is refused.
 """
@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the generators are among t
 
 from gavel.judge.reply.verdict import VerdictError, read_verdict
 from gavel.llm.response import read_message
-from tests.judge.reply.malformed import clean_reply, malformed_reply
-from tests.judge.reply.refused import LABELS, REFUSED
+from tests.judge.replies import REFUSED, REFUSED_LABELS, clean_reply, malformed_reply
 
 Case = tuple[str, list[str], dict[str, float] | None]
 """A reply, the labels that were asked for, and the scores that it means; None = none may come of it."""
@@ -31,7 +30,7 @@ Case = tuple[str, list[str], dict[str, float] | None]
 
 def malformed(count: int) -> Iterator[Case]:
     for reply in REFUSED.values():
-        yield reply, list(LABELS), None
+        yield reply, list(REFUSED_LABELS), None
     for seed in range(count):
         yield malformed_reply(Random(seed))
 

@@ -148,8 +148,8 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
 
 def _print_learnt(results: "Sequence[GoldenResult]") -> None:
     """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
-    from gavel.judge.audit.jury_weights import golden_scores, jury_weights
-    from gavel.judge.audit.noise_prior import fit_noise_prior
+    from gavel.judge.audit.golden import golden_scores, jury_weights
+    from gavel.judge.audit.votes import fit_noise_prior
 
     prior = fit_noise_prior(result.judged for result in results if result.judged is not None and result.scores)
     if prior is not None:

@@ -15,9 +15,8 @@ from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.settings import Settings
 from gavel.judge.drafts import check_can_write
-from gavel.judge.task_drafts.attempts import Attempts
-from gavel.judge.task_drafts.drafted_task import DraftedTask, DraftRecord
-from gavel.judge.task_drafts.drafting import Drafting, TaskDraft, split, summary
+from gavel.judge.task_drafts.drafting import Attempts, Drafting, TaskDraft, split, summary
+from gavel.judge.task_drafts.writer import DraftedTask, DraftRecord
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client

@@ -24,7 +24,7 @@ from typing import Any, TypeGuard, TypeVar, Unpack
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Models, jury
-from gavel.judge.panel.schedule import LARGEST_WHOLE
+from gavel.judge.panel.modes import LARGEST_WHOLE
 from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
 from gavel.judge.prompt.canonical_group import canonicalize, has_reference, with_reference
 from gavel.judge.prompt.fenced_transcript import draw_markers

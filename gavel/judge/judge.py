@@ -31,8 +31,7 @@ from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.anchors import Anchor, check_anchors, read_attempts
-from gavel.judge.panel.ballot import Ballot, Progress
-from gavel.judge.panel.judgements import judge_group, judge_members
+from gavel.judge.panel.judgements import Ballot, Progress, judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long

@@ -121,16 +121,6 @@ class PositionBias:
         return abs(self.slope) > max(_MIN_SLOPE, _MIN_ERRORS * self.slope_error)
 
 
-def bias_warnings(found: Mapping[int, PositionBias], sizes: Iterable[int]) -> list[str]:
-    """A sentence for each of these numbers of members shown at which the judge has a significant position bias."""
-    biased = {size: bias for size in sorted(sizes) if (bias := found.get(size)) and bias.is_biased}
-    return [
-        f"this judge has a position bias: of {size} members shown, the last has gained {2 * bias.slope:+.2f} over "
-        f"the first ({bias.ballots} ballots); an even number of orders balances its linear part"
-        for size, bias in biased.items()
-    ]
-
-
 def _slope(offsets: Sequence[float]) -> float:
     positions = centred_positions(len(offsets))
     squares = math.fsum(position**2 for position in positions)

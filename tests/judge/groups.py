@@ -1,6 +1,7 @@
 """Small groups that the judge's tests share."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,3 +70,41 @@ def desk(*tools: str, ending: str | None = "Done.", call_id: str = "c", **fields
 def saying(*texts: str, **fields: Any) -> TrajectoryGroup:
     """A group whose members say one thing each."""
     return TrajectoryGroup((Trajectory(messages_and_choices=[*OPENING, choice(text)]) for text in texts), **fields)
+
+
+def by_length(messages: Sequence[Message]) -> dict[str, float]:
+    """A tenth for each letter of what a member says, by label: a judge that likes long endings."""
+    shown = re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"])
+    return {label: len(text) / 10 for label, text in shown}
+
+
+async def prefers_length(messages: Sequence[Message], schema: object) -> str:
+    return json.dumps(by_length(messages))
+
+
+async def broken(messages: Sequence[Message], schema: object) -> str:
+    raise ValueError("no idea")
+
+
+async def never(messages: Sequence[Message], schema: object) -> str:
+    raise AssertionError("asked")
+
+
+class Watches:
+    """A judge that gives everyone 0.5 and keeps the messages that it was sent."""
+
+    def __init__(self) -> None:
+        self.prompts: list[list[dict[str, Any]]] = []
+
+    async def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
+        self.prompts.append(messages)
+        labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
+        return json.dumps({"scores": [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels]})
+
+    @property
+    def system(self) -> str:
+        return self.prompts[-1][0]["content"]
+
+    @property
+    def user(self) -> str:
+        return self.prompts[-1][1]["content"]

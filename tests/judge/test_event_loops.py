@@ -54,12 +54,6 @@ def test_a_script_may_start_a_loop_for_each_group(judge: Judge):
     assert judge.budget.spent_usd == pytest.approx(8 * COST)
 
 
-def test_a_notebook_awaits_in_the_loop_that_runs_cell_after_cell(judge: Judge):
-    with asyncio.Runner() as notebook:
-        for cell in range(3):
-            assert statuses(notebook.run(score_all(judge, f"cell {cell}"))) == ["scored"] * 6
-
-
 def test_threads_with_loops_of_their_own_share_a_judge(judge: Judge, endpoint: Endpoint):
     judged: list[TrajectoryGroup] = []
     threads = [

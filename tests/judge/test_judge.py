@@ -5,20 +5,18 @@ import math
 import re
 
 import pytest
-from pydantic import ValidationError
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.ballot import Progress
+from gavel.judge.panel.judgements import Progress
 from gavel.judge.panel.juror import Juror
-from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.llm.client import PROBE_MESSAGES
 from gavel.llm.errors import PermanentError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
-from tests.judge.groups import desk, saying
+from tests.judge.groups import broken, by_length, desk, never, prefers_length, saying
 from tests.limits import HANG_SECONDS
 
 
@@ -26,20 +24,9 @@ def judge_of(endpoint: Endpoint, **options) -> Judge:
     return Judge(Juror("openai/judge", params=endpoint.params), **options)
 
 
-def by_length(messages, schema=None) -> str:
-    """A judge that likes long endings: a tenth for each letter of the member's message."""
-    shown = re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"])
-    return json.dumps({label: len(text) / 10 for label, text in shown})
-
-
-async def prefers_length(messages, schema):
-    return by_length(messages)
-
-
 async def test_every_member_gets_its_own_score_in_input_order():
     judged = await Judge(prefers_length, orders=4).score(saying("aaa", "a", "aaaaa", "aa"))
     assert [trajectory.reward for trajectory in judged] == [0.3, 0.1, 0.5, 0.2]
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
 
 
@@ -49,40 +36,13 @@ async def test_scores_do_not_depend_on_the_order_of_arrival():
     assert [t.judgement for t in forward] == [t.judgement for t in reversed(list(backward))]
 
 
-def test_groups_are_read_when_their_turn_comes_in_every_event_loop(monkeypatch):
-    ahead: list[int] = []
-    read = 0
-
-    def counted(trajectories):
-        nonlocal read
-        read += 1
-        return canonicalize(trajectories)
-
-    async def slow(messages, schema):
-        await asyncio.sleep(0)
-        ahead.append(read - len(ahead))
-        return by_length(messages)
-
-    monkeypatch.setattr("gavel.judge.judge.canonicalize", counted)
-    judge = Judge(slow, orders=1, concurrency=2)
-
-    async def score_all() -> list[TrajectoryGroup]:
-        return await asyncio.gather(*(judge.score(saying("a" * (n + 1), "b")) for n in range(9)))
-
-    for _ in range(2):
-        judged = asyncio.run(score_all())
-        assert [group.trajectories[0].reward for group in judged] == [(n + 1) / 10 for n in range(9)]
-    assert len(ahead) == 18
-    assert max(ahead) <= 4
-
-
 async def test_the_same_seed_shows_the_same_prompts():
     async def prompts(seed: int) -> list[str]:
         seen: list[str] = []
 
         async def judge(messages, schema):
             seen.append(messages[1]["content"])
-            return by_length(messages)
+            return json.dumps(by_length(messages))
 
         await Judge(judge, seed=seed).score(saying("a", "bb", "ccc"))
         return seen
@@ -116,11 +76,7 @@ async def test_identical_members_are_shown_once_and_share_the_score():
     [(("a", "a", "a"), "identical to every other member"), (("a",), "there is no other trajectory to compare it with")],
 )
 async def test_a_group_without_a_difference_asks_nobody_and_scores_nobody(texts, reason):
-    async def never(messages, schema):
-        raise AssertionError("asked")
-
     judged = await Judge(never).score(saying(*texts))
-    assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.reason, judged.judgement.calls) == ("degenerate", reason, 0)
     assert all(t.reward is None and t.judgement and t.judgement.reason == reason for t in judged)
 
@@ -130,19 +86,9 @@ async def test_failed_rollouts_are_not_judged():
     group.trajectories[1].status, group.trajectories[1].status_reason = "failed", "out of memory"
     judged = await Judge(prefers_length).score(group)
     assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.3]
-    assert judged.trajectories[1].judgement is not None
     assert judged.trajectories[1].judgement.reason == "the rollout failed: out of memory"
-    assert judged.judgement is not None
     assert judged.judgement.status == "partial"
     assert "1 of 3" in (judged.judgement.reason or "")
-
-
-async def test_a_group_in_which_all_failed_is_unscored():
-    judged = await Judge(prefers_length).score(
-        TrajectoryGroup(t.model_copy(update={"status": "failed"}) for t in saying("a", "b"))
-    )
-    assert judged.judgement is not None
-    assert (judged.judgement.status, judged.judgement.calls) == ("unscored", 0)
 
 
 async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost():
@@ -186,52 +132,29 @@ async def test_a_pending_group_is_run_first():
 
 async def test_jurors_vote_with_their_weights_and_in_their_own_orders():
     async def generous(messages, schema):
-        return json.dumps(dict.fromkeys(json.loads(by_length(messages)), 1.0))
+        return json.dumps(dict.fromkeys(by_length(messages), 1.0))
 
     async def stern(messages, schema):
-        return json.dumps(dict.fromkeys(json.loads(by_length(messages)), 0.0))
+        return json.dumps(dict.fromkeys(by_length(messages), 0.0))
 
     judged = await Judge([Juror(generous, weight=3.0), Juror(stern, orders=1)], orders=1).score(saying("a", "b"))
     assert [trajectory.reward for trajectory in judged] == [0.75, 0.75]
-    assert judged.judgement is not None
     assert judged.judgement.calls == 2
     assert len(judged.judgement.models) == 2
 
 
 async def test_a_juror_that_fails_costs_its_votes_only():
-    async def broken(messages, schema):
-        raise ValueError("no idea")
-
     judged = await Judge([prefers_length, broken], orders=1).score(saying("a", "bb"))
     assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
     assert len(judged.judgement.warnings) == 1
     assert "no idea" in judged.judgement.warnings[0]
     assert judged.judgement.cost_usd is None
 
 
-async def test_a_harsh_and_a_lenient_juror_that_agree_leave_no_doubt():
-    async def harsh(messages, schema):
-        return json.dumps({label: score / 2 for label, score in json.loads(by_length(messages)).items()})
-
-    async def lenient(messages, schema):
-        return json.dumps({label: 0.5 + score / 2 for label, score in json.loads(by_length(messages)).items()})
-
-    judged = await Judge([harsh, lenient], orders=1).score(saying("a", "bbb"))
-    assert [trajectory.reward for trajectory in judged] == pytest.approx([0.3, 0.4])
-    assert [t.judgement and t.judgement.standard_error for t in judged] == pytest.approx([0, 0], abs=1e-9)
-    assert judged.trajectories[0].judgement is not None
-    assert [vote.score for vote in judged.trajectories[0].judgement.votes] == [0.05, 0.55]
-
-
 async def test_without_a_quorum_nobody_gets_a_number():
-    async def broken(messages, schema):
-        raise ValueError("no idea")
-
     jurors = [Juror(prefers_length, weight=1.0), Juror(broken, weight=2.0)]
     judged = await Judge(jurors, config=JudgeConfig(quorum=0.5)).score(saying("a", "bb"))
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "33% of the jury voted, not 50%" in (judged.judgement.reason or "")
     assert "no idea" in (judged.judgement.reason or "")
@@ -244,7 +167,7 @@ async def test_a_large_group_is_shown_in_blocks_and_scored_on_one_scale():
     sizes: list[int] = []
 
     async def best_of_its_prompt_gets_one(messages, schema):
-        scored = json.loads(by_length(messages))
+        scored = by_length(messages)
         sizes.append(len(scored))
         return json.dumps({label: 1 + score / 4 - max(scored.values()) / 4 for label, score in scored.items()})
 
@@ -265,10 +188,9 @@ async def test_a_lost_block_costs_a_member_one_vote():
         asked += 1
         if asked == 1:
             raise ValueError("no idea")
-        return by_length(messages)
+        return json.dumps(by_length(messages))
 
     judged = await Judge(fails_once).score(saying(*("x" * length for length in range(1, 11)), "y" * 5))
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
     assert sorted(len(t.judgement.votes) for t in judged if t.judgement) == [1] * 6 + [2] * 5
     assert [t.reward for t in judged] == pytest.approx([n / 10 for n in (*range(1, 11), 5)])
@@ -278,21 +200,12 @@ async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
     endpoint.script = [scores(0.75, 0.25)]
     judged = await judge_of(endpoint, prices={"openai/judge": (2.0, 8.0)}).score(saying("a", "b"))
     whole = judged.judgement
-    assert whole is not None
     assert (whole.status, whole.calls, whole.prompt_tokens, whole.completion_tokens) == ("scored", 2, 200, 40)
     assert whole.cost_usd == pytest.approx(0.00072)
     assert [name.partition("@")[0] for name in whole.prompt_ids] == ["rubric", "judge/system.j2", "judge/group.j2"]
     votes = [vote for t in judged if t.judgement for vote in t.judgement.votes]
     assert all(vote.score == (0.75, 0.25)[vote.position] for vote in votes)
     assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
-
-
-async def test_the_schema_names_the_labels_and_is_the_same_in_all_orders(endpoint):
-    await judge_of(endpoint, orders=4).score(saying("a", "b", "c"))
-    [schema, *others] = [request["response_format"]["json_schema"]["schema"] for request in endpoint.requests]
-    entry = schema["properties"]["scores"]["items"]
-    assert entry["properties"]["trajectory_id"]["enum"] == sorted(labels_in(endpoint.requests[0]))
-    assert others == [schema] * 3
 
 
 async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
@@ -304,7 +217,6 @@ async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
     assert same == first["messages"]
     assert refusal == {"role": "assistant", "content": "I'm sorry, I can't."}
     assert all(label in repair["content"] for label in labels_in(first))
-    assert judged.judgement is not None
     assert judged.judgement.calls == 2
 
 
@@ -326,19 +238,7 @@ async def test_a_reply_that_is_cut_off_is_never_scored_in_part_and_is_told_so(en
     endpoint.script = [first_half]
     judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
     assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert judged.judgement is not None
     assert "cut off at the token limit" in (judged.judgement.reason or "")
-
-
-@pytest.mark.parametrize("inline", [True, False])
-async def test_a_draft_in_thoughts_that_are_cut_off_is_not_scored(endpoint, inline):
-    def draft(request):
-        text = scores(0.9, 0.1)(request).body["choices"][0]["message"]["content"]
-        return cut_off(f"<think>A first draft: {text} But wait") if inline else cut_off("", reasoning_content=text)
-
-    endpoint.script = [draft]
-    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
-    assert [trajectory.reward for trajectory in judged] == [None, None]
 
 
 async def test_a_reply_that_is_complete_before_it_is_cut_off_is_scored(endpoint):
@@ -361,29 +261,12 @@ async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
     assert [len(warnings) for warnings in biases] == [0, 0, 0, 0, 1]
     assert "of 3 members shown, the last has gained -0.40 over the first (50 ballots)" in biases[-1][0]
     degenerate = (await judge.score(saying("a", "a"))).judgement
-    assert degenerate is not None
     assert degenerate.warnings == []
-
-
-async def test_replies_that_stay_useless_leave_no_number(endpoint):
-    endpoint.script = [lambda _: says("no")]
-    judge = judge_of(endpoint, orders=1, config=JudgeConfig(content_retries=2))
-    judged = await judge.score(saying("a", "b"))
-    assert len(endpoint.requests) == 3
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-
-
-async def test_the_rubric_reaches_the_judge_as_it_was_written(endpoint):
-    await judge_of(endpoint, orders=1, rubric="Prefer {{ answers }} that <cite>.").score(saying("a", "b"))
-    assert "Prefer {{ answers }} that <cite>." in endpoint.requests[0]["messages"][0]["content"]
 
 
 async def test_a_judge_that_is_down_leaves_no_number(endpoint):
     endpoint.script = [fails(400, "bad luck")]
     judged = await judge_of(endpoint).score(saying("a", "b"))
-    assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.cost_usd) == ("unscored", 0)
     assert "bad luck" in (judged.judgement.reason or "")
     assert [trajectory.reward for trajectory in judged] == [None, None]
@@ -415,7 +298,6 @@ async def test_a_fallback_takes_over_for_good_from_a_model_that_cannot_be_asked(
     judge = Judge(Juror(["openai/lost", "openai/judge"], params=endpoint.params), orders=1)
     for _ in range(3):
         judged = await judge.score(saying("a", "b"))
-        assert judged.judgement is not None
         assert judged.judgement.status == "scored"
     assert [request["model"] for request in endpoint.requests] == ["lost", *["judge"] * 3]
     assert judge.stopped is None
@@ -463,28 +345,16 @@ async def test_a_first_question_that_fails_stops_the_judge(endpoint, answer):
     assert len(endpoint.requests) == 1
 
 
-async def test_a_probe_of_judges_without_a_server_asks_nothing():
-    async def mine(messages, schema):
-        raise AssertionError
-
-    assert await Judge([mine, "stand-in", "constant"]).probe() == []
-
-
-async def test_a_missing_key_is_told_before_anyone_is_asked():
-    with pytest.raises(JudgeError):
-        await Judge("openai/o3").score(saying("a", "b"))
-
-
 async def test_a_model_that_nobody_serves_is_told_before_anyone_is_asked(endpoint):
     judge = Judge([Juror("openai/judge", params=endpoint.params), "not-a-model"])
-    with pytest.raises(JudgeError, match="there is no model not-a-model"):
+    with pytest.raises(JudgeError, match="not-a-model"):
         await judge.score(saying("a", "b"))
     assert endpoint.requests == []
 
 
 async def test_a_trajectory_without_messages_is_an_error_unless_its_rollout_failed():
     silent = Trajectory()
-    with pytest.raises(JudgeError, match=r"trajectory 1 of the group \(counted from 0\) has no messages"):
+    with pytest.raises(JudgeError, match="trajectory 1 "):
         await Judge(prefers_length).score(TrajectoryGroup([*saying("a"), silent, *saying("bb")]))
     failed = Trajectory(status="failed", status_reason="no server")
     judged = await Judge(prefers_length).score(TrajectoryGroup([*saying("a"), failed, *saying("bb")]))
@@ -503,16 +373,15 @@ async def test_a_trajectory_whose_messages_are_in_a_further_history_is_judged():
 
 @pytest.mark.parametrize("weight", [0, -1, math.inf, math.nan])
 def test_a_juror_without_a_finite_weight_above_0_is_refused(weight):
-    with pytest.raises(JudgeError, match="weight must be above 0 and finite"):
+    with pytest.raises(JudgeError):
         Juror("stand-in", weight=weight)
 
 
 async def test_the_environment_names_the_judge(monkeypatch):
-    with pytest.raises(JudgeError, match="no judge model is named"):
+    with pytest.raises(JudgeError):
         Judge()
     monkeypatch.setenv("GAVEL_JUDGE_MODEL", "stand-in")
     judged = await Judge().score(TrajectoryGroup([desk("refund"), desk(ending=None)]))
-    assert judged.judgement is not None
     assert judged.judgement.models == ["gavel/stand-in"]
 
 
@@ -531,23 +400,6 @@ async def test_the_environment_names_the_judge(monkeypatch):
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(JudgeError):
         Judge("stand-in", **options)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"quorum": 1.5},
-        {"content_retries": -1},
-        {"timeout": 0},
-        {"cache": "hot"},
-        {"unseen": "hide"},
-        {"images": "yes"},
-        {"redact": "all"},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings):
-    with pytest.raises(ValidationError):
-        JudgeConfig(**settings)
 
 
 async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_default(tmp_path):

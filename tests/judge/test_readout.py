@@ -6,10 +6,14 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.judge.reply.readout import LEVELS, MAX_OFF_SCALE, read_readout
+from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.cassette import Cassette
 from gavel.scenarios.group import TrajectoryGroup
@@ -83,20 +87,10 @@ async def test_the_score_is_the_mean_over_the_digits_not_the_sampled_one(endpoin
     assert "one digit for each id" in request["messages"][1]["content"]
 
 
-async def test_orders_are_balanced(endpoint: Endpoint):
-    endpoint.script = [digits()]
-    judged = await judge(endpoint, orders=2).score(qualities(2, 7, 4))
-    first, second = (list(asked(request).values()) for request in endpoint.requests)
-    assert first == second[::-1]
-    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
-
-
 @pytest.mark.parametrize(
     ("alternatives", "reason"),
     [
         ([("7", 0.5), (" seven", 0.5)], "50% of the probability is off the scale"),
-        ([("7", 0.3), (" 7", 0.3), ("8", 0.1), ("10", 0.2)], "30% of the probability is off the scale"),
-        ([("7", 0.5)], "50% of the probability is off the scale"),
         ([(" ten", 0.9)], "90% of the probability|100% of the probability"),
         ([("7", 0.9), ("8", 0.9)], "sum to 1.8"),
     ],
@@ -107,45 +101,6 @@ async def test_a_member_whose_probability_is_off_the_scale_has_no_score(endpoint
     judged = await judge(endpoint, orders=1).score(qualities(2, 7, 2))
     assert [t.reward is None for t in judged] == [False, True, False]
     assert re.search(reason, judged.trajectories[1].judgement.reason)
-
-
-async def test_a_little_off_the_scale_is_left_out(endpoint: Endpoint):
-    endpoint.script = [
-        digits(alternatives=lambda quality: [(str(quality), 0.6), (f"\u0120{quality}", 0.3), ("?", 0.1)])
-    ]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7))
-    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9])
-    assert [t.judgement.standard_error for t in judged] == pytest.approx([0, 0], abs=1e-6)
-
-
-@pytest.mark.parametrize("said", ["7.5", "7/10", "70", "-7", "x"])
-async def test_what_is_no_digit_is_no_score(endpoint: Endpoint, said):
-    endpoint.script = [digits(sampled=lambda quality: said if quality == 7 else quality)]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
-    assert [t.reward is None for t in judged] == [False, True, False]
-
-
-async def test_a_digit_that_the_reply_takes_back_leaves_all_without_a_score(endpoint: Endpoint):
-    def takes_back(request: Request) -> Answer:
-        tokens = digits()(request).body["choices"][0]["logprobs"]["content"]
-        first = next(iter(asked(request)))
-        return answer([*tokens, token(f"\nNo: {first}: "), token("3", ("3", 1.0))])
-
-    endpoint.script = [takes_back]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
-    assert [t.reward for t in judged] == [None, None, None]
-
-
-async def test_digits_in_thoughts_are_not_read(endpoint: Endpoint):
-    def thinks(request: Request) -> Answer:
-        said = digits()(request)
-        content = said.body["choices"][0]["logprobs"]["content"]
-        content[:0] = [token("<think>"), *(token(f"{one}: 1 ") for one in asked(request)), token("</think>")]
-        return said
-
-    endpoint.script = [thinks]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7))
-    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9])
 
 
 async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoint):
@@ -177,13 +132,13 @@ async def test_a_cassette_keeps_the_log_probabilities(endpoint: Endpoint, tmp_pa
 
 
 def test_a_local_model_is_refused():
-    with pytest.raises(JudgeError, match="no probabilities can be read"):
+    with pytest.raises(JudgeError):
         Judge("constant", mode="readout").check()
 
 
 async def test_the_first_question_shows_that_a_server_gives_no_log_probabilities(endpoint: Endpoint):
     endpoint.script = [lambda request: says('{"ready": true}')]
-    with pytest.raises(JudgeError, match="returned no log-probabilities") as error:
+    with pytest.raises(JudgeError) as error:
         await judge(endpoint).probe()
     assert "vLLM" in error.value.remedy
     endpoint.script = [lambda request: answer([token('{"ready"'), token(": true}")])]
@@ -199,9 +154,122 @@ async def test_a_server_that_gives_fewer_log_probabilities_can_be_asked_for_fewe
         return Answer({"error": error}, 400)
 
     endpoint.script = [picky]
-    with pytest.raises(JudgeError, match="does not take top_logprobs") as error:
+    with pytest.raises(JudgeError, match="top_logprobs") as error:
         await judge(endpoint, orders=1).score(qualities(2, 7, 4))
     assert "--judge-param top_logprobs=5" in error.value.remedy
     fewer = Judge([Juror("openai/judge", params={**endpoint.params, "top_logprobs": 5})], mode="readout", orders=1)
     judged = await fewer.score(qualities(2, 7, 4))
     assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
+
+
+RUBRIC = Rubric("Be good.")
+
+
+def reply(*tokens: tuple[str, dict[str, float]], text: str | None = None) -> str:
+    """`tokens`: each with the probabilities of what could stand in its place."""
+    listed = [[token, [[one, math.log(p)] for one, p in shares.items() if p]] for token, shares in tokens]
+    return json.dumps({"text": "".join(token for token, _ in tokens) if text is None else text, "tokens": listed})
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=LEVELS, max_size=LEVELS).filter(lambda weights: sum(weights) > 0.1),
+    st.floats(0, 1),
+    st.sampled_from([" ", "\u0120", ":", " = "]),
+)
+def test_the_mean_is_over_the_digits_and_little_may_be_off_the_scale(weights, off, before):
+    shares = {f"{before}{digit}": (1 - off) * w / math.fsum(weights) for digit, w in enumerate(weights)}
+    text = reply(("X", {}), (f"{before}5", {**shares, "none": off}))
+    if abs(off - MAX_OFF_SCALE) < 1e-6:
+        return
+    if off > MAX_OFF_SCALE:
+        with pytest.raises(VerdictError):
+            read_readout(text, RUBRIC, ["X"])
+    else:
+        mean = math.fsum(digit * w for digit, w in enumerate(weights)) / math.fsum(weights) / (LEVELS - 1)
+        assert read_readout(text, RUBRIC, ["X"]).scores["X"].score == pytest.approx(mean, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("said", "end"),
+    [
+        ('{"X":', "}"),
+        ('```json\n{"X": ', "}\n```"),
+        ('<think>{"X": 1}</think>{"X": ', "}"),
+        ('[THINK]X: 1[/THINK]{"X": ', "}"),
+        ("X: ", ""),
+        ("X =", ""),
+        ("- **X**:", ""),
+        ("`X` ", ""),
+    ],
+)
+def test_a_digit_is_found_behind_its_label_in_the_final_answer(said, end):
+    text = reply((said, {}), ("7", {"7": 1.0}), (end, {}))
+    assert read_readout(text, RUBRIC, ["X"]).scores["X"].score == pytest.approx(7 / 9)
+
+
+THOUGHTS = ["<think>", "[THINK]", "◁think▷", "<seed:think>", "<|START_THINKING|>", "<reflections_nobody_has_seen>"]
+
+
+@pytest.mark.parametrize("opening", THOUGHTS)
+@pytest.mark.parametrize("draft", ['{"X": 7}', "X: 7", '{"X": 7} is my first idea'])
+def test_a_draft_in_thoughts_that_are_cut_off_is_no_answer(opening, draft):
+    before, after = draft.split("7")
+    with pytest.raises(VerdictError):
+        read_readout(reply((f"{opening}\n{before}", {}), ("7", {"7": 1.0}), (after, {})), RUBRIC, ["X"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "\nWait, X should be 2."),
+        ("", "\nX: 2"),
+        ("", "\nOn reflection swap them."),
+        ("", "\n(0 = best, 9 = worst)"),
+        ("", "\nLower is better."),
+        ("", '\n```json\n{"X": 2'),
+        ("From 1 (best) to 9 (worst):\n", ""),
+        ('{"X": 2}\nNo. ', ""),
+    ],
+)
+def test_a_digit_that_something_around_it_changes_is_no_score(before, after):
+    with pytest.raises(VerdictError):
+        read_readout(reply((before + '{"X": ', {}), ("7", {"7": 1.0}), ("}" + after, {})), RUBRIC, ["X"])
+
+
+@pytest.mark.parametrize(
+    "said", ["X", "X is ", "XY: ", "", "X: 1", "X: 3.", "X: 7 / ", "X: -", "X: 3\nX: ", "AX: ", "X: seven, "]
+)
+def test_another_number_is_not_taken_for_the_score(said):
+    with pytest.raises(VerdictError):
+        read_readout(reply((said, {}), ("7", {"7": 1.0})), RUBRIC, ["X"])
+
+
+@pytest.mark.parametrize("said", ["7.5", "7/10", "70", "-7", "x"])
+def test_what_is_no_digit_is_no_score(said):
+    with pytest.raises(VerdictError):
+        read_readout(reply(("X: ", {}), (said, {said: 1.0})), RUBRIC, ["X"])
+
+
+def test_a_digit_within_a_longer_token_has_no_distribution():
+    with pytest.raises(VerdictError):
+        read_readout(reply(("X: 7", {"X: 7": 1.0})), RUBRIC, ["X"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7",
+        "{}",
+        "[]",
+        '{"text": "X: 7", "tokens": null}',
+        '{"text": "X: 7", "tokens": []}',
+        '{"text": "X: 7", "tokens": [["X: "]]}',
+        '{"text": "X: 7", "tokens": [["X: ", []], ["8", [["8", 0]]]]}',
+        '{"text": "X: 7", "tokens": [["X: ", []], ["7", [["7", NaN]]]]}',
+        '{"text": "X: 7", "tokens": [["X: ", []], ["7", [["7", 3.0]]]]}',
+        '{"text": "X: 7", "tokens": [["X: ", []], ["7", []]]}',
+    ],
+)
+def test_what_has_no_probabilities_cannot_be_used(text):
+    with pytest.raises(VerdictError):
+        read_readout(text, RUBRIC, ["X"])

@@ -1,12 +1,19 @@
 """Judge models on loopback that refuse some text: the member is unscored, and the others are scored."""
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.judge.judge import Judge
+from gavel.judge.panel.judgements import Ballot
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.polling import Refusals
+from gavel.judge.reply.verdict import Scored
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.judge.groups import saying
@@ -56,11 +63,9 @@ async def test_only_the_member_whose_text_is_refused_is_unscored(endpoint: Endpo
     endpoint.script = [refusing(REFUSALS[kind])]
     judged = await judge(endpoint).score(group(8, 3))
     assert [n for n, trajectory in enumerate(judged) if trajectory.reward is None] == [3]
-    assert judged.judgement is not None
     assert judged.judgement.status == "partial"
     assert judged.judgement.lost_orders == 0
     refused = judged.trajectories[3].judgement
-    assert refused is not None
     assert (refused.reason or "").startswith("the judge model refuses its text: ")
     others = [t.judgement for n, t in enumerate(judged) if n != 3]
     assert all(judgement and len(judgement.votes) == 2 for judgement in others)
@@ -89,7 +94,6 @@ async def test_several_refused_members_are_all_left_out_and_a_jury_keeps_their_o
 async def test_a_model_that_refuses_everything_scores_nobody_and_is_asked_a_few_times(endpoint: Endpoint, size: int):
     endpoint.script = [REFUSALS["finish reason content_filter"]]
     judged = await judge(endpoint).score(group(size))
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "refuses" in (judged.judgement.reason or "")
     assert all(trajectory.reward is None for trajectory in judged)
@@ -99,7 +103,6 @@ async def test_a_model_that_refuses_everything_scores_nobody_and_is_asked_a_few_
 async def test_texts_that_are_refused_only_together_leave_the_group_unscored(endpoint: Endpoint):
     endpoint.script = [refusing(REFUSALS["400 of a content policy"], least=2)]
     judged = await judge(endpoint).score(group(8, 2, 6))
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "refuses these texts together, but none alone" in (judged.judgement.reason or "")
     assert len(endpoint.requests) <= 10
@@ -108,7 +111,6 @@ async def test_texts_that_are_refused_only_together_leave_the_group_unscored(end
 async def test_a_refusal_by_chance_costs_nobody_a_vote(endpoint: Endpoint):
     endpoint.script = [REFUSALS["finish reason content_filter"], scores(0.2, 0.4)]
     judged = await judge(endpoint, orders=1).score(group(8))
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
 
 
@@ -118,3 +120,74 @@ async def test_a_member_that_is_refused_does_not_cut_the_others_of_its_pairs(end
     assert [n for n, trajectory in enumerate(judged) if trajectory.reward is None] == [2]
     reasons = Counter(t.judgement.reason for t in judged if t.judgement and t.judgement.reason)
     assert [reason.startswith("the judge model refuses its text") for reason in reasons] == [True]
+
+
+class Filter:
+    """A judge model that refuses by a rule, and counts what it is asked."""
+
+    def __init__(self, refuses: Callable[[set[int]], bool]) -> None:
+        self.refuses, self.asked = refuses, list[tuple[int, ...]]()
+
+    async def __call__(self, members: tuple[int, ...]) -> Ballot:
+        self.asked.append(members)
+        ballot = Ballot(0, members, "m")
+        if self.refuses(set(members)):
+            ballot.refusal = "no"
+        else:
+            ballot.scores = dict.fromkeys(members, Scored(0.5))
+        return ballot
+
+
+async def isolate(size: int, ask: Filter) -> Refusals:
+    """Asks about a whole group, and again without what was found, until it is answered or given up."""
+    refusals = Refusals(size)
+    for _ in range(size + 1):
+        shown = tuple(member for member in range(size) if member not in refusals.members)
+        if refusals.everything or len(shown) < 2 or not (await ask(shown)).refusal:
+            break
+        if not await refusals.narrow_down(shown, ask):
+            break
+    return refusals
+
+
+@given(st.integers(2, 32).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), max_size=3))))
+async def test_refused_members_are_found_in_a_logarithmic_number_of_prompts(case: tuple[int, set[int]]):
+    size, refused = case
+    ask = Filter(lambda shown: bool(shown & refused))
+    refusals = await isolate(size, ask)
+    assert set(refusals.members) == refused if size > len(refused) else refusals.everything
+    assert len(ask.asked) <= 1 + len(refused) * (math.ceil(math.log2(size)) + 2) + 3
+
+
+@pytest.mark.parametrize("together", [{0, 1}, {1, 6}, {0, 7}, set(range(8))])
+async def test_nobody_is_blamed_for_a_combination(together: set[int]):
+    ask = Filter(lambda shown: together <= shown)
+    refusals = await isolate(8, ask)
+    assert not refusals.members
+    assert not refusals.everything
+    assert len(ask.asked) <= 6
+
+
+async def test_a_call_that_waited_uses_what_another_found():
+    ask = Filter(lambda shown: 5 in shown)
+    refusals = await isolate(8, ask)
+    asked = len(ask.asked)
+    assert await refusals.narrow_down((5, 0, 1), ask)
+    assert len(ask.asked) == asked
+
+
+async def test_a_search_that_fails_blames_nobody():
+    async def fail(members: tuple[int, ...]) -> Ballot:
+        return Ballot(0, members, "m", problem="down")
+
+    refusals = Refusals(4)
+    assert not await refusals.narrow_down(range(4), fail)
+    assert not refusals.members
+
+
+async def test_of_a_pair_that_is_refused_the_group_is_not_given_up():
+    ask = Filter(lambda shown: bool(shown & {0, 1}))
+    refusals = Refusals(6)
+    assert await refusals.narrow_down((0, 1), ask)
+    assert not refusals.everything
+    assert set(refusals.members) == {0, 1}

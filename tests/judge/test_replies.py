@@ -75,17 +75,6 @@ async def test_a_reply_over_http_gives_the_right_scores_or_none(case, endpoint):
     check(case, await judge.score(saying(*MEMBERS)), len(endpoint.requests))
 
 
-@pytest.mark.parametrize("case", REPLIES, ids=lambda case: case["name"])
-async def test_a_reply_of_a_callable_gives_the_right_scores_or_none(case):
-    prompts: list[Request] = []
-
-    async def judge(messages, schema) -> Message:
-        prompts.append({"messages": messages})
-        return filled(case["message"] or {}, places(labels_in(prompts[-1]), messages[1]["content"]))
-
-    check(case, await Judge(judge, orders=1).score(saying(*MEMBERS)), len(prompts))
-
-
 def tool_call(arguments: str) -> dict[str, Any]:
     return {"id": "1", "type": "function", "function": {"name": "submit_scores", "arguments": arguments}}
 
@@ -150,9 +139,3 @@ async def test_repairs_are_counted_over_all_calls_of_a_group():
     judged = await Judge(judge, orders=2).score(saying(*MEMBERS))
     assert judged.judgement
     assert judged.judgement.repairs == {"fence": 2, "quotes": 12, "form": 2, "number": 6}
-
-
-async def test_a_clean_reply_has_no_repairs(endpoint):
-    judged = await Judge(Juror("openai/judge", params=endpoint.params)).score(saying(*MEMBERS))
-    assert judged.judgement
-    assert judged.judgement.repairs == {}

@@ -3,14 +3,10 @@ import pytest
 from gavel.judge.errors import JudgeError
 from gavel.judge.ruler import ruler, ruler_score_group
 from gavel.scenarios.group import TrajectoryGroup
-from tests.endpoint import fails, scores
-from tests.judge.groups import OPENING, TOOLS, desk, saying
+from tests.endpoint import scores
+from tests.judge.groups import OPENING, TOOLS, broken, desk, saying
 
 RULES = "- ends with a message"
-
-
-async def broken(messages, schema):
-    raise ValueError("no idea")
 
 
 async def test_one_line_scores_a_group(endpoint):
@@ -37,15 +33,8 @@ async def test_a_missing_key_raises_or_is_told_in_the_judgement():
     with pytest.raises(JudgeError):
         await ruler_score_group(saying("a", "b"), "openai/o3")
     judged = await ruler_score_group(saying("a", "b"), "openai/o3", swallow_exceptions=True)
-    assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "OPENAI_API_KEY" in (judged.judgement.reason or "")
-
-
-async def test_a_group_without_a_difference_is_no_failure():
-    judged = await ruler_score_group(saying("a", "a"), "stand-in")
-    assert judged.judgement is not None
-    assert judged.judgement.status == "degenerate"
 
 
 async def test_a_group_in_which_all_rollouts_failed_is_no_failure_of_the_judge():
@@ -61,13 +50,6 @@ async def test_the_score_and_its_explanation_are_where_code_for_art_looks_for_th
         assert trajectory.logs == [f"RULER explanation: {trajectory.judgement.explanation}"]
 
 
-async def test_a_member_without_a_score_has_none_anywhere():
-    before = saying("a", "a")
-    before.trajectories[0].metrics["ruler_score"] = 0.7
-    judged = await ruler_score_group(before, "stand-in", rubric=RULES)
-    assert all("ruler_score" not in trajectory.metrics and trajectory.logs == [] for trajectory in judged)
-
-
 async def test_debug_prints_the_votes_and_writes_them_to_the_logs(capsys):
     judged = await ruler_score_group(
         TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", rubric=RULES, debug=True
@@ -81,7 +63,7 @@ async def test_debug_prints_the_votes_and_writes_them_to_the_logs(capsys):
 
 
 async def test_without_a_model_the_default_is_asked(monkeypatch):
-    with pytest.raises(JudgeError, match=r"openai/gpt-5-mini needs OPENAI_API_KEY"):
+    with pytest.raises(JudgeError, match="OPENAI_API_KEY"):
         await ruler_score_group(saying("a", "b"))
     monkeypatch.setenv("GAVEL_JUDGE_MODEL", "constant")
     assert [trajectory.reward for trajectory in await ruler_score_group(saying("a", "b"))] == [0.5, 0.5]
@@ -105,14 +87,5 @@ async def test_a_group_of_one_is_scored_as_configured():
 async def test_bare_message_lists_are_scored_in_order():
     lists = [[*OPENING, {"role": "assistant", "content": text}] for text in ("Done.", "")]
     good, bad = await ruler(lists, "stand-in", rubric=RULES, tools=TOOLS, orders=1)
-    assert good.score is not None
-    assert bad.score is not None
     assert good.score > bad.score
     assert good.explanation
-
-
-async def test_bare_message_lists_that_cannot_be_scored_raise(endpoint):
-    endpoint.script = [fails(404)]
-    lists = [[{"role": "user", "content": text}] for text in ("a", "b")]
-    with pytest.raises(JudgeError):
-        await ruler(lists, "openai/judge", endpoint.params)

@@ -1,19 +1,24 @@
 """Reference-free bias diagnostics: position slope, length correlation, flips and ties.
 
 They are computed from the votes alone, so they say what influences a judge besides the work, not whether it is right.
-The length correlation is in `length_bias.py`.
+Lengths are logarithms of character counts, centered within their group as the scores are, so groups may differ in task
+length and in scale. A correlation is no proof of bias: longer work may be better work.
 """
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
-from gavel.judge.audit.bootstrap import IntervalEstimate, ratio
-from gavel.judge.audit.length_bias import length_correlation
+from gavel.judge.audit.agreement import center
+from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
 from gavel.judge.stats import PositionBias, centred_positions
+from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 
 _SAME = 1e-9
 """Scores closer than this are tied."""
@@ -87,3 +92,36 @@ def ties(group: TrajectoryGroup) -> tuple[float, float]:
     scores = [judgement.score for _, judgement in distinct_members(group) if judgement.score is not None]
     pairs = list(combinations(scores, 2))
     return sum(abs(a - b) <= _SAME for a, b in pairs), len(pairs)
+
+
+def length_correlation(groups: Iterable[TrajectoryGroup]) -> IntervalEstimate:
+    """Pearson's r of score and log(1 + characters written), over all judged members."""
+    products: list[float] = []
+    length_squares: list[float] = []
+    score_squares: list[float] = []
+    for group in groups:
+        members = distinct_members(group)
+        scored = [(member, judgement.score) for member, judgement in members if judgement.score is not None]
+        lengths = center([math.log1p(characters_written(member)) for member, _ in scored])
+        scores = center([score for _, score in scored])
+        products.append(math.fsum(x * y for x, y in zip(lengths, scores, strict=True)))
+        length_squares.append(math.fsum(x * x for x in lengths))
+        score_squares.append(math.fsum(y * y for y in scores))
+    return correlation(products, length_squares, score_squares)
+
+
+def characters_written(trajectory: Trajectory) -> int:
+    """Characters of the agent's text and tool calls, in all its conversations."""
+    turns = [message for history in trajectory.histories() for message in history.messages()]
+    return sum(_characters(turn) for turn in turns if turn.get("role") == "assistant")
+
+
+def _characters(turn: Message) -> int:
+    content = turn.get("content") or ""
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    characters = len(text)
+    calls: list[dict[str, Any]] = turn.get("tool_calls") or []
+    for call in calls:
+        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
+        characters += sum(len(str(value)) for value in body.values())
+    return characters

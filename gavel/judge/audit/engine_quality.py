@@ -21,7 +21,7 @@ import openai
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Latent, SimulatedJudge
-from gavel.judge.panel.schedule import orders
+from gavel.judge.panel.modes import orders
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
 from gavel.judge.prompt.fenced_transcript import draw_markers, render_transcripts
 from gavel.judge.reply.verdict import VerdictError, read_verdict

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from gavel.judge.audit.agreement import center, kendall_tau, score_pairs
-from gavel.judge.audit.bias import flips, slope_sums, ties
-from gavel.judge.audit.length_bias import characters_written
+from gavel.judge.audit.bias import characters_written, flips, slope_sums, ties
 from gavel.judge.audit.votes import distinct_members, judge_calls
 from gavel.scenarios.group import TrajectoryGroup
 

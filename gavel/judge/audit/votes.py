@@ -2,12 +2,19 @@
 
 Identical members were shown once and share their votes. Only the first of them counts here, since counting copies
 would overstate how well a judge agrees with itself.
+
+    prior = fit_noise_prior(judged_groups)            of a golden set, or of the first groups of a run
+    judge = Judge("openai/gpt-5-mini", config=JudgeConfig(noise_prior=prior))
+
+A noise prior is fitted once and then stays, so that no score's error depends on the order in which groups are judged.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gavel.judge.errors import JudgeError
+from gavel.judge.panel.aggregate import Answer, group_noise
+from gavel.judge.panel.standard_errors import Noise, NoisePrior, fit_prior
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
@@ -84,3 +91,29 @@ def judge_calls(group: TrajectoryGroup) -> list[JudgeCall]:
 def voting_models(groups: Iterable[TrajectoryGroup]) -> list[str]:
     """The judge models that voted, in order of first appearance."""
     return list(dict.fromkeys(call.model for group in groups for call in judge_calls(group)))
+
+
+def noise_of(group: TrajectoryGroup) -> Noise:
+    """The noise of a judged group's votes, from the votes alone; jurors are told apart by model, and weigh the same."""
+    calls = judge_calls(group)
+    models = list(dict.fromkeys(call.model for call in calls))
+    answers = [
+        Answer(
+            number,
+            models.index(call.model),
+            1.0,
+            {member: call.scores[member] for member in sorted(call.scores, key=call.positions.__getitem__)},
+        )
+        for number, call in enumerate(calls)
+    ]
+    return group_noise(answers, len(distinct_members(group)))
+
+
+def fit_noise_prior(groups: Iterable[TrajectoryGroup]) -> NoisePrior | None:
+    """The prior for a judge whose `groups` these are; None where no group has more votes than its scores need.
+
+    Groups judged in the mode "pairwise" or with anchors are left out: their votes are on other scales.
+    """
+    return fit_prior(
+        noise_of(group) for group in groups if group.judgement is not None and group.judgement.mode == "groupwise"
+    )

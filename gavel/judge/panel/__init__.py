@@ -5,5 +5,5 @@
     ballots = await Poll(jurors, clients, rubric, 2, {}).poll(group, schedule, "0", progress.ballots.append)
     judgements = judge_members(trajectories, group, ballots, quorum=0.5)
 
-juror, schedule, polling, ballot, aggregate (with equating, bradley_terry, anchors), judgements: in the order of a call.
+In the order of a call: juror, modes, polling, aggregate (with bradley_terry and anchors), judgements.
 """

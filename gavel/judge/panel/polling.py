@@ -1,7 +1,7 @@
 """Polling: asks the jurors for their ballots. A failed call costs its votes, not the group. Three loops ask again:
 
 poll                         one ballot per scheduled call of each juror, concurrently
-└─ _without_refused          1. without the members whose text the juror refuses (searched for in refusal_search.py)
+└─ _without_refused          1. without the members whose text the juror refuses (`Refusals`)
    └─ _with_fallbacks        2. the juror's next model, when the one before cannot be used
       └─ _ask_model          3. a shorter prompt, when it is too long for the model; the prompt with the invalid reply
          │                      and its problem, when the reply cannot be read
@@ -16,9 +16,8 @@ A reply that cannot be read is asked for again with its problem, `content_retrie
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -27,11 +26,9 @@ from typing import Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from gavel.judge.errors import ContextTooSmallError
-from gavel.judge.panel.ballot import Ballot
+from gavel.judge.panel.judgements import Ballot
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.modes import Groupwise
-from gavel.judge.panel.refusal_search import Refusals
-from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
+from gavel.judge.panel.modes import LARGEST_WHOLE, Groupwise, Schedule
 from gavel.judge.prompt.call_prompt import (
     GroupPrompts,
     Prompt,
@@ -151,6 +148,95 @@ class _Request:
         ]
 
 
+Outcome = Literal["answered", "refused", "failed"]
+Ask = Callable[[tuple[int, ...]], Awaitable[Ballot]]
+"""Asks a judge model about these members alone."""
+
+_ALONE = 4
+"""Members refused one by one, with no prompt ever answered, that show that the model refuses whatever it is shown."""
+
+
+@dataclass(slots=True)
+class Refusals:
+    """What one juror refuses of one group; shared by the juror's concurrent calls.
+
+    A refused prompt costs its group every vote, so one member's text could veto a bad group. The search halves the
+    members that were refused together until one is left, and confirms that one on its own, in about log2(n) prompts:
+
+        {0 1 2 3 4 5 6 7} refused   {0 1 2 3} answered   {4 5} refused   {4} answered   {5} refused   -> member 5
+
+    A model that refuses everything, or only texts together, is found out in a bounded number of prompts: nobody is
+    blamed then.
+    """
+
+    group: int
+    """Number of members of the group."""
+    members: dict[int, str] = field(default_factory=dict[int, str])
+    """Members whose text is refused, with the model's words."""
+    everything: bool = False
+    """Whether the juror has refused all that it was shown."""
+    _cleared: set[int] = field(default_factory=set[int])
+    """Members of a prompt that was answered."""
+    _fruitless: bool = False
+    """Whether a search found no member that is refused on its own."""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def answered(self, shown: Sequence[int]) -> None:
+        """A prompt that showed these members was answered."""
+        self._cleared.update(shown)
+
+    async def narrow_down(self, shown: Sequence[int], ask: Ask) -> bool:
+        """Whether a refused member is known among `shown`, which were refused together; searches for one if not."""
+        async with self._lock:
+            if self.everything:
+                return False
+            if self.members.keys() & set(shown):
+                return True  # found while this call waited
+            if self._fruitless:
+                return False
+            return await self._search(shown, ask)
+
+    async def _search(self, shown: Sequence[int], ask: Ask) -> bool:
+        suspects = [member for member in sorted(shown) if member not in self._cleared]
+        confirmed: Sequence[int] = ()
+        while len(suspects) > 1:
+            half = suspects[: len(suspects) // 2]
+            match await self._outcome(half, ask):
+                case "answered":
+                    suspects = suspects[len(half) :]
+                case "refused":
+                    suspects = confirmed = half
+                case "failed":
+                    return False
+        if suspects and suspects != confirmed and await self._outcome(suspects, ask) == "failed":
+            return False
+        if not self.members.keys() & set(suspects):
+            self._fruitless = True
+            return False
+        if not self._cleared:
+            await self._try_others(ask)
+        return not self.everything
+
+    async def _try_others(self, ask: Ask) -> None:
+        """Asks about further members one by one until one is answered: perhaps the model refuses everything."""
+        others = [member for member in range(self.group) if member not in self.members]
+        for member in others[: _ALONE - 1]:
+            if await self._outcome([member], ask) != "refused":
+                return
+        self.everything = True
+
+    async def _outcome(self, members: Sequence[int], ask: Ask) -> Outcome:
+        ballot = await ask(tuple(members))
+        if ballot.scores is not None:
+            self.answered(members)
+            return "answered"
+        if not ballot.refusal:
+            return "failed"
+        if len(members) == 1:
+            self.members[members[0]] = ballot.refusal
+        return "refused"
+
+
 @dataclass(frozen=True, slots=True)
 class Poll:
     """The jurors and what they are asked."""
@@ -218,12 +304,14 @@ class Poll:
     async def _in_turn(
         self, ballot: Ballot, question: _Question, refusals: Refusals, on_ballot: Callable[[Ballot], None]
     ) -> Ballot:
-        with question.caching.call(ballot.order):
+        try:
             await self._without_refused(ballot, question, refusals)
+        finally:
+            question.caching.ended(ballot.order)
         on_ballot(ballot)
         return ballot
 
-    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
+    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> None:
         """Asks for the ballot and, when it is refused because of some members' text, again without these members."""
 
         async def ask(members: tuple[int, ...]) -> Ballot:
@@ -238,27 +326,25 @@ class Poll:
                 words = next(iter(refusals.members.values()))
                 ballot.shown, ballot.refused = scheduled, {}
                 ballot.problem = f"the judge model refuses all that it is shown of this group: {words}"
-                return ballot
+                return
             ballot.refused = {member: refusals.members[member] for member in scheduled if member in refusals.members}
             ballot.shown = tuple(member for member in scheduled if member not in ballot.refused)
             if len(ballot.shown) < min(2, len(scheduled)):
                 ballot.problem = "the judge model refuses the text of the members beside it"
-                return ballot
+                return
             await self._with_fallbacks(ballot, question)
             if ballot.scores is not None:
                 refusals.answered(ballot.shown)
             if not ballot.refusal:
-                return ballot
-            if await refusals.narrow_down(ballot.shown, ask):
-                continue
-            if refusals.everything:
+                return
+            if await refusals.narrow_down(ballot.shown, ask) or refusals.everything:
                 continue
             if asked_again:  # a refusal by chance would hardly come twice
                 ballot.problem = f"the judge model refuses these texts together, but none alone: {ballot.refusal}"
-                return ballot
+                return
             asked_again = True
 
-    async def _with_fallbacks(self, ballot: Ballot, question: _Question) -> Ballot:
+    async def _with_fallbacks(self, ballot: Ballot, question: _Question) -> None:
         """Asks the juror's models in turn until one fills the ballot."""
         ballot.refusal = ""
         for client in question.clients:
@@ -266,8 +352,7 @@ class Poll:
             await self._ask_model(ballot, question, client)
             if ballot.scores is not None:
                 ballot.refusal = ""
-                break
-        return ballot
+                return
 
     async def _ask_model(self, ballot: Ballot, question: _Question, client: Client) -> None:
         """Asks one model until a reply can be read; with a shorter prompt when the model refuses it as too long, and
@@ -375,14 +460,10 @@ class _PromptCaching:
         self._long_enough: dict[tuple[str, int], bool] = {}
         """Whether a beginning of so many characters is cached, by model: it is counted once for all calls."""
 
-    @contextmanager
-    def call(self, number: int) -> Generator[None]:
-        """The block makes the call of this number."""
-        try:
-            yield
-        finally:
-            if number == self._first:
-                self._lead.answered()
+    def ended(self, number: int) -> None:
+        """The call of this number is over, whatever came of it."""
+        if number == self._first:
+            self._lead.answered()
 
     async def prefix(self, number: int, prompt: Prompt, client: Client) -> CachedPrefix:
         """What the call has in common with the juror's other calls. Returns when it may be sent."""

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from gavel.judge.audit.health import judge_health
-from gavel.judge.audit.noise_prior import fit_noise_prior
+from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.scenarios.group import TrajectoryGroup

@@ -4,14 +4,18 @@ from random import Random
 
 import pytest
 
-from gavel.judge.audit.bias import bias_report
-from gavel.judge.audit.votes import distinct_members, judge_calls, voting_models
-from gavel.judge.errors import JudgeError
+from gavel.judge.audit.bias import bias_report, characters_written
+from gavel.judge.audit.engine_quality import simulated_groups
+from gavel.judge.audit.health import judge_health
+from gavel.judge.audit.votes import distinct_members, fit_noise_prior, judge_calls, noise_of, voting_models
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
+from gavel.judge.panel.standard_errors import shrunk
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import History, Trajectory
+from tests.judge.groups import choice
 
 pytestmark = pytest.mark.slow
 
@@ -48,29 +52,16 @@ def votes(*rows: tuple[float, ...], models: str = "aa") -> TrajectoryGroup:
 async def test_a_judge_that_favours_the_first_has_a_falling_slope_and_a_fair_one_has_none() -> None:
     biased = bias_report(await judged_by(Bias(slope=0.6, noise=0.3)))
     fair = bias_report(await judged_by(Bias(noise=0.3)))
-    assert biased.position_slope.high is not None
     assert biased.position_slope.high < -0.05
-    assert fair.position_slope.low is not None
-    assert fair.position_slope.high is not None
     assert fair.position_slope.low < 0 < fair.position_slope.high
     means = biased.position_means[6].means
     assert means == sorted(means, reverse=True)
 
 
-async def test_the_slope_is_the_one_that_the_judge_itself_keeps() -> None:
-    groups = await judged_by(Bias(slope=0.4, noise=0.3))
-    got = bias_report(groups)
-    assert got.position_slope.value == pytest.approx(got.position_means[6].slope)
-    assert got.position_means[6].ballots == 60
-
-
 async def test_a_judge_that_likes_long_text_is_found_out() -> None:
     fond = bias_report(await judged_by(Bias(length=1.5, noise=0.3))).length_correlation
     fair = bias_report(await judged_by(Bias(noise=0.3))).length_correlation
-    assert fond.low is not None
     assert fond.low > 0.3
-    assert fair.low is not None
-    assert fair.high is not None
     assert fair.low < 0 < fair.high
 
 
@@ -113,13 +104,6 @@ def test_a_call_with_a_vote_missing_has_no_places() -> None:
     assert bias_report([group]).position_slope.value is None
 
 
-async def test_large_groups_are_read_block_by_block() -> None:
-    got = bias_report(await judged_by(Bias(slope=0.6, noise=0.3), groups=4, members=16))
-    assert set(got.position_means) == {8}
-    assert got.position_slope.high is not None
-    assert got.position_slope.high < 0
-
-
 def test_scores_without_votes_have_ties_and_lengths_only() -> None:
     members = [
         Trajectory(messages_and_choices=[{"role": "assistant", "content": "." * n}], judgement=Judgement(score=n / 10))
@@ -131,6 +115,78 @@ def test_scores_without_votes_have_ties_and_lengths_only() -> None:
     assert (got.position_slope.value, got.flip_rate.value, got.position_means) == (None, None, {})
 
 
-def test_groups_that_nobody_judged_are_an_error() -> None:
-    with pytest.raises(JudgeError, match="has a judge's score"):
-        bias_report([TrajectoryGroup([Trajectory()])])
+async def test_its_figures_are_those_of_the_report_without_intervals():
+    groups = await judged_by(Bias(slope=0.5, noise=0.5))
+    found, report = judge_health(groups), bias_report(groups)
+    for name in ("position_slope", "length_correlation", "flip_rate", "tie_rate"):
+        assert found[f"health/{name}"] == pytest.approx(getattr(report, name).value)
+
+
+async def test_unscored_flagged_and_the_gap_to_success_are_shares_of_the_members():
+    groups = await judged_by(Bias(), groups=1, members=4)
+    first, second, third, fourth = groups[0].trajectories
+    for member in (first, second, third, fourth):
+        member.judgement.score = 1.0
+        member.metrics["success"] = False
+    first.judgement.score = None  # type: ignore[union-attr]
+    second.judgement.flags = ["empty"]  # type: ignore[union-attr]
+    found = judge_health(groups)
+    assert (found["health/unscored"], found["health/flagged"], found["health/success_gap"]) == (0.25, 0.25, 1.0)
+
+
+async def test_groups_of_identical_members_are_not_unscored():
+    (group,) = await judged_by(Bias(), groups=1, members=4)
+    group.judgement.status = "degenerate"
+    for member in group:
+        member.judgement.score = None  # type: ignore[union-attr]
+    assert "health/unscored" not in judge_health([group])
+    assert judge_health([group, *await judged_by(Bias(), groups=1, members=4)])["health/unscored"] == 0.0
+
+
+def test_groups_without_judgement_have_no_figures():
+    assert judge_health([]) == judge_health([TrajectoryGroup([Trajectory(reward=0.5)])]) == {}
+
+
+def test_only_what_the_agent_wrote_is_counted() -> None:
+    items = [
+        {"role": "user", "content": "a long question"},
+        choice("four", calls=[("refund", '{"id": 1}')]),
+        {"role": "tool", "content": "a long result", "tool_call_id": "c0"},
+        {"role": "assistant", "content": None},
+    ]
+    other = History(messages_and_choices=[{"role": "assistant", "content": "more"}])
+    trajectory = Trajectory(messages_and_choices=items, additional_histories=[other])
+    assert characters_written(trajectory) == len("four") + len("refund") + len('{"id": 1}') + len("more")
+
+
+async def groups_of_noise(noise: float, mode: str = "groupwise") -> list[TrajectoryGroup]:
+    table: dict[str, Latent] = {}
+    groups = simulated_groups(12, 6, 0, table)
+    judge = Judge(SimulatedJudge(table, Bias(noise=noise)), mode=mode)  # pyright: ignore[reportArgumentType]
+    return [await judge.score(simulated.group) for simulated in groups]
+
+
+async def test_the_noise_read_back_from_votes_is_that_of_the_standard_errors():
+    for group in await groups_of_noise(0.5):
+        errors = [t.judgement.standard_error for t in group if t.judgement]
+        variance, df = shrunk(noise_of(group), None)
+        assert errors == pytest.approx([(variance / 2) ** 0.5] * 6, rel=1e-6)
+        assert {t.judgement.degrees_of_freedom for t in group if t.judgement} == {df}
+
+
+async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
+    noisy, steady = fit_noise_prior(await groups_of_noise(1.0)), fit_noise_prior(await groups_of_noise(0.1))
+    assert noisy.variance > 20 * steady.variance
+    table: dict[str, Latent] = {}
+    (simulated,) = simulated_groups(1, 6, 1, table)
+    judge = Judge(SimulatedJudge(table, Bias(noise=0.1)), config=JudgeConfig(noise_prior=noisy))
+    own, given = await judge.score(simulated.group), await judge.score(simulated.group, noise_prior=steady)
+    for wide, narrow in zip(own, given, strict=True):
+        assert wide.judgement
+        assert narrow.judgement
+        assert (wide.judgement.standard_error or 0) > 3 * (narrow.judgement.standard_error or 0) > 0
+
+
+async def test_votes_on_other_scales_and_groups_without_votes_give_no_prior():
+    assert fit_noise_prior(await groups_of_noise(0.5, "pairwise")) is None
+    assert fit_noise_prior([TrajectoryGroup([Trajectory()])]) is None

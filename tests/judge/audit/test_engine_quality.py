@@ -1,5 +1,3 @@
-import math
-
 import pytest
 from scipy.stats import kendalltau, linregress, pearsonr
 
@@ -54,14 +52,6 @@ async def test_figures_are_the_usual_ones():
     assert quality.calls_per_group == 3
 
 
-@pytest.mark.parametrize("members", [2, 9, 12])
-async def test_the_engine_s_places_are_those_of_the_first_prompt(members):
-    groups, table = made(count=1, members=members)
-    outcome = await engine_scorer(Judge(SimulatedJudge(table, PERFECT), orders=1))(groups[0])
-    size = members if members < 12 else 6
-    assert sorted(outcome.positions) == sorted(centred_positions(size) * (members // size))
-
-
 async def test_a_judge_that_never_answers_leaves_members_unscored_and_no_figures():
     groups, table = made(count=2)
     judge = SimulatedJudge(table, PERFECT, Faults(refusal=0.5, rate_limit=0.5))
@@ -84,16 +74,5 @@ async def test_sorted_replies_mislead_only_who_reads_by_position():
         await measure_quality(arrival_order_scorer(judge, 1, by_position=True), groups),
     )
     assert by_label.tau == pytest.approx(1)
-    assert by_position.tau is not None
     assert abs(by_position.tau) < 0.3
-    assert by_position.arrival_slope is not None
     assert by_position.arrival_slope < -0.1
-
-
-async def test_figures_are_rounded_and_unknown_ones_stay_unknown():
-    groups, table = made(count=1)
-    figures = (await measure_quality(arrival_order_scorer(SimulatedJudge(table, Bias(noise=1.0)), 1), groups)).figures()
-    assert figures["±"] is None
-    assert isinstance(figures["tau"], float)
-    assert math.isclose(figures["tau"], round(figures["tau"], 4))
-    assert figures["calls_per_group"] == 1

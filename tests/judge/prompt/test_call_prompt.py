@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.panel.schedule import orders
+from gavel.judge.panel.modes import orders
 from gavel.judge.prompt import call_prompt, fenced_transcript, token_count
 from gavel.judge.prompt.call_prompt import GroupPrompts, count_message_tokens, fit_messages
 from gavel.judge.prompt.canonical_group import canonicalize

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.drafts import DraftError
-from gavel.judge.task_drafts.writer import Material, read_batch, write_batch
+from gavel.judge.task_drafts.writer import SAME, Material, likeness, read_batch, write_batch
 from gavel.llm.client import Client
 from tests.endpoint import Endpoint, says
 
@@ -23,26 +23,16 @@ def test_a_usable_task_is_kept_beside_unusable_ones():
     assert read.unusable == 2
 
 
-@pytest.mark.parametrize(
-    ("task", "problem"),
-    [
-        (TASK | {"task": " "}, "no words"),
-        (TASK | {"task": "x" * 5000}, "at most 4000"),
-        (TASK | {"task": 7}, "valid string"),
-        (TASK | {"difficulty": "2"}, "valid integer"),
-        (TASK | {"difficulty": 0}, "greater than or equal to 1"),
-        (TASK | {"difficulty": True}, "valid integer"),
-        (TASK | {"criteria": []}, "0 criteria"),
-        (TASK | {"criteria": [CRITERION, CRITERION]}, "two criteria of one name"),
-        (TASK | {"criteria": [CRITERION | {"weight": 0}]}, "greater than 0"),
-        (TASK | {"criteria": [CRITERION | {"name": "a\nb"}]}, "one line"),
-        ({"task": "Go."}, "difficulty"),
-        (None, "a task"),
-    ],
-)
-def test_what_is_no_task_is_refused_with_the_reason(task: object, problem: str):
-    with pytest.raises(DraftError, match=problem):
-        read_batch(batch(task), 10, True)
+UNUSABLE = [{"task": " "}, {"task": "x" * 5000}, {"task": 7}]
+UNUSABLE += [{"difficulty": "2"}, {"difficulty": 0}, {"difficulty": True}, {"difficulty": None}]
+UNUSABLE += [{"criteria": []}, {"criteria": [CRITERION, CRITERION]}]
+UNUSABLE += [{"criteria": [CRITERION | {"weight": 0}]}, {"criteria": [CRITERION | {"name": "a\nb"}]}]
+
+
+@pytest.mark.parametrize("change", UNUSABLE)
+def test_what_is_no_task_is_refused(change: dict[str, object]):
+    with pytest.raises(DraftError):
+        read_batch(batch(TASK | change), 10, True)
 
 
 @pytest.mark.parametrize("reply", ["", "I cannot help.", "[]", '{"scenarios": "none"}', '{"scenarios": []}', '{"scen'])
@@ -80,3 +70,37 @@ async def test_a_batch_of_nonsense_goes_back_with_the_reason(endpoint: Endpoint)
     found = await write_batch(Client("openai/writer", endpoint.params), Material("[]"), 1)
     assert len(found.tasks) == 1
     assert "JSON object" in endpoint.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Refund order 1001.", "Please refund the orders 2002"),
+        ("Find all open invoices.", "find ALL open invoices"),
+        ("Book a table for two at 7", "Could you book a table for 4 at 9?"),
+        ("注文1001を返金してください", "注文2002を返金してください"),
+        ("Верните деньги за заказ 12", "Верните деньги за заказ 99"),
+        ("", ""),
+    ],
+)
+def test_the_same_request_in_other_words_or_numbers_is_one_task(one: str, other: str):
+    assert likeness(one, other) >= SAME
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Refund order 1001.", "Exchange the kettle of order 1001 for a lamp."),
+        ("List the open invoices of March.", "Sum up the sales of March by region."),
+        ("注文1001を返金してください", "会議を金曜日に移動してください"),
+        ("Book a table for two.", "Cancel the table of Mrs Lee and tell her why."),
+    ],
+)
+def test_different_goals_are_different_tasks(one: str, other: str):
+    assert likeness(one, other) < SAME
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_likeness_is_a_share_and_symmetric(one: str, other: str):
+    assert 0 <= likeness(one, other) == likeness(other, one) <= 1
+    assert likeness(one, one) == 1

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
-from gavel.judge.panel.ballot import Progress
+from gavel.judge.panel.judgements import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import KeyBudgets
 from gavel.judge.service.engine.judges import Judges

@@ -8,7 +8,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from gavel.judge.judge import Judge
-from gavel.judge.panel.ballot import Progress
+from gavel.judge.panel.judgements import Progress
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.panel.bradley_terry import Comparison, rate
-from gavel.judge.panel.schedule import (
+from gavel.judge.panel.modes import (
     BLOCK,
     LARGEST_WHOLE,
     OPPONENTS,
@@ -36,21 +36,10 @@ def test_over_twice_as_many_orders_as_members_every_member_is_at_every_position_
         assert sorted(row.index(member) for row in rows) == sorted([*range(members)] * 2)
 
 
-@given(st.integers(2, 10), st.text())
-def test_the_forward_rows_of_twice_as_many_orders_as_members_are_a_latin_square(members, seed):
-    forward = orders(members, 2 * members, seed)[::2]
-    assert all(sorted(column) == list(range(members)) for column in zip(*forward, strict=True))
-
-
 @given(st.integers(1, 12), st.integers(1, 15), st.text())
 def test_every_second_order_is_the_one_before_it_reversed(members, half, seed):
     rows = orders(members, 2 * half, seed)
     assert all(row[::-1] == mirrored for row, mirrored in zip(rows[::2], rows[1::2], strict=True))
-
-
-def test_the_first_position_of_a_single_order_is_spread_over_the_members():
-    firsts = [orders(4, 1, str(seed))[0][0] for seed in range(2000)]
-    assert all(400 < firsts.count(member) < 600 for member in range(4))
 
 
 def test_the_same_seed_gives_the_same_orders():
@@ -131,19 +120,7 @@ def test_in_a_larger_group_every_member_meets_eight_others_and_is_first_half_the
         assert sum(second == member for _, second in pairs) == OPPONENTS // 2
 
 
-@given(st.integers(2, OPPONENTS + 1), st.text())
-def test_in_a_small_group_every_member_is_first_in_half_of_its_pairs_but_for_one(members, seed):
-    [pairs] = pair_schedule(members, [1], seed)
-    firsts = [sum(first == member for first, _ in pairs) for member in range(members)]
-    assert all(abs(2 * first - (members - 1)) <= 1 for first in firsts)
-
-
 @given(st.integers(2, 80), st.text())
 def test_the_pairs_link_all_members(members, seed):
     [pairs] = pair_schedule(members, [1], seed)
     assert set(rate([Comparison(first, second, 0.5) for first, second in pairs])) == set(range(members))
-
-
-def test_the_same_seed_gives_the_same_pairs():
-    assert pair_schedule(20, [2, 1], "seed") == pair_schedule(20, [2, 1], "seed")
-    assert pair_schedule(20, [2, 1], "seed") != pair_schedule(20, [2, 1], "other")

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.reply.criteria import ids_to_score, read_scores, requested_ids, sections
+from gavel.judge.reply.criteria import ids_to_score, read_scores, requested_ids
 from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.scenarios.group import TrajectoryGroup
@@ -45,24 +44,6 @@ def test_a_member_that_is_declined_by_one_criterion_has_no_score():
     verdict = read_scores(entries(MARKS | {"W3RTb": None}), RUBRIC, LABELS)
     assert list(verdict.scores) == ["K7QX"]
     assert list(verdict.unread) == ["W3RT"]
-
-
-def test_without_criteria_a_verdict_is_read_by_label():
-    assert ids_to_score(Rubric("Be kind."), LABELS) == list(LABELS)
-    scored = read_scores('{"K7QX": 0.5, "W3RT": 1}', Rubric("Be kind."), LABELS).scores["W3RT"]
-    assert (scored.score, scored.criteria) == (1.0, {})
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        MARKS,
-        {"scores": [{"trajectory_id": name.lower(), "score": str(score)} for name, score in MARKS.items()]},
-    ],
-)
-def test_the_same_scores_in_other_forms_are_the_same_votes(form):
-    read, asked = read_scores(json.dumps(form), RUBRIC, LABELS), read_scores(entries(MARKS), RUBRIC, LABELS)
-    assert [s.criteria for s in read.scores.values()] == [s.criteria for s in asked.scores.values()]
 
 
 @pytest.mark.parametrize(
@@ -103,13 +84,6 @@ def test_the_vote_equals_the_plain_formula(pairs):
     assert 0 <= vote <= 1
 
 
-def test_the_sections_of_a_rubric_are_its_criteria():
-    assert {letter: text.strip() for letter, text in sections(RUBRIC.words).items()} == {
-        letter: criterion.text for letter, criterion in RUBRIC.lettered
-    }
-    assert sections("Be kind.") == {}
-
-
 def by_id(messages, schema) -> str:
     """Scores each id: a tenth for each letter of the member's message, half of that for criterion b."""
     prompt = messages[1]["content"]
@@ -125,23 +99,9 @@ async def test_members_are_scored_by_criterion_and_the_means_are_recorded():
     judged = await Judge(judge, rubric=RUBRIC, orders=4).score(saying("aaa", "a"))
     assert [t.reward for t in judged] == pytest.approx([(0.6 + 0.15) / 3, (0.2 + 0.05) / 3])
     first = judged.trajectories[0].judgement
-    assert first is not None
     assert first.criteria == pytest.approx({"looks": 0.3, "tells": 0.15, "calm": 0.3})
     assert [vote.criteria for vote in first.votes] == [first.criteria] * 4
-    assert judged.judgement is not None
     assert [name.partition("@")[0] for name in judged.judgement.prompt_ids][-1] == "judge/criteria.j2"
-
-
-async def test_means_by_criterion_follow_the_jurors_weights():
-    def gives(score: float):
-        async def judge(messages, schema):
-            return json.dumps(dict.fromkeys(json.loads(by_id(messages, schema)), score))
-
-        return judge
-
-    jurors = [Juror(gives(1.0), weight=3.0), Juror(gives(0.0))]
-    judged = await Judge(jurors, rubric=RUBRIC).score(saying("a", "b"))
-    assert [t.judgement and t.judgement.criteria["looks"] for t in judged] == [0.75, 0.75]
 
 
 async def test_a_judge_behind_http_is_told_which_ids_it_left_out(endpoint):
@@ -173,12 +133,3 @@ async def test_the_stand_in_scores_each_criterion_by_its_own_rules():
         {"looks": 0.0, "tells": 1.0},
     ]
     assert [t.reward for t in judged] == pytest.approx([2 / 3, 1 / 3])
-
-
-async def test_a_simulated_judge_answers_by_criterion_too():
-    members = {f"sim-{n}": Latent(quality=n) for n in range(3)}
-    judge = SimulatedJudge(members, Bias())
-    judged = await Judge(judge, rubric=RUBRIC).score(saying(*members))
-    rewards = [t.reward or 0.0 for t in judged]
-    assert rewards == sorted(rewards)
-    assert all(t.judgement and set(t.judgement.criteria.values()) == {t.reward} for t in judged)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gavel.judge.reply.attempts import name_attempts
+from gavel.judge.reply.lenient_json import Broken, find_value, read_value
 from gavel.judge.reply.verdict import VerdictError, read_verdict, reply_schema
-from tests.judge.reply.malformed import clean_reply, malformed_reply
-from tests.judge.reply.refused import REFUSED
+from tests.judge.replies import REFUSED, clean_reply, malformed_reply
 
 LABELS = ("K7QX", "W3RT", "M4TD")
 EXPECTED = {"K7QX": 0.9, "W3RT": 0.2, "M4TD": 0.5}
@@ -160,12 +161,6 @@ def test_everything_that_is_wrong_is_named_at_once():
     assert all(label in problem.value.message for label in LABELS)
 
 
-def test_the_schema_is_the_same_for_all_orders_of_the_labels():
-    entry = reply_schema(["W3RT", "K7QX"])["properties"]["scores"]["items"]
-    assert entry["properties"]["trajectory_id"]["enum"] == ["K7QX", "W3RT"]
-    assert reply_schema(["W3RT", "K7QX"]) == reply_schema(["K7QX", "W3RT"])
-
-
 def test_a_reply_of_nothing_but_braces_ends():
     with pytest.raises(VerdictError):
         read_verdict('{"a":' * 2000, LABELS)
@@ -205,19 +200,7 @@ def test_a_reply_cut_anywhere_is_refused_or_read_right(scores, order, data):
         assert cut < len(reply)
 
 
-NOISE = [
-    *"\"'”{}[]:,;\\/#* \nabXQ<>`-_=.",
-    *LABELS,
-    '"score":',
-    "},{",
-    "null",
-    "//",
-    "/*",
-    "*/",
-    "```",
-    "</think>",
-    "<think>",
-]
+NOISE = [*"\"'”{}[]:,;\\/#* \nabXQ<>`-_=.", *LABELS, '"score":', "},{", "null", "//", "/*", "*/", "```", "</think>"]
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -285,20 +268,7 @@ def test_a_reply_that_was_cut_off_lacks_no_bracket():
         read_verdict(PLAIN[:-1], LABELS, cut_off=True)
 
 
-LONG = (
-    "<think>",
-    "{",
-    "[{",
-    '{"a": "',
-    "K7QX 0.7, ",
-    "Trajectory 1 ",
-    "1 (",
-    "lower, a, ",
-    "- a\n",
-    "。",
-    "[THINK]",
-    "</a>",
-)
+LONG = ("<think>", "{", "[{", '{"a": "', "K7QX 0.7, ", "1 (", "- a\n", "。", "[THINK]", "</a>")
 
 
 @pytest.mark.parametrize("unit", LONG)
@@ -306,3 +276,120 @@ def test_a_long_reply_is_read(unit):
     """Within the limit of every test: with time in proportion to the square of the length it would take longer."""
     with suppress(VerdictError):
         read_verdict(f"{PLAIN}\n{unit * (3_000_000 // len(unit))}", LABELS)
+
+
+READ = {
+    "single quotes": ("{'a': 'b'}", {"a": "b"}, "quotes"),
+    "smart quotes": ("{“a”: ”b”}", {"a": "b"}, "quotes"),
+    "an apostrophe": ("{'a': 'the judge's view'}", {"a": "the judge's view"}, "quotes"),
+    "quotes within": ('{"a": "said "hi" twice", "b": 1}', {"a": 'said "hi" twice', "b": 1}, "quotes"),
+    "an object quoted within": ('[{"a": "got {"c": "7"} back"}]', [{"a": 'got {"c": "7"} back'}], "quotes"),
+    "escapes in single quotes": (r"{'a': 'it\'s \u00e9\n'}", {"a": "it's é\n"}, "quotes"),
+    "a trailing comma": ('{"a": [1, 2,], }', {"a": [1, 2]}, "comma"),
+    "a missing comma": ('[{"a": 1\n"b": 2} {"a": 3}]', [{"a": 1, "b": 2}, {"a": 3}], "comma"),
+    "a comment to the end of the line": ('{"a": 1, // one\n"b": 2 # two\n}', {"a": 1, "b": 2}, "comment"),
+    "a comment in the only line": ('[{"a": 1} // best, {"a": 2}]', [{"a": 1}, {"a": 2}], "comment"),
+    "a block comment": ('{"a": /* one */ 1}', {"a": 1}, "comment"),
+    "unquoted keys": ("{a: 1, b_c: 2}", {"a": 1, "b_c": 2}, "unquoted key"),
+    "unquoted values": (
+        "{'a': True, 'b': None, 'c': 90%, 'd': x}",
+        {"a": True, "b": None, "c": "90%", "d": "x"},
+        "quotes",
+    ),
+    "a bracket missing within": ('{"a": [{"b": 1}}', {"a": [{"b": 1}]}, "bracket"),
+    "a bracket missing at the end": ('{"a": [{"b": 1}]\n', {"a": [{"b": 1}]}, "bracket"),
+}
+
+BROKEN = {
+    "a number that breaks off": '{"a": 0.',
+    "a number at the end": '{"a": 0.9',
+    "a string that breaks off": '{"a": "b',
+    "a comma at the end": '[{"a": 1},',
+    "a comment of several words": '{"a": 1, // one, {\n"b": 2}',
+    "a comment that may hide the rest": '{"a": {"b": 1} // and',
+    "a remark beside a number": '{"a": 0.9 (good)}',
+    "a key without a value": '{"a", "b": 1}',
+    "too deep": "[" * 1000 + '{"a": 1}' + "]" * 1000,
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_syntax_is_repaired_and_counted(case):
+    text, expected, kind = READ[case]
+    value, end, repairs = read_value(text, 0)
+    assert value == expected
+    assert not text[end:].strip()
+    assert repairs[kind] > 0
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_nothing_is_completed(case):
+    with pytest.raises(Broken):
+        read_value(BROKEN[case], 0)
+
+
+def test_a_key_that_matters_within_a_string_means_that_a_quote_is_missing():
+    text = '{"note": "why, "score": 1, "x": "y"}'
+    assert read_value(text, 0)[0] == {"note": 'why, "score": 1, "x": "y'}
+    with pytest.raises(Broken):
+        read_value(text, 0, {"score"})
+
+
+def test_a_key_given_twice_has_one_value():
+    assert read_value("{a: 1, 'a': 1}", 0)[0] == {"a": 1}
+    with pytest.raises(Broken):
+        read_value('{"a": 1, "a": 2}', 0)
+
+
+values_of_json = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.lists(values_of_json, max_size=3) | st.dictionaries(st.text(max_size=5), values_of_json, max_size=3))
+def test_json_is_read_as_it_is_without_repairs(value):
+    text = json.dumps(value)
+    assert read_value(text, 0) == (value, len(text), {})
+
+
+@given(st.text(alphabet="{}[]\"'\\:,/*#“” \nab01.<>think", max_size=60))
+def test_any_text_is_one_value_or_broken(text):
+    with suppress(Broken):
+        found = find_value(text, {"a"})
+        assert isinstance(found.value, dict | list | str)
+
+
+MEMBER_INDICES = {"K7QX": (1,), "W3RT": (0, 2), "M4TD": ()}
+
+NAMED = {
+    "K7QX looked first.": "Attempt 2 looked first.",
+    "Better than K7QX.": "Better than attempt 2.",
+    "better than trajectory K7QX, worse than [W3RT]": "better than attempt 2, worse than attempts 1 and 3",
+    "Trajectory K7QX's refund": "Attempt 2's refund",
+    "It failed. K7QX did not.": "It failed. Attempt 2 did not.",
+    "see **K7QX** and `W3RT`": "see **attempt 2** and attempts 1 and 3",
+    "trajectory_K7QX (K7QX)": "attempt 2 attempt 2",
+    "k7qx and K7QXa": "Attempt 2 and attempt 2",
+    "looks 1: K7QXb is kind": "looks 1: attempt 2 is kind",
+    "as good as M4TD": "as good as a reference attempt",
+    "AK7QX, K7QX9 and K7QXab are others": "AK7QX, K7QX9 and K7QXab are others",
+    "优于K7QX": "优于attempt 2",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_labels_become_numbers_of_attempts(text):
+    assert name_attempts(text, MEMBER_INDICES) == NAMED[text]
+
+
+def test_without_labels_a_text_stays():
+    assert name_attempts("K7QX", {}) == "K7QX"
+
+
+def test_the_schema_is_the_same_for_all_orders_of_the_labels():
+    entry = reply_schema(["W3RT", "K7QX"])["properties"]["scores"]["items"]
+    assert entry["properties"]["trajectory_id"]["enum"] == ["K7QX", "W3RT"]
+    assert reply_schema(["W3RT", "K7QX"]) == reply_schema(["K7QX", "W3RT"])

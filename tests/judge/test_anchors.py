@@ -10,40 +10,22 @@ from hypothesis import strategies as st
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
-from gavel.judge.panel.aggregate import Answer, anchored
+from gavel.judge.panel.aggregate import Answer, anchored, fit_scale
 from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, read_anchors, read_attempts
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.scales import fit_scale
-from gavel.judge.panel.schedule import BLOCK, LARGEST_WHOLE, group_schedule
+from gavel.judge.panel.modes import BLOCK, LARGEST_WHOLE, group_schedule
 from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.judge.groups import desk, saying
-
-QUALITIES = {"sim-low": -1.5, "sim-high": 1.5, "sim-probe": 0.3}
-QUALITIES |= {f"sim-weak{n}": -1.8 + n / 5 for n in range(7)} | {f"sim-strong{n}": 0.6 + n / 5 for n in range(7)}
-TABLE = {name: Latent(quality) for name, quality in QUALITIES.items()}
-WEAK = [f"sim-weak{n}" for n in range(7)]
-STRONG = [f"sim-strong{n}" for n in range(7)]
-
-
-def worth(quality: float) -> float:
-    return 1 / (1 + math.exp(-quality))
+from tests.judge.groups import by_length, desk, never, saying
 
 
 def anchor(text: str, score: float) -> Anchor:
     return Anchor(saying(text).trajectories[0], score)
 
 
-ANCHORS = [anchor("sim-low", worth(-1.5)), anchor("sim-high", worth(1.5))]
-
-
-def by_length(messages) -> dict[str, float]:
-    """A tenth for each letter of the member's message, by label."""
-    shown = re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"])
-    return {label: len(text) / 10 for label, text in shown}
+ANCHORS = [anchor("low", 0.2), anchor("high", 0.8)]
 
 
 async def harsh(messages, schema):
@@ -80,7 +62,6 @@ async def test_anchors_are_shown_like_any_member_and_are_none_of_the_judged_grou
     judged = await Judge(judge, anchors=[anchor("bbbb", 0.5)], orders=2).score(group)
     assert len(judged) == 2
     assert judged.metadata == {"task": 7}
-    assert judged.judgement is not None
     assert (judged.judgement.mode, judged.judgement.status, judged.judgement.calls) == ("anchored", "scored", 2)
     for prompt in prompts:
         assert len(re.findall(r"trajectory \w+\n¦\w+ assistant: \w+\n", prompt)) == 3
@@ -92,7 +73,6 @@ async def test_anchors_are_shown_like_any_member_and_are_none_of_the_judged_grou
 async def test_a_group_without_a_difference_is_scored_beside_an_anchor(texts):
     judged = await Judge(harsh, anchors=[anchor("bbbb", 0.4)]).score(saying(*texts))
     assert [trajectory.reward for trajectory in judged] == pytest.approx([0.35] * len(texts))
-    assert judged.judgement is not None
     assert judged.judgement.status == "scored"
 
 
@@ -110,43 +90,9 @@ async def test_a_member_that_is_an_anchor_as_well_is_shown_once_and_gets_votes()
 
 
 async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nobody():
-    async def never(messages, schema):
-        raise AssertionError("asked")
-
     judged = await Judge(never, anchors=[anchor("aaaa", 0.6)]).score(saying("aaaa", "aaaa"))
     assert [trajectory.reward for trajectory in judged] == [0.6, 0.6]
-    assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
-
-
-async def test_a_judge_that_fails_beside_anchors_leaves_no_number():
-    async def broken(messages, schema):
-        raise ValueError("no idea")
-
-    judged = await Judge(broken, anchors=[anchor("bbbb", 0.5)]).score(saying("a", "aa"))
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
-
-
-async def test_where_an_anchor_is_shown_changes_over_the_orders():
-    positions: list[int] = []
-
-    async def judge(messages, schema):
-        positions.append(list(by_length(messages).values()).index(0.4))
-        return json.dumps(by_length(messages))
-
-    await Judge(judge, anchors=[anchor("bbbb", 0.5)], orders=6).score(saying("aaa", "aaaaa"))
-    assert sorted(positions) == [0, 0, 1, 1, 2, 2]
-
-
-async def test_anchors_alone_are_not_judged_when_all_rollouts_failed():
-    async def never(messages, schema):
-        raise AssertionError("asked")
-
-    failed = TrajectoryGroup(t.model_copy(update={"status": "failed"}) for t in saying("a", "b"))
-    judged = await Judge(never, anchors=[anchor("bb", 0.2), anchor("bbbb", 0.5)]).score(failed)
-    assert [trajectory.reward for trajectory in judged] == [None, None]
 
 
 async def test_a_score_beyond_the_anchors_is_cut_off_and_moves_nobody_else():
@@ -181,54 +127,6 @@ def test_each_round_shows_members_once_and_anchors_in_every_block(members, ancho
         assert sorted(member for row in rows for member in row if member in others) == sorted(others * count)
 
 
-@given(st.integers(2, 4), st.integers(2, 5), st.integers(1, 3), st.text())
-def test_in_full_blocks_an_anchor_s_mean_position_is_the_middle(columns, anchors, half, seed):
-    members = anchors + columns * (BLOCK - anchors)
-    rows = [
-        row
-        for blocks in group_schedule(max(members, LARGEST_WHOLE + 1), [2 * half], seed, range(anchors))
-        for row in blocks
-    ]
-    if members > LARGEST_WHOLE:
-        assert all(fmean(row.index(a) for row in rows) == (BLOCK - 1) / 2 for a in range(anchors))
-
-
-async def scores_of_the_probe(bias_of_weak: Bias, bias_of_strong: Bias, **options) -> list[float]:
-    """The mean reward of one trajectory, in weak company before one judge and in strong company before another."""
-    found: list[float] = []
-    for company, bias in ((WEAK, bias_of_weak), (STRONG, bias_of_strong)):
-        rewards: list[float] = []
-        for seed in range(10):
-            judge = Judge(SimulatedJudge(TABLE, bias, name=company[0], seed=seed), seed=seed, **options)
-            judged = await judge.score(saying("sim-probe", *company))
-            rewards.append(judged.trajectories[0].reward or 0.0)
-        found.append(fmean(rewards))
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (Bias(severity=-0.8), Bias(severity=0.8)),
-        (Bias(severity=-0.5, compression=0.4), Bias(severity=0.5)),
-        (Bias(curve=0.7, noise=0.2), Bias(curve=0.7, noise=0.2)),
-    ],
-)
-async def test_one_trajectory_has_about_one_score_in_different_groups_only_with_anchors(one, other):
-    weak, strong = await scores_of_the_probe(one, other)
-    assert abs(weak - strong) > 0.1
-    with_anchors = await scores_of_the_probe(one, other, anchors=ANCHORS)
-    assert abs(with_anchors[0] - with_anchors[1]) < abs(weak - strong) / 2
-    assert with_anchors == pytest.approx([worth(0.3)] * 2, abs=0.1)
-
-
-def test_least_squares_find_the_line_that_a_juror_s_votes_lie_on():
-    line = fit_scale([(0.3 + meant / 2, meant) for meant in (0.1, 0.5, 0.9)])
-    assert line.slope == pytest.approx(0.5)
-    assert line(0.55) == pytest.approx(0.5)
-
-
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8))
 def test_a_line_passes_through_the_means_and_its_slope_is_sane(votes):
     line = fit_scale(votes)
@@ -249,21 +147,20 @@ def test_an_answer_without_an_anchor_makes_no_score():
     assert standings[1].score == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("score", [-0.1, 1.1, math.nan])
-def test_an_anchor_s_score_is_from_0_to_1(score):
-    with pytest.raises(JudgeError, match="from 0 to 1"):
-        anchor("a", score)
-
-
-def test_anchors_that_make_no_sense_are_refused():
-    with pytest.raises(JudgeError, match="no messages"):
-        Anchor(Trajectory(), 0.5)
-    with pytest.raises(JudgeError, match="different scores"):
-        check_anchors([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)])
-    with pytest.raises(JudgeError, match="too many"):
-        Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)])
-    with pytest.raises(JudgeError, match="cannot be used with"):
-        Judge("stand-in", anchors=ANCHORS, mode="pairwise")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: anchor("a", 1.1),
+        lambda: anchor("a", math.nan),
+        lambda: Anchor(Trajectory(), 0.5),
+        lambda: check_anchors([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)]),
+        lambda: Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)]),
+        lambda: Judge("stand-in", anchors=ANCHORS, mode="pairwise"),
+    ],
+)
+def test_anchors_that_make_no_sense_are_refused(make):
+    with pytest.raises(JudgeError):
+        make()
 
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA"}}
@@ -275,20 +172,9 @@ def said(*parts) -> Trajectory:
     )
 
 
-def test_those_with_unseen_content_stand_apart_and_keep_their_numbers():
-    attempts = {0: said("a"), 2: said("b", AUDIO), 5: said("c")}
-    found = read_attempts(attempts, (), View(), "unscored")
-    assert sorted(index for member in found.seen.members for index in member.indices) == [0, 5]
-    assert found.unseen == {2: "unseen content: 1 input_audio"}
-    assert [member.indices for member in found.hidden.members] == [(2,)]
-    flagged = read_attempts(attempts, (), View(), "flag")
-    assert len(flagged.seen.members) == 3
-    assert flagged.unseen == {}
-
-
 def test_an_anchor_that_the_judge_does_not_see_is_an_error():
     anchor = Anchor(said("x", AUDIO), 0.5)
-    with pytest.raises(JudgeError, match="an anchor has unseen content"):
+    with pytest.raises(JudgeError):
         read_attempts({0: said("a")}, (anchor,), View(), "unscored")
     assert read_attempts({0: said("a")}, (anchor,), View(), "flag").fixed
 
@@ -314,27 +200,16 @@ def test_anchors_are_spread_over_the_scores_from_the_best_to_the_worst(tmp_path:
     assert endings(file, 6) == [("good", 0.9), ("fair", 0.5), ("poor", 0.2), ("bad", 0.1)]
 
 
-async def test_a_judge_takes_them_and_says_so(tmp_path: Path) -> None:
-    file = scored(tmp_path / "a.jsonl.zst", {"bad": 0.1, "good": 0.9})
-    judge = Judge("constant", anchors=read_anchors(file))
-    judged = await judge.score(TrajectoryGroup([desk(ending="one"), desk(ending="two")]))
-    assert judge.mode == "anchored"
-    assert judged.judgement is not None
-    assert len(judged.judgement.settings["anchors"]) == 2  # pyright: ignore[reportArgumentType]
-
-
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "most"),
     [
-        ([{"one": None, "two": None}], "no attempt for human"),
-        ([{"one": 0.5, "two": 0.5}], "attempts of one score only for human"),
-        ([{"one": 0.5, "two": 7.0}], "from 0 to 1, not 7"),
-        ([{"same": 0.5}, {"same": 0.9}], "look the same to a judge"),
+        ([{"one": None, "two": None}], 3),
+        ([{"one": 0.5, "two": 0.5}], 3),
+        ([{"one": 0.5, "two": 7.0}], 3),
+        ([{"same": 0.5}, {"same": 0.9}], 3),
+        ([{"one": 0.5, "two": 0.9}], 1),
     ],
 )
-def test_what_is_no_set_of_anchors_is_refused(tmp_path: Path, groups: list[dict[str, float | None]], said: str) -> None:
-    file = scored(tmp_path / "a.jsonl.zst", *groups)
-    with pytest.raises(JudgeError, match=said):
-        read_anchors(file)
-    with pytest.raises(JudgeError, match="no number of anchors"):
-        read_anchors(file, most=1)
+def test_what_is_no_set_of_anchors_is_refused(tmp_path: Path, groups: list[dict[str, float | None]], most: int) -> None:
+    with pytest.raises(JudgeError):
+        read_anchors(scored(tmp_path / "a.jsonl.zst", *groups), most=most)

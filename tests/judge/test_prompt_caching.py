@@ -80,13 +80,6 @@ async def test_most_of_the_prompt_is_the_same_in_all_orders(endpoint, group):
     assert len({frozenset(labels_in(request)) for request in endpoint.requests}) == 1
 
 
-async def test_all_pairs_begin_with_what_all_members_share(endpoint):
-    await Judge(Juror("openai/judge", params=endpoint.params), mode="pairwise").score(after_other_reads(4))
-    prompts = [request["messages"][1]["content"] for request in endpoint.requests]
-    assert len(set(prompts)) == len(prompts) == 12
-    assert DUMP in common_beginning(prompts)
-
-
 async def test_the_first_order_goes_ahead_and_the_others_find_its_prompt_in_the_cache(endpoint):
     server = CachingServer()
     endpoint.script = [server]
@@ -113,12 +106,6 @@ async def test_without_a_lead_all_orders_are_sent_at_once(endpoint, model, cache
     assert server.cached == [0] * 4
 
 
-async def test_a_short_prompt_is_not_worth_a_wait(endpoint):
-    endpoint.script = [CachingServer(requests_at_once=4)]
-    judged = await Judge(Juror("openai/gpt-5-mini", params=endpoint.params), orders=4).score(saying("a", "b", "c", "d"))
-    assert judged.judgement.status == "scored"
-
-
 async def test_a_lead_that_is_asked_for_is_there_for_any_model():
     judge = Starts()
     scoring = asyncio.create_task(
@@ -143,19 +130,6 @@ async def test_the_others_do_not_wait_for_a_slow_first_call(monkeypatch):
         await judge.all_started.wait()
         judge.may_answer.set()
         await scoring
-
-
-async def test_each_juror_has_a_lead_of_its_own():
-    one, other = Starts(), Starts()
-    scoring = asyncio.create_task(
-        Judge([one, other], orders=4, config=JudgeConfig(cache="lead")).score(saying("a", "b", "c", "d"))
-    )
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert (one.started, other.started) == (1, 1)
-    one.may_answer.set()
-    other.may_answer.set()
-    await scoring
 
 
 async def test_the_others_are_asked_when_the_first_call_fails(endpoint):

@@ -1,0 +1,450 @@
+import math
+import statistics
+from itertools import combinations, permutations
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel.judge.audit.agreement import agreement, agreement_of_pairs, mean_kendall_tau, pooled_auc
+from gavel.judge.audit.bootstrap import RESAMPLES, IntervalEstimate, correlation, estimate, mean_over_groups, ratio
+from gavel.judge.audit.inter_rater import (
+    call_vs_call,
+    intraclass_correlation,
+    judge_vs_judge,
+    krippendorff_alpha,
+)
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Judgement, Vote
+from gavel.scenarios.trajectory import Trajectory
+from tests.judge.groups import choice
+
+
+def resampled_groups(total: int) -> list[list[int]]:
+    """The group indices of every resample that `estimate` draws for `total` groups."""
+    rows: list[list[int]] = []
+
+    def record(drawn: np.ndarray) -> np.ndarray:
+        rows.extend(drawn.tolist())
+        return np.zeros(len(drawn))
+
+    estimate(record, total, total)
+    observed, *resamples = rows
+    assert observed == list(range(total))
+    return resamples
+
+
+def percentiles(values: list[float]) -> tuple[float, float]:
+    """The 2.5 % and 97.5 % points, read between neighbours in order."""
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+    return at(0.025), at(0.975)
+
+
+def test_the_interval_is_that_of_groups_drawn_one_by_one() -> None:
+    random = Random(0)
+    values = [random.random() if random.random() < 0.8 else None for _ in range(40)]
+    means = []
+    for indices in resampled_groups(len(values)):
+        means.append(statistics.fmean(value for index in indices if (value := values[index]) is not None))
+    assert len(means) == RESAMPLES
+    low, high = percentiles(means)
+    known = [value for value in values if value is not None]
+    expected = IntervalEstimate(statistics.fmean(known), low, high, len(known))
+    got = mean_over_groups(values)
+    assert (got.value, got.low, got.high) == pytest.approx((expected.value, expected.low, expected.high), abs=1e-12)
+    assert got.groups == expected.groups
+
+
+def test_the_ratio_and_the_correlation_are_those_of_the_resampled_groups() -> None:
+    random = Random(4)
+    above, below = ([random.random() for _ in range(25)] for _ in range(2))
+    xs, ys = ([[random.gauss() for _ in range(3)] for _ in range(25)] for _ in range(2))
+    products = [sum(x * y for x, y in zip(a, b, strict=True)) for a, b in zip(xs, ys, strict=True)]
+    squares = [[sum(x * x for x in of_group) for of_group in side] for side in (xs, ys)]
+    ratios, correlations = [], []
+    for indices in resampled_groups(25):
+        ratios.append(sum(above[n] for n in indices) / sum(below[n] for n in indices))
+        spreads = [math.sqrt(sum(side[n] for n in indices)) for side in squares]
+        correlations.append(sum(products[n] for n in indices) / math.prod(spreads))
+    got = ratio(above, below)
+    assert (got.low, got.high) == pytest.approx(percentiles(ratios), abs=1e-12)
+    got = correlation(products, *squares)
+    assert (got.low, got.high) == pytest.approx(percentiles(correlations), abs=1e-12)
+
+
+@given(st.lists(st.none() | st.floats(-1, 1), min_size=1, max_size=12))
+def test_the_value_lies_in_its_interval_or_there_is_none(values: list[float | None]) -> None:
+    got = mean_over_groups(values)
+    known = [value for value in values if value is not None]
+    assert got.groups == len(known)
+    if not known:
+        assert got == IntervalEstimate(None, None, None, 0)
+    elif len(known) == 1:
+        assert got == IntervalEstimate(known[0], None, None, 1)
+    else:
+        assert got.value == pytest.approx(statistics.fmean(known), abs=1e-12)
+        assert min(known) - 1e-12 <= got.low <= got.high <= max(known) + 1e-12
+
+
+def test_a_ratio_weighs_groups_by_their_denominators() -> None:
+    assert ratio([1, 3], [1, 9]).value == pytest.approx(0.4)
+    assert ratio([0, 0], [0, 0]) == IntervalEstimate(None, None, None, 0)
+    assert mean_over_groups([]) == IntervalEstimate(None, None, None, 0)
+
+
+def test_a_correlation_with_a_constant_is_not_defined() -> None:
+    assert correlation([0, 0], [1, 2], [0, 0]) == IntervalEstimate(None, None, None, 2)
+    assert correlation([2, 1], [2, 2], [2, 2]).value == pytest.approx(3 / 4)
+
+
+untimed = settings(deadline=None)
+
+pairs_of_a_group = st.lists(st.tuples(st.integers(0, 4).map(float), st.integers(0, 4).map(float)), max_size=8)
+
+
+Groups = list[list[tuple[float, float]]]
+
+groups_of_pairs = st.lists(pairs_of_a_group, min_size=1, max_size=4)
+labelled_groups = st.lists(
+    st.lists(st.tuples(st.integers(0, 4).map(float), st.booleans().map(float)), max_size=8), min_size=1, max_size=4
+)
+
+
+def mean_of(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def same(value: float | None, expected: float | None) -> bool:
+    if value is None or expected is None:
+        return value is expected
+    return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def pearson(pairs: list[tuple[float, float]]) -> float | None:
+    if not pairs:
+        return None
+    xs, ys = zip(*pairs, strict=True)
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    square_x, square_y = sum((x - mean_x) ** 2 for x in xs), sum((y - mean_y) ** 2 for y in ys)
+    product = sum((x - mean_x) * (y - mean_y) for x, y in pairs)
+    return product / math.sqrt(square_x * square_y) if min(square_x, square_y) > 1e-12 else None
+
+
+def accuracy(pairs: list[tuple[float, float]]) -> float | None:
+    """Over every (better, worse) by the reference."""
+    wins = [
+        1.0 if score > other else 0.5 if score == other else 0.0
+        for score, value in pairs
+        for other, other_value in pairs
+        if value > other_value
+    ]
+    return sum(wins) / len(wins) if wins else None
+
+
+def first(pairs: list[tuple[float, float]]) -> float | None:
+    values = [value for _, value in pairs]
+    if len(set(values)) < 2:
+        return None
+    winners = [value for score, value in pairs if score == max(score for score, _ in pairs)]
+    return sum(value == max(values) for value in winners) / len(winners)
+
+
+@untimed
+@given(groups_of_pairs)
+def test_within_groups_every_statistic_is_the_mean_of_its_definition(groups: Groups) -> None:
+    got = agreement_of_pairs(groups, "reference")
+    assert same(got.pair_accuracy.value, mean_of([accuracy(pairs) for pairs in groups]))
+    assert same(got.top_1.value, mean_of([first(pairs) for pairs in groups]))
+    assert got.members == sum(map(len, groups))
+
+
+RANKED = {
+    "the same order": ([(0.1, 1.0), (0.5, 2.0), (0.9, 3.0)], 1.0),
+    "the reverse": ([(0.9, 1.0), (0.5, 2.0), (0.1, 3.0)], -1.0),
+    "a tie of the judge": ([(0.5, 1.0), (0.5, 2.0)], 0.0),
+    "a tie of the reference": ([(0.1, 1.0), (0.9, 1.0)], None),
+    "one member": ([(0.1, 1.0)], None),
+    "nobody": ([], None),
+}
+
+
+@pytest.mark.parametrize("case", RANKED)
+def test_a_judge_that_ties_what_differs_has_no_agreement_and_a_group_without_an_order_none_to_report(case: str) -> None:
+    pairs, expected = RANKED[case]
+    got = agreement_of_pairs([pairs], "reference")
+    assert same(got.tau.value, expected)
+    assert same(got.spearman.value, expected)
+    assert same(mean_kendall_tau([pairs, pairs]), expected)
+
+
+@untimed
+@given(groups_of_pairs)
+def test_the_advantage_correlation_is_pearsons_of_what_is_left_of_the_groups_means(groups: Groups) -> None:
+    centred = []
+    for pairs in groups:
+        scores, values = zip(*pairs, strict=True) if pairs else ((), ())
+        centred += [(s - sum(scores) / len(scores), v - sum(values) / len(values)) for s, v in pairs]
+    assert same(agreement_of_pairs(groups, "reference").advantage_correlation.value, pearson(centred))
+
+
+@untimed
+@given(labelled_groups)
+def test_the_auc_is_the_share_of_pairs_of_a_success_and_a_failure_that_are_in_order(groups: Groups) -> None:
+    assert same(agreement_of_pairs(groups, "success").auc.value, accuracy([pair for pairs in groups for pair in pairs]))
+
+
+def test_the_interval_of_the_auc_is_that_of_whole_groups_drawn_anew() -> None:
+    random = Random(3)
+    groups = [[(random.randrange(9) / 8, float(random.random() < 0.5)) for _ in range(4)] for _ in range(12)]
+    drawn = []
+    for indices in resampled_groups(len(groups)):
+        drawn.append(accuracy([pair for index in indices for pair in groups[index]]))
+    ordered = sorted(value for value in drawn if value is not None)
+    got = pooled_auc(groups)
+    assert got.low == pytest.approx(ordered[round(0.025 * len(ordered))], abs=0.005)
+    assert got.high == pytest.approx(ordered[round(0.975 * len(ordered))], abs=0.005)
+
+
+def test_a_graded_reference_has_no_auc() -> None:
+    got = agreement_of_pairs([[(0.1, 0.0), (0.5, 0.5), (0.9, 1.0)]], "grade")
+    assert got.auc.value is None
+    assert got.tau.value == pytest.approx(1)
+
+
+def test_float_residue_is_neither_a_rank_nor_a_success() -> None:
+    got = agreement_of_pairs([[(0.3, 1.0), (0.1 + 0.2, 0.0), (0.3, 0.1 + 0.2), (0.1, 0.3)]], "reference")
+    assert got.pair_accuracy.value == pytest.approx((0.5 + 0.5 + 1 + 0.5 + 0) / 5)
+
+
+def test_what_is_not_defined_is_none() -> None:
+    got = agreement_of_pairs([[(0.5, 1.0), (0.5, 1.0)], []], "success")
+    nothing = (got.tau, got.spearman, got.pair_accuracy, got.top_1, got.auc, got.advantage_correlation)
+    assert all((figure.value, figure.low, figure.high) == (None, None, None) for figure in nothing)
+
+
+def judged(*members: tuple[float | None, float | None]) -> TrajectoryGroup:
+    return TrajectoryGroup(
+        Trajectory(
+            reward=score,
+            judgement=Judgement(score=score),
+            metrics={"other": 1.0} | ({} if value is None else {"independent_reward": value}),
+        )
+        for score, value in members
+    )
+
+
+def test_members_without_a_score_or_a_reference_are_left_out() -> None:
+    group = judged((0.1, 0.0), (0.9, 1.0), (None, 5.0), (0.5, None), (0.7, math.nan))
+    got = agreement([group])
+    assert (got.reference, got.members) == ("independent_reward", 2)
+    assert got.tau.value == pytest.approx(1)
+
+
+def test_a_shaped_reward_does_not_hide_the_judges_score() -> None:
+    group = judged((0.1, 0.0), (0.9, 1.0))
+    for member in group:
+        member.reward = 0.5
+    assert agreement([group]).tau.value == pytest.approx(1)
+
+
+def test_the_reference_may_be_a_function() -> None:
+    def depth(trajectory: Trajectory) -> float | None:
+        value = trajectory.metrics.get("independent_reward")
+        return None if value is None else -value
+
+    got = agreement([judged((0.1, 0.0), (0.9, 1.0), (0.2, None))], depth)
+    assert (got.reference, got.members, got.tau.value) == ("depth", 2, pytest.approx(-1))
+
+
+def test_the_reference_may_be_a_field_of_a_row_that_was_scored_from_a_file() -> None:
+    group = judged((0.1, None), (0.9, None), (0.5, None))
+    for member, success in zip(group, (False, True, "unknown"), strict=True):
+        member.metadata["success"] = success
+    got = agreement([group], "success")
+    assert (got.members, got.auc.value) == (2, pytest.approx(1))
+
+
+def test_a_reference_that_nobody_has_is_an_error_that_names_what_there_is() -> None:
+    with pytest.raises(JudgeError, match="success") as caught:
+        agreement([judged((0.1, 0.0), (0.9, 1.0))], "success")
+    assert "independent_reward, other" in (caught.value.remedy or "")
+
+
+def test_groups_that_nobody_judged_are_an_error_with_the_remedy() -> None:
+    with pytest.raises(JudgeError) as caught:
+        agreement([judged((None, 1.0))])
+    assert "gavel score" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, 7.0, -0.5])
+def test_a_score_that_no_judge_gives_is_an_error_that_names_the_member(score: float) -> None:
+    with pytest.raises(JudgeError, match="member 2 of group 1"):
+        agreement([judged((0.1, 0.0), (score, 1.0))])
+
+
+SHROUT_FLEISS = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
+"""Table 2 of Shrout and Fleiss 1979: 6 targets, 4 raters; ICC(2,1) is .29 and ICC(2,4) is .62."""
+KRIPPENDORFF = [
+    [None if score == "." else float(score) for score in row]
+    for row in ["11.1", "2232", "3333", "3333", "2222", "1234", "4444", "1121", "2222", ".555", "..11", ".3.."]
+]
+"""The example of Krippendorff 2011: 12 units, 4 observers, some missing; its interval alpha is .849."""
+
+Ratings = list[list[list[float | None]]]
+rated_groups = st.integers(2, 4).flatmap(
+    lambda raters: st.lists(
+        st.lists(
+            st.lists(st.none() | st.integers(0, 5).map(float), min_size=raters, max_size=raters), min_size=1, max_size=4
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+
+
+def icc(groups: Ratings) -> tuple[float | None, float | None]:
+    """The two-way analysis of variance, cell by cell."""
+    rows = [[score for score in row if score is not None] for members in groups for row in members if None not in row]
+    n, k = len(rows), len(groups[0][0])
+    if n < 2:
+        return None, None
+    whole = sum(map(sum, rows)) / (n * k)
+    of_row = [sum(row) / k for row in rows]
+    of_column = [sum(column) / n for column in zip(*rows, strict=True)]
+    r = k * sum((mean - whole) ** 2 for mean in of_row) / (n - 1)
+    c = n * sum((mean - whole) ** 2 for mean in of_column) / (k - 1)
+    rest = sum((rows[i][j] - of_row[i] - of_column[j] + whole) ** 2 for i in range(n) for j in range(k))
+    e = rest / ((n - 1) * (k - 1))
+    below = (r + (k - 1) * e + k * (c - e) / n, r + (c - e) / n)
+    single, mean = ((r - e) / d if d > 1e-9 else None for d in below)
+    return single, mean
+
+
+def alpha(groups: Ratings) -> float | None:
+    """Over all ordered pairs of scores: within members, and of any two."""
+    units = [[score for score in row if score is not None] for members in groups for row in members]
+    units = [unit for unit in units if len(unit) > 1]
+    scores = [score for unit in units for score in unit]
+    if not scores:
+        return None
+    observed = sum(sum((a - b) ** 2 for a, b in permutations(unit, 2)) / (len(unit) - 1) for unit in units)
+    expected = sum((a - b) ** 2 for a, b in permutations(scores, 2)) / (len(scores) - 1)
+    return 1 - observed / expected if expected else None
+
+
+def test_the_published_example_of_the_icc_comes_out() -> None:
+    single, mean = intraclass_correlation([[[float(score) for score in row] for row in SHROUT_FLEISS]])
+    assert single.value == pytest.approx(0.29, abs=0.005)
+    assert mean.value == pytest.approx(0.62, abs=0.005)
+
+
+def test_the_published_example_of_alpha_comes_out() -> None:
+    assert krippendorff_alpha([KRIPPENDORFF]).value == pytest.approx(0.849, abs=0.0005)
+
+
+@untimed
+@given(rated_groups)
+def test_the_icc_is_that_of_the_analysis_of_variance(groups: Ratings) -> None:
+    single, mean = icc(groups)
+    got_single, got_mean = intraclass_correlation(groups)
+    assert same(got_single.value, single)
+    assert same(got_mean.value, mean)
+
+
+@untimed
+@given(rated_groups)
+def test_alpha_is_one_less_observed_by_expected_disagreement(groups: Ratings) -> None:
+    assert same(krippendorff_alpha(groups).value, alpha(groups))
+
+
+def test_judges_that_say_the_same_agree_fully_and_noise_does_not_agree() -> None:
+    random = Random(0)
+    truth: Ratings = [[[random.random()] * 3 for _ in range(8)] for _ in range(60)]
+    noise: Ratings = [[[random.random() for _ in range(3)] for _ in range(8)] for _ in range(60)]
+    assert all(f.value == pytest.approx(1) for f in (*intraclass_correlation(truth), krippendorff_alpha(truth)))
+    for figure in (*intraclass_correlation(noise), krippendorff_alpha(noise)):
+        assert figure.low < 0 < figure.high
+
+
+@pytest.mark.parametrize("groups", [[], [[]], [[[0.5, None]]], [[[0.5, 0.5]], [[0.5, 0.5]]], [[[0.5]]]])
+def test_without_anything_to_compare_nothing_is_defined(groups: Ratings) -> None:
+    for figure in (*intraclass_correlation(groups), krippendorff_alpha(groups)):
+        assert (figure.value, figure.low, figure.high) == (None, None, None)
+
+
+def voted(*members: dict[str, list[float]]) -> TrajectoryGroup:
+    """Members with the votes of some models, each vote in an order of its own; positions as listed."""
+    trajectories = []
+    for position, of_models in enumerate(members):
+        votes = [
+            Vote(score=score, position=position, order=10 * m + n, model=model)
+            for m, (model, scores) in enumerate(of_models.items())
+            for n, score in enumerate(scores)
+        ]
+        scores = [vote.score for vote in votes]
+        score = sum(scores) / len(scores) if scores else None
+        trajectories.append(Trajectory(reward=score, judgement=Judgement(score=score, votes=votes)))
+    return TrajectoryGroup(trajectories)
+
+
+def test_a_judge_is_the_mean_of_its_votes() -> None:
+    group = voted({"a": [0.1, 0.3], "b": [0.2]}, {"a": [0.5, 0.7], "b": [0.6]}, {"a": [0.9, 0.9], "b": [0.9]})
+    got = judge_vs_judge([group])
+    assert got.raters == ("a", "b")
+    assert got.icc_single.value == pytest.approx(1)
+    assert got.pairs["a", "b"].tau.value == pytest.approx(1)
+    assert got.pairs["a", "b"].members == 3
+
+
+def test_calls_are_compared_vote_by_vote() -> None:
+    group = voted({"a": [0.1, 0.9], "b": [0.2]}, {"a": [0.9, 0.1], "b": [0.8]})
+    got = call_vs_call([group, group])
+    assert got.raters == ("a call 1", "a call 2", "b call 1")
+    expected = krippendorff_alpha([[[0.1, 0.9, 0.2], [0.9, 0.1, 0.8]]] * 2).value
+    assert got.alpha.value == expected
+
+
+def test_one_judge_has_no_other_and_one_call_no_second() -> None:
+    single = voted({"a": [0.1]}, {"a": [0.9]})
+    assert judge_vs_judge([single]) is None
+    assert call_vs_call([single]) is None
+    assert judge_vs_judge([voted({"a": [0.1, 0.2]}, {"a": [0.9, 0.3]})]) is None
+
+
+def test_what_a_judge_left_out_is_missing_and_not_zero() -> None:
+    group = voted({"a": [0.2], "b": [0.2]}, {"a": [0.8], "b": [0.8]}, {"a": [0.5], "b": []})
+    got = judge_vs_judge([group, group])
+    assert got.icc_single.value == pytest.approx(1)
+    assert got.pairs["a", "b"].members == 4
+
+
+async def test_of_a_real_jury_the_one_with_another_taste_stands_out() -> None:
+    random = Random(0)
+    table = {f"sim-{n}": Latent(random.gauss()) for n in range(8 * 12)}
+    ids = list(table)
+    jury = [
+        SimulatedJudge(table, Bias(noise=0.2, idiosyncrasy=taste), name=name)
+        for name, taste in (("one", 0.0), ("two", 0.0), ("odd", 2.0))
+    ]
+    judge = Judge(jury, orders=1)
+    groups = []
+    for start in range(0, len(ids), 8):
+        members = (Trajectory(messages_and_choices=[choice(name)]) for name in ids[start : start + 8])
+        groups.append(await judge.score(TrajectoryGroup(members)))
+    got = judge_vs_judge(groups)
+    taus = {pair: got.pairs[pair].tau.value or 0.0 for pair in combinations(got.raters, 2)}
+    assert taus["one", "two"] > 0.7
+    assert max(taus["one", "odd"], taus["two", "odd"]) < 0.5

@@ -1,0 +1,494 @@
+import math
+import statistics
+from collections.abc import Hashable
+from dataclasses import replace
+from random import Random
+from statistics import fmean, variance
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel.judge.audit.agreement import kendall_tau
+from gavel.judge.panel.aggregate import (
+    AggregateScore,
+    Answer,
+    JurorScores,
+    equate,
+    group_noise,
+    groupwise,
+    reliability,
+    stretch_factors,
+    with_spreads,
+)
+from gavel.judge.panel.bradley_terry import PRIOR, Comparison, rate
+from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
+from gavel.judge.panel.modes import LARGEST_WHOLE, block_rounds, group_schedule, pair_schedule
+from gavel.judge.panel.standard_errors import (
+    Noise,
+    NoisePrior,
+    NoisyVote,
+    fit_prior,
+    residual_noise,
+    shrunk,
+    standard_errors,
+)
+from gavel.judge.prompt.canonical_group import canonicalize
+from gavel.judge.reply.verdict import Scored
+from gavel.judge.stats import centred_positions, score_interval
+from gavel.llm.types import Reply
+from tests.judge.groups import saying
+
+
+def vote(scale: Hashable, member: int, score: float, weight: float = 1.0) -> NoisyVote:
+    return NoisyVote(member, scale, 0, 0.0, score, weight)
+
+
+@given(st.integers(LARGEST_WHOLE + 1, 70), st.integers(2, 4), st.randoms(use_true_random=False))
+def test_without_noise_equating_finds_every_block_s_offset(members, count, random):
+    shown = [block for blocks in block_rounds(members, count, "seed") for block in blocks]
+    truth = [random.uniform(0, 1) for _ in range(members)]
+    gained = [random.uniform(-0.3, 0.3) for _ in shown]
+    points = [vote(n, m, truth[m] + gained[n], weight=1 + n % 3) for n, block in enumerate(shown) for m in block]
+    offsets = equate(points)
+    differences = [gained[n] - offsets[n] for n in range(len(shown))]
+    assert max(differences) - min(differences) < 1e-9
+    assert math.fsum(p.weight * offsets[p.scale] for p in points) == pytest.approx(0, abs=1e-9)
+
+
+def test_scales_on_all_members_are_moved_to_their_common_mean():
+    harsh = [vote("harsh", member, score, weight=3.0) for member, score in enumerate((0.1, 0.2, 0.3))]
+    kind = [vote("kind", member, score, weight=1.0) for member, score in enumerate((0.9, 0.5, 0.7))]
+    assert equate([*harsh, *kind]) == pytest.approx({"harsh": 0.2 - 0.325, "kind": 0.7 - 0.325})
+
+
+def test_scales_that_no_member_links_keep_their_scores():
+    offsets = equate([vote("a", 0, 0.2), vote("a", 1, 0.4), vote("b", 2, 0.9)])
+    assert offsets == pytest.approx({"a": 0.0, "b": 0.0})
+
+
+TRUTH = [0.1, 0.3, 0.45, 0.6, 0.75, 0.9, 0.2, 0.5]
+a_jury = st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=2, max_size=4)
+
+
+def by_the_formula(scores: list[JurorScores], weights: list[float]) -> list[float]:
+    """The docstring of `stretch_factors`, word for word, for jurors with unequal scores."""
+    logs = [math.log(variance(own.means)) for own in scores]
+    shared = sum(w * log for w, log in zip(weights, logs, strict=True)) / sum(weights)
+    sampling = [2 / (len(own.means) - 1) for own in scores]
+    true = max(0.0, variance(logs) - fmean(sampling))
+    mean_r = sum(w * own.reliability for w, own in zip(weights, scores, strict=True)) / sum(weights)
+    factors: list[float] = []
+    for own, log, error in zip(scores, logs, sampling, strict=True):
+        drawn = math.exp(shared + true / (true + error) * (log - shared)) ** 0.5
+        factors.append(min(math.exp(shared / 2) / drawn, 4) * own.reliability / mean_r)
+    return factors
+
+
+@given(a_jury, st.data())
+def test_factors_are_those_of_the_formula(jury: list[list[float]], data: st.DataObject):
+    count = len(jury)
+    weights = data.draw(st.lists(st.floats(0.1, 10), min_size=count, max_size=count))
+    trust = data.draw(st.lists(st.floats(0.1, 1), min_size=count, max_size=count))
+    scores = [JurorScores(own, r) for own, r in zip(jury, trust, strict=True)]
+    if any(not own.variance for own in scores):
+        return
+    found = stretch_factors(dict(enumerate(scores)), dict(enumerate(weights)))
+    assert list(found.values()) == pytest.approx(by_the_formula(scores, weights))
+
+
+def test_jurors_that_differ_by_chance_keep_their_spreads():
+    scores = {0: JurorScores([0.1, 0.5, 0.9, 0.4]), 1: JurorScores([0.2, 0.5, 0.8, 0.4])}
+    assert stretch_factors(scores, {0: 1, 1: 1}) == {0: 1, 1: 1}
+
+
+def test_a_juror_that_ties_all_is_not_stretched_and_stretches_nobody():
+    scores = {0: JurorScores([0.5] * 8), 1: JurorScores(TRUTH)}
+    assert stretch_factors(scores, {0: 1, 1: 1}) == {0: 1, 1: 1}
+
+
+def test_reliability_is_one_without_a_second_call_and_never_zero():
+    assert reliability(0.04, 0.0, 0) == 1
+    assert reliability(0.04, 0.01, 6) == pytest.approx(1 - 6 / 8 * 0.25)
+    assert reliability(0.0, 0.0, 6) == 1
+    assert reliability(0.01, 1.0, 1000) > 0
+
+
+def answer(call: int, juror: int, scores: list[float], weight: float = 1.0) -> Answer:
+    order = range(len(scores)) if call % 2 else reversed(range(len(scores)))
+    return Answer(call, juror, weight, {member: scores[member] for member in order})
+
+
+def test_a_noisy_wide_juror_does_not_drown_a_good_narrow_one():
+    narrow = [0.5 + 0.1 * (score - 0.5) for score in TRUTH]
+    noise = [1.0, 0.0, 0.2, 0.9, 0.1, 0.3, 0.8, 0.0], [0.0, 0.9, 1.0, 0.1, 0.6, 0.2, 0.1, 1.0]
+    answers = [answer(0, 0, narrow), answer(1, 0, narrow), answer(2, 1, noise[0]), answer(3, 1, noise[1])]
+    scores = [score.score for _, score in sorted(groupwise(answers, 8).items())]
+    means = [fmean((good, good, one, other)) for good, one, other in zip(narrow, *noise, strict=True)]
+    assert kendall_tau(list(zip(means, TRUTH, strict=True))) == pytest.approx(-0.14, abs=0.15)
+    assert (kendall_tau(list(zip(scores, TRUTH, strict=True))) or 0) > 0.9
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=8), st.permutations(range(3)))
+def test_a_jury_of_one_keeps_its_scores_and_jurors_may_come_in_any_order(scores: list[float], order: list[int]):
+    alone = groupwise([answer(0, 0, scores), answer(1, 0, scores)], len(scores))
+    assert [alone[member].score for member in range(len(scores))] == pytest.approx(scores)
+    jury = [answer(n, n, [(score + 0.3 * n * m) % 1 for m, score in enumerate(scores)]) for n in range(3)]
+    here, there = groupwise(jury, len(scores)), groupwise([jury[n] for n in order], len(scores))
+    assert {m: s.score for m, s in there.items()} == pytest.approx({m: s.score for m, s in here.items()}, abs=1e-9)
+
+
+def doubtful(call: int, spread: float | None, juror: int = 0, weight: float = 1.0) -> Answer:
+    return Answer(call, juror, weight, {0: 0.5, 1: 0.2}, {} if spread is None else {0: spread, 1: spread})
+
+
+def errors(*answers: Answer, between: float | None = None, fixed: dict[int, float] | None = None) -> list[float | None]:
+    scores = {member: AggregateScore(0.5, between) for member in (0, 1)}
+    found = with_spreads(scores, answers, fixed or {})
+    return [score.standard_error for score in found.values() if isinstance(score, AggregateScore)]
+
+
+def test_the_more_of_an_error_is_known_the_more_degrees_of_freedom_it_has():
+    def freedom(between: float, spread: float) -> float | None:
+        (score, *_) = with_spreads({0: AggregateScore(0.5, between, 3.0)}, [doubtful(0, spread)], {}).values()
+        assert isinstance(score, AggregateScore)
+        return score.degrees_of_freedom
+
+    assert freedom(0.1, 0.0) == pytest.approx(3.0)
+    assert freedom(0.1, 0.1) == pytest.approx(12.0)
+    assert freedom(0.0, 0.1) is freedom(1e-99, 0.1) is None
+
+
+TENTHS = [doubtful(0, 0.1), doubtful(1, 0.1), doubtful(2, 0.1)]
+ERRORS = {
+    "one call has the spread as its error": (TENTHS[:1], {}, 0.1),
+    "more calls of one juror have the same doubts": (TENTHS, {}, 0.1),
+    "the doubts of one juror are averaged": ([doubtful(0, 0.0), doubtful(1, 0.2)], {}, math.sqrt(0.02)),
+    "differences between orders are added": ([doubtful(0, 0.3), doubtful(1, 0.3)], {"between": 0.4}, 0.5),
+    "the doubts of jurors are their own": ([doubtful(0, 0.1), doubtful(1, 0.1, juror=1)], {}, 0.1 / math.sqrt(2)),
+    "by weight": ([doubtful(0, 0.1, weight=3), doubtful(1, 0.0, juror=1)], {}, 0.075),
+    "on the scale of the anchors": (TENTHS[:1], {"fixed": {0: 0.8, 1: 0.2}}, 0.2),
+    "scores in words have no spread": ([doubtful(0, None)], {"between": 0.4}, 0.4),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_the_doubts_of_a_distribution_and_the_differences_of_orders_make_one_error(case):
+    answers, options, expected = ERRORS[case]
+    assert errors(*answers, **options) == pytest.approx([expected] * 2)
+
+
+NOISE_PRIOR = NoisePrior(variance=0.01, df=12)
+
+
+def drawn(members: int, orders: int, seed: int, slope: float = 0.0, square: float = 0.0, noise: float = 0.1):
+    """Answers of one juror with these effects of the position, by members in the order shown."""
+    random = Random(seed)
+    truth = [random.uniform(0.3, 0.7) for _ in range(members)]
+    (rows,) = group_schedule(members, [orders], str(seed))
+    return [
+        Answer(
+            call,
+            0,
+            1.0,
+            {
+                member: truth[member] + slope * x + square * x * x + noise * random.gauss()
+                for x, member in zip(centred_positions(len(row)), row, strict=True)
+            },
+        )
+        for call, row in enumerate(rows)
+    ]
+
+
+def plain(votes: list[tuple[int, float]]) -> list[NoisyVote]:
+    return [NoisyVote(member, "a", 0, 0.0, score) for member, score in votes]
+
+
+def by_least_squares(votes: list[NoisyVote]) -> tuple[float, int]:
+    """The sum of squares and the degrees of freedom of the whole model, with one column for each term."""
+
+    def columns(values):
+        return np.array([[float(value == one) for one in dict.fromkeys(values)] for value in values])
+
+    scores, jurors = np.array([vote.score for vote in votes]), columns([vote.juror for vote in votes])
+    design = np.hstack([columns([vote.member for vote in votes]), columns([vote.scale for vote in votes])])
+    of_member = {m: np.mean([v.score for v in votes if v.member == m]) for m in {vote.member for vote in votes}}
+    line = np.array([vote.position for vote in votes])
+    room = np.array([max(0.0, of_member[vote.member] * (1 - of_member[vote.member])) for vote in votes])
+    for effect, left in ((line, 1), (np.array([vote.square for vote in votes]), 4), (line * room, 4)):
+        wider = np.hstack([design, jurors * effect[:, None]])
+        rank, found = np.linalg.matrix_rank(design), np.linalg.matrix_rank(wider)
+        if found == rank + jurors.shape[1] and len(votes) - found >= left:
+            design = wider
+    fitted = np.linalg.lstsq(design, scores, rcond=None)[0]
+    return float(((scores - design @ fitted) ** 2).sum()), len(votes) - int(np.linalg.matrix_rank(design))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 14), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99))
+def test_the_noise_is_that_of_the_whole_least_squares_problem(members, orders, jurors, seed):
+    random = Random(seed)
+    schedule = group_schedule(members, [orders] * jurors, str(seed))
+    votes = [
+        NoisyVote(member, (juror, call if len(row) < members else None), juror, x, random.random(), 1.0, x * x - square)
+        for juror, rows in enumerate(schedule)
+        for call, row in enumerate(rows)
+        for square in [float(np.mean(np.square(centred_positions(len(row)))))]
+        for x, member in zip(centred_positions(len(row)), row, strict=True)
+    ]
+    squares, freedom = by_least_squares(votes)
+    found = residual_noise(votes)
+    assert found.df == max(freedom, 0)
+    if freedom > 0:
+        assert found.variance * found.df == pytest.approx(squares, abs=1e-8)
+
+
+@given(st.integers(3, 8), st.sampled_from([2, 4, 8]), st.integers(0, 99))
+def test_a_line_over_the_positions_is_no_noise(members: int, orders: int, seed: int):
+    biased = group_noise(drawn(members, orders, seed, slope=0.2, noise=0.0), members)
+    assert biased.variance == pytest.approx(0, abs=1e-12)
+
+
+PRIORS = st.sampled_from([None, NoisePrior(variance=0, df=50)])
+
+
+@given(st.integers(2, 8), st.sampled_from([2, 4, 8]), st.integers(0, 99), PRIORS)
+def test_votes_that_only_the_position_explains_leave_an_error(members, orders, seed, prior):
+    """They may be noise that looks like it: two orders that contradict each other exactly are one line."""
+    answers = drawn(members, orders, seed, slope=0.2, noise=0.0)
+    errors = [score.standard_error or 0 for score in groupwise(answers, members, prior).values()]
+    scatter = math.sqrt(group_noise(answers, members).without_effects or 0)
+    assert all(0 < error < scatter / math.sqrt(orders) for error in errors)
+
+
+def test_votes_that_agree_leave_no_error():
+    answers = [Answer(call, 0, 1.0, dict.fromkeys(range(4), 0.5)) for call in range(2)]
+    assert [score.standard_error for score in groupwise(answers, 4).values()] == [0.0] * 4
+
+
+@given(st.integers(2, 12), st.integers(2, 4), st.integers(0, 99), st.randoms())
+def test_errors_do_not_depend_on_the_numbers_of_members_or_the_order_of_calls(members, orders, seed, random):
+    answers = drawn(members, orders, seed)
+    names = random.sample(range(members), members)
+    renamed = [
+        Answer(a.call, a.juror, a.weight, {names[member]: score for member, score in a.scores.items()}) for a in answers
+    ]
+    random.shuffle(renamed)
+    here, there = groupwise(answers, members, NOISE_PRIOR), groupwise(renamed, members, NOISE_PRIOR)
+    for member in here:
+        assert there[names[member]].standard_error == pytest.approx(here[member].standard_error, abs=1e-9)
+        assert there[names[member]].score == pytest.approx(here[member].score, abs=1e-9)
+
+
+def test_a_member_with_fewer_votes_has_a_larger_error_of_the_same_noise():
+    votes = plain([(0, 0.2), (0, 0.4), (1, 0.5), (1, 0.7), (2, 0.9)])
+    errors = standard_errors(votes, residual_noise(votes))
+    assert errors[0] == pytest.approx((0.1, 2))
+    assert errors[1] == pytest.approx((0.1, 2))
+    assert errors[2] == pytest.approx((0.1 * math.sqrt(2), 2))
+
+
+def test_weights_count_as_in_a_weighted_mean():
+    votes = [NoisyVote(0, "a", 0, 0.0, 0.2, 3.0), NoisyVote(0, "a", 0, 0.0, 0.4, 1.0), *plain([(1, 0.5), (1, 0.5)])]
+    found = residual_noise(votes)
+    assert standard_errors(votes, found)[0][0] == pytest.approx(math.sqrt(found.variance * 10 / 16))
+
+
+def test_what_lost_orders_leave_of_the_position_is_part_of_the_error():
+    answers = drawn(6, 4, 1, slope=0.3, noise=0.0)
+    balanced = groupwise(answers, 6)
+    lost = groupwise(answers[:3], 6)
+    most, most_of_lost = (max(score.standard_error or 0 for score in of.values()) for of in (balanced, lost))
+    assert most_of_lost > most + 0.02
+
+
+@pytest.mark.parametrize("orders", [0, 1])
+def test_without_a_second_vote_nothing_is_known_of_the_noise(orders: int):
+    scores = groupwise(drawn(4, 2, 0)[:orders], 4, NOISE_PRIOR)
+    assert all((s.standard_error, s.degrees_of_freedom) == (None, None) for s in scores.values())
+
+
+def test_the_prior_adds_its_squares_and_its_degrees_of_freedom():
+    assert shrunk(Noise(0.04, 6), NOISE_PRIOR) == pytest.approx(((6 * 0.04 + 12 * 0.01) / 18, 18))
+    assert shrunk(Noise(0.04, 6), None) == (0.04, 6)
+    agreeing = [Answer(n, 0, 1.0, dict.fromkeys(row, 0.5)) for n, row in enumerate([(0, 1, 2), (2, 1, 0)])]
+    errors = [score.standard_error for score in groupwise(agreeing, 3, NOISE_PRIOR).values()]
+    assert all(error and error > 0.05 for error in errors)
+
+
+@pytest.mark.parametrize(("true_df", "low", "high"), [(8, 5, 13), (40, 20, 90)])
+def test_the_prior_of_many_groups_finds_their_common_noise_and_how_far_they_differ(true_df, low, high):
+    rng = np.random.default_rng(1)
+    true = 0.01 * rng.chisquare(true_df, 3000) / true_df
+    groups = [Noise(float(variance * rng.chisquare(7) / 7), 7) for variance in true]
+    prior = fit_prior(groups)
+    assert prior.variance == pytest.approx(0.01, rel=0.05)
+    assert low < prior.df < high
+
+
+def test_a_prior_has_at_most_the_degrees_of_freedom_of_its_groups():
+    prior = fit_prior([Noise(0.01, 7)] * 3)
+    assert prior.variance == pytest.approx(0.01)
+    assert prior.df == pytest.approx(21)
+    assert fit_prior([Noise(0.0, 0)]) is None
+    assert fit_prior([]) is None
+    assert fit_prior([Noise(0.0, 7)]) == NoisePrior(variance=0, df=7)
+
+
+def slow_scores(comparisons: list[Comparison]) -> dict[int, float]:
+    """By the minorise-maximise iteration of Hunter (2004): wins over the sum of showings by the pair's strengths."""
+    mean_weight = statistics.fmean(c.weight for c in comparisons)
+    games = [(c.first, c.second, c.preference, c.weight / mean_weight) for c in comparisons]
+    members = sorted({member for first, second, *_ in games for member in (first, second)})
+    games += [(member, -1, 0.5, PRIOR) for member in members]
+    strengths = dict.fromkeys([*members, -1], 1.0)
+    for _ in range(5000):
+        for member in members:
+            mine = [(p if first == member else 1 - p, w, first + second - member)
+                    for first, second, p, w in games if member in (first, second)]  # fmt: skip
+            wins = math.fsum(p * w for p, w, _ in mine)
+            strengths[member] = wins / math.fsum(w / (strengths[member] + strengths[other]) for _, w, other in mine)
+    return {
+        member: statistics.fmean(
+            strengths[member] / (strengths[member] + strengths[other]) for other in members if other != member
+        )
+        for member in members
+    }
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None)
+@given(st.integers(2, 5), st.randoms(use_true_random=False))
+def test_scores_are_those_of_a_slow_and_obvious_fit(members, random):
+    comparisons = [
+        Comparison(first, second, random.choice((0, 1, random.random())), random.choice((1.0, 3.0)))
+        for pairs in pair_schedule(members, [1, 1], "seed")
+        for first, second in pairs
+    ]
+    rated = rate(comparisons)
+    assert {member: rating.score for member, rating in rated.items()} == pytest.approx(
+        slow_scores(comparisons), abs=1e-6
+    )
+
+
+@given(st.integers(2, 12), st.randoms(use_true_random=False))
+def test_scores_are_chances_of_winning_whose_mean_is_a_half(members, random):
+    comparisons = [
+        Comparison(first, second, random.random()) for first, second in pair_schedule(members, [1], "seed")[0]
+    ]
+    rated = rate(comparisons)
+    assert all(0 < rating.score < 1 for rating in rated.values())
+    assert statistics.fmean(rating.score for rating in rated.values()) == pytest.approx(0.5)
+
+
+def test_members_that_no_chain_of_comparisons_links_to_the_most_are_not_rated():
+    assert set(rate([Comparison(0, 1, 0.9), Comparison(1, 2, 0.9), Comparison(3, 4, 1.0)])) == {0, 1, 2}
+    assert rate([Comparison(0, 1, 0.9), Comparison(2, 3, 0.9)]) == {}
+    assert rate([]) == {}
+
+
+def test_as_many_strengths_as_comparisons_leave_no_error_to_be_told():
+    assert [rating.standard_error for rating in rate([Comparison(0, 1, 0.9)]).values()] == [None, None]
+
+
+def soft(difference: float, random: Random) -> float:
+    return min(max(0.5 + 0.2 * difference + random.gauss(0, 0.1), 0.0), 1.0)
+
+
+def hard(difference: float, random: Random) -> float:
+    return float(random.random() < 1 / (1 + math.exp(-difference)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("judge", [soft, hard])
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 3.0)])
+def test_standard_errors_are_the_scatter_over_repetitions(judge, weights):
+    strengths = (-0.8, -0.3, 0.0, 0.2, 0.9)
+    random = Random("repetitions")
+    ratings = [
+        rate(
+            [
+                Comparison(first, second, judge(strengths[first] - strengths[second], random), weight)
+                for weight in weights
+                for first, second in pair_schedule(5, [8 // len(weights)], "seed")[0]
+            ]
+        )
+        for _ in range(300)
+    ]
+    for member in range(5):
+        scatter = statistics.stdev(rating[member].score for rating in ratings)
+        told = math.sqrt(statistics.fmean((rating[member].standard_error or 0.0) ** 2 for rating in ratings))
+        assert told == pytest.approx(scatter, rel=0.2)
+
+
+def outcome(*ballots: Ballot):
+    trajectories = saying("a", "b").trajectories
+    group = canonicalize(dict(enumerate(trajectories)))
+    members = judge_members(trajectories, group, ballots)
+    return members, judge_group(members, group, ballots)
+
+
+def ballot(order: int, first: float, *, cost: float | None = 0.25) -> Ballot:
+    scores = {0: Scored(first, f"said in {order}"), 1: Scored(0.5)}
+    return Ballot(order, (1, 0), "m", scores=scores, calls=1, replies=[Reply("", 10, 2, cost)])
+
+
+def test_votes_come_with_their_position_and_the_most_typical_explanation():
+    members, whole = outcome(ballot(0, 0.1), ballot(1, 0.4), ballot(2, 1.0))
+    assert members[0].score == pytest.approx(0.5)
+    assert members[0].explanation == "said in 1"
+    assert [(vote.order, vote.position) for vote in members[0].votes] == [(0, 1), (1, 1), (2, 1)]
+    assert (whole.status, whole.cost_usd, whole.prompt_tokens) == ("scored", 0.75, 30)
+
+
+def test_scores_that_equating_moves_out_of_range_keep_their_differences():
+    trajectories = saying(*"abcdefghijkl").trajectories
+    group = canonicalize(dict(enumerate(trajectories)))
+    truth = [0.05 * member for member in range(12)]
+    blocks = [(range(8), 0.0), (range(4, 12), -0.2), (range(8, 12), -0.2), (range(4), 0.0)]
+    ballots = [
+        Ballot(order, tuple(row), "m", scores={member: Scored(truth[member] + shift) for member in row})
+        for order, (row, shift) in enumerate(blocks)
+    ]
+    rewards = [judgement.score or 0.0 for judgement in judge_members(trajectories, group, ballots)]
+    by_member = [rewards[member.indices[0]] for member in group.members]
+    assert [score - by_member[0] for score in by_member] == pytest.approx([0.05 * member for member in range(12)])
+    assert 0 <= min(rewards) <= max(rewards) <= 1
+
+
+def opposed(first: float, second: float) -> list[Ballot]:
+    """Two orders, each of which gives what it shows first the first score."""
+    return [
+        Ballot(order, shown, "m", scores=dict(zip(shown, (Scored(first), Scored(second)), strict=True)))
+        for order, shown in enumerate([(0, 1), (1, 0)])
+    ]
+
+
+@pytest.mark.parametrize("scores", [(0.9, 0.1), (0.7, 0.3), (0.2, 0.8), (1.0, 0.0)])
+def test_orders_that_contradict_each_other_are_told_and_leave_wide_errors(scores: tuple[float, float]):
+    members, whole = outcome(*opposed(*scores))
+    assert whole.order_agreement == -1.0
+    assert [warning for warning in whole.warnings if "more orders" in warning and "stronger judge" in warning]
+    for member in members:
+        low, high = score_interval(member) or (0, 0)
+        assert high - low >= abs(scores[0] - scores[1])
+
+
+DOWN = Ballot(1, (0, 1), "m", problem="down", calls=1)
+COSTS = {
+    "a price of each": ([ballot(0, 0.1), ballot(1, 0.1)], 0.5),
+    "one price is unknown": ([ballot(0, 0.1), ballot(1, 0.1, cost=None)], None),
+    "one call came to nothing": ([ballot(0, 0.1), DOWN], None),
+    "one call was refused": ([ballot(0, 0.1), replace(DOWN, free_calls=1)], 0.25),
+    "the only call was refused": ([replace(DOWN, free_calls=1)], 0),
+}
+
+
+@pytest.mark.parametrize("case", COSTS)
+def test_a_cost_is_known_when_the_cost_of_every_call_is(case):
+    ballots, cost = COSTS[case]
+    members, whole = outcome(*ballots)
+    assert whole.cost_usd == cost
+    assert all((member.score is None) == (len(ballots) == 1) for member in members)
+    assert whole.warnings == [f"order 1 is lost: {b.problem}" for b in ballots if b.problem]
