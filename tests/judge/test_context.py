@@ -10,7 +10,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt import call_prompt
 from gavel.judge.prompt.fenced_transcript import read_transcripts
-from gavel.judge.prompt.token_count import count_tokens
+from gavel.judge.prompt.truncate import count_tokens
 from tests.endpoint import fails, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gavel.judge.judge import Judge
-from gavel.judge.prompt import fenced_transcript, shown_content
+from gavel.judge.prompt import fenced_transcript, provider_formats
 from gavel.judge.prompt.canonical_group import Conversation, Event, TextEvent, ToolCallEvent, canonicalize
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, read_transcripts, render_transcripts
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE
@@ -222,7 +222,7 @@ FORGERIES = [
 @pytest.mark.parametrize("attack", FORGERIES, ids=lambda attack: attack.name)
 async def test_without_the_sanitizer_a_forgery_would_win(attack, monkeypatch):
     monkeypatch.setattr(fenced_transcript, "sanitize", lambda text: text)
-    monkeypatch.setattr(shown_content, "normal_form", lambda text: text)
+    monkeypatch.setattr(provider_formats, "normal_form", lambda text: text)
     reply = await obedient(shown_to_one_who_knows_the_marks(guessed(attack)), None)
     assert json.loads(reply)["M4TT"] == 1.0
 

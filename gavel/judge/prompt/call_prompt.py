@@ -7,11 +7,10 @@ from itertools import chain
 from threading import Lock
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, Member, has_reference
-from gavel.judge.prompt.events import images_of
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, Transcripts
+from gavel.judge.prompt.provider_formats import images_of
 from gavel.judge.prompt.sanitize import RESERVED, sanitize
-from gavel.judge.prompt.token_count import TextTruncator, count_tokens
-from gavel.judge.prompt.truncate import max_members_shown, truncate_group
+from gavel.judge.prompt.truncate import TextTruncator, count_tokens, max_members_shown, truncate_group
 from gavel.judge.rubric import Rubric
 from gavel.llm.message_parts import IMAGE_TOKENS, count_images, text_of
 from gavel.llm.types import Message

@@ -12,12 +12,18 @@ from functools import cached_property
 from itertools import chain, takewhile
 from typing import Any, cast
 
-from gavel.judge.prompt.events import ROLES as ROLES
-from gavel.judge.prompt.events import Event, Image, TextEvent, ToolCallEvent, event_texts, images_of
-from gavel.judge.prompt.plain_json import plain_json
-from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.provider_formats import (
+    Event,
+    Image,
+    TextEvent,
+    ToolCallEvent,
+    View,
+    event_texts,
+    images_of,
+    plain_json,
+    read_messages,
+)
 from gavel.judge.prompt.sanitize import comparison_form
-from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import History, Trajectory

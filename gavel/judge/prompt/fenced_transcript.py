@@ -36,8 +36,8 @@ from gavel.judge.prompt.canonical_group import (
     has_reference,
 )
 from gavel.judge.prompt.changed_text import Blocks, apply_change, read_name
-from gavel.judge.prompt.events import Attachment, Image, Unseen
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
+from gavel.judge.prompt.provider_formats import Attachment, Image, Unseen
 from gavel.judge.prompt.sanitize import RESERVED, joined_texts, normalize_for_matching, sanitize
 
 MIN_SHARED_CHARACTERS = 100

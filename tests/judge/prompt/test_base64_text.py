@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.base64_text import describe_base64, replace_base64
+from gavel.judge.prompt.sanitize import describe_base64
 
 DATA = Random(0).randbytes(4_821)
 STANDARD = base64.b64encode(DATA).decode()
@@ -14,27 +14,29 @@ URL_SAFE = base64.urlsafe_b64encode(DATA).decode()
 WRAPPED = "\n".join(STANDARD[start : start + 76] for start in range(0, len(STANDARD), 76))
 
 
+def replaced(text: str) -> str:
+    return describe_base64(text)[0]
+
+
 def test_base64_is_stated_by_size_and_hash():
-    assert (
-        replace_base64(f"got {STANDARD}.")
-        == f"got [base64 data, 4,821 bytes, sha256 {hashlib.sha256(DATA).hexdigest()[:12]}]."
-    )
+    digest = hashlib.sha256(DATA).hexdigest()[:12]
+    assert replaced(f"got {STANDARD}.") == f"got [base64 data, 4,821 bytes, sha256 {digest}]."
 
 
 def test_the_same_bytes_make_the_same_mark():
-    assert replace_base64(STANDARD) == replace_base64(URL_SAFE) == replace_base64(STANDARD.rstrip("="))
+    assert replaced(STANDARD) == replaced(URL_SAFE) == replaced(STANDARD.rstrip("="))
 
 
 def test_a_data_url_is_named_by_its_type_even_when_it_is_short():
-    assert replace_base64(f"data:image/png;base64,{STANDARD}").startswith("[base64 image/png data, 4,821 bytes, ")
-    assert "base64 text/plain data, 12 bytes" in replace_base64("<a href='data:text/plain;base64,aGVsbG8gdGhlcmUh'>")
+    assert replaced(f"data:image/png;base64,{STANDARD}").startswith("[base64 image/png data, 4,821 bytes, ")
+    assert "base64 text/plain data, 12 bytes" in replaced("<a href='data:text/plain;base64,aGVsbG8gdGhlcmUh'>")
 
 
 def test_wrapped_base64_is_one_mark_and_words_after_it_stay():
-    shown = replace_base64(f"file:\n{WRAPPED}\nDone\n")
-    assert shown.startswith("file:\n[base64 data, 4,")
-    assert shown.endswith("\nDone\n")
-    assert shown.count("base64") == 1
+    text = replaced(f"file:\n{WRAPPED}\nDone\n")
+    assert text.startswith("file:\n[base64 data, 4,")
+    assert text.endswith("\nDone\n")
+    assert text.count("base64") == 1
 
 
 @pytest.mark.parametrize(
@@ -53,16 +55,16 @@ def test_wrapped_base64_is_one_mark_and_words_after_it_stay():
     ids=lambda text: text[:12],
 )
 def test_long_words_that_are_not_base64_stay(text):
-    assert replace_base64(text) == text
+    assert replaced(text) == text
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.integers(0, 3))
 def test_text_around_base64_is_kept(before, after, cut):
     before, after = f"{before} ", f" {after}"
-    shown = replace_base64(before + STANDARD[: len(STANDARD) - cut] + after)
-    assert shown.startswith(before)
-    assert shown.endswith(after)
-    assert "bytes, sha256" in shown
+    text = replaced(before + STANDARD[: len(STANDARD) - cut] + after)
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert "bytes, sha256" in text
 
 
 PNG = b"\x89PNG\r\n\x1a\n" + DATA
@@ -88,4 +90,4 @@ def test_media_in_text_is_told_from_other_data(text, kinds):
     shown, media = describe_base64(text)
     assert [tag.split()[0] for tag in media] == kinds
     assert all(tag.split()[1] in shown for tag in media)
-    assert shown == replace_base64(text)
+    assert shown == replaced(text)

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical_group import ROLES, CanonicalGroup, Conversation, Member, TextEvent, ToolCallEvent
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, Member
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, draw_markers, read_transcripts, render_transcripts
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, FLAGS
+from gavel.judge.prompt.provider_formats import ROLES, TextEvent, ToolCallEvent
 from gavel.judge.prompt.sanitize import normalize_for_matching, sanitize
 
 MARKS = PromptMarkers("k3v", ("W7QX", "M4TT", "K9ZD"))

@@ -12,10 +12,10 @@ from gavel.judge.prompt.flags import (
     EMPTY,
     FLAGS,
     TOOL_ADDRESSES_JUDGE,
+    addresses_judge,
     validate_caps,
     with_flags,
 )
-from gavel.judge.prompt.injection import addresses_judge
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory

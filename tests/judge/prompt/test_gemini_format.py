@@ -3,11 +3,8 @@ import base64
 import pytest
 
 from gavel.judge.prompt.canonical_group import canonicalize
-from gavel.judge.prompt.events import Image, TextEvent, ToolCallEvent, unseen_content
 from gavel.judge.prompt.flags import with_flags
-from gavel.judge.prompt.gemini_format import from_gemini
-from gavel.judge.prompt.provider_formats import read_messages
-from gavel.judge.prompt.shown_content import View
+from gavel.judge.prompt.provider_formats import Image, TextEvent, ToolCallEvent, View, read_messages, unseen_content
 from gavel.scenarios.trajectory import Trajectory
 
 PIXEL = base64.b64encode(b"not really an image").decode()
@@ -186,9 +183,3 @@ def test_fields_beside_a_part_s_value_are_shown():
     assert isinstance(said, TextEvent)
     assert all(text in said.text for text in ("Hi", "x1", "x2", "x3"))
     assert call == ToolCallEvent("f", "{}")
-
-
-def test_other_messages_stay_as_they_are():
-    message = {"role": "user", "content": "Hi"}
-    assert from_gemini(message) is message
-    assert from_gemini({"role": "model", "content": "Hi"}) == {"role": "assistant", "content": "Hi"}

@@ -8,11 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
-from gavel.judge.prompt.events import Image, TextEvent, ToolCallEvent, Unseen, unseen_content
 from gavel.judge.prompt.fenced_transcript import draw_markers, render_transcripts
 from gavel.judge.prompt.flags import UNSEEN, with_flags
-from gavel.judge.prompt.provider_formats import read_messages
-from gavel.judge.prompt.shown_content import View
+from gavel.judge.prompt.provider_formats import (
+    Image,
+    TextEvent,
+    ToolCallEvent,
+    Unseen,
+    View,
+    read_messages,
+    unseen_content,
+)
 from gavel.scenarios.trajectory import Trajectory
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -167,7 +173,7 @@ def test_a_part_that_is_not_text_is_unseen_content(role, part):
         {"role": "user", "content": "see", "images": [PIXEL]},
         {"role": "assistant", "content": None, "tool_calls": "f()"},
         {"role": "assistant", "content": None, "tool_calls": [5]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": "f"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"arguments": "{}"}}]},
         {"role": "assistant", "function_call": "f"},
         {"type": "item_reference", "id": "x"},
         {"type": "image_generation_call", "id": "x", "result": PIXEL},
@@ -198,7 +204,7 @@ def test_a_message_with_more_than_text_has_unseen_content(message):
         ({"role": "user", "content": [{"type": "search_result", "content": [{"type": "text", "text": "s1"}]}]}, ["s1"]),
         ({"role": "tool", "content": '{"a": 1, "a": 2}'}, ['{"a": 1, "a": 2}']),
         ({"role": "tool", "content": '{"pi": 3.14159265358979323846}'}, ["3.14159265358979323846"]),
-        ({"type": "web_search_call", "id": "w", "action": {"query": "lamps"}}, ["web_search_call", "lamps"]),
+        ({"type": "web_search_call", "id": "w", "action": {"query": "lamps"}}, ["web_search", "lamps"]),
     ],
     ids=str,
 )

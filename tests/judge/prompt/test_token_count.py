@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.token_count import TextTruncator, count_tokens
+from gavel.judge.prompt.truncate import TextTruncator, count_tokens
 from gavel.llm.providers import load_litellm
 
 MARK = re.compile(r" ?\[… (\d+) tokens left out …\] ?")

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, TextEvent, ToolCallEvent, canonicalize
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, render_transcripts
-from gavel.judge.prompt.token_count import count_tokens
-from gavel.judge.prompt.truncate import MIN_READABLE_TOKENS, max_members_shown, truncate_group
+from gavel.judge.prompt.truncate import MIN_READABLE_TOKENS, count_tokens, max_members_shown, truncate_group
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, choice
 
