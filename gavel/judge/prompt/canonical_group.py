@@ -22,6 +22,7 @@ from gavel.judge.prompt.provider_formats import (
     images_of,
     plain_json,
     read_messages,
+    with_texts,
 )
 from gavel.judge.prompt.sanitize import comparison_form
 from gavel.llm.types import Message
@@ -142,17 +143,11 @@ def _with_one_form(read: Mapping[int, tuple[Conversation, ...]]) -> Mapping[int,
     if not others:
         return read
 
-    def one_form(event: Event) -> Event:
-        match event:
-            case TextEvent(_, text):
-                return replace(event, text=others.get(text, text))
-            case ToolCallEvent(name, arguments, result):
-                name, arguments = others.get(name, name), others.get(arguments, arguments)
-                result = None if result is None else others.get(result, result)
-                return replace(event, name=name, arguments=arguments, result=result)
-
     return {
-        index: tuple(replace(each, events=tuple(map(one_form, each.events))) for each in attempt)
+        index: tuple(
+            replace(each, events=tuple(with_texts(event, lambda text: others.get(text, text)) for event in each.events))
+            for each in attempt
+        )
         for index, attempt in read.items()
     }
 

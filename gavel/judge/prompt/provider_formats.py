@@ -10,7 +10,7 @@ assistant's content. Malformed content is no error: it is shown as JSON, and is 
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, cast
@@ -80,6 +80,16 @@ def event_texts(events: Iterable[Event]) -> Iterable[str]:
                 yield text
             case ToolCallEvent(name, arguments, result):
                 yield from (name, arguments, result or "")
+
+
+def with_texts(event: Event, change: Callable[[str], str]) -> Event:
+    """The event with every text of it changed."""
+    match event:
+        case TextEvent(_, text):
+            return replace(event, text=change(text))
+        case ToolCallEvent(name, arguments, result):
+            result = None if result is None else change(result)
+            return replace(event, name=change(name), arguments=change(arguments), result=result)
 
 
 def unseen_content(events: Iterable[Event]) -> Sequence[Unseen]:

@@ -6,21 +6,14 @@ events. The greatest length that fits is searched for, so no text is truncated m
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, count
-from math import ceil, inf
+from dataclasses import replace
+from itertools import accumulate, chain, count
+from math import inf
 from typing import Any
 
 from gavel.judge.errors import ContextTooSmallError
-from gavel.judge.prompt.canonical_group import (
-    CanonicalGroup,
-    Conversation,
-    Event,
-    TextEvent,
-    ToolCallEvent,
-    event_texts,
-    images_of,
-)
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
+from gavel.judge.prompt.provider_formats import Event, TextEvent, event_texts, images_of, with_texts
 from gavel.llm.message_parts import IMAGE_TOKENS
 from gavel.llm.providers import load_litellm
 
@@ -66,65 +59,42 @@ def estimate_tokens(texts: Iterable[str]) -> tuple[int, bool]:
     return round(count_tokens(beginning) * total / _SAMPLE), True
 
 
-@dataclass(slots=True)
 class TextTruncator:
-    """Truncates the same texts to several lengths; encodes each text once, and of a long one only what is kept."""
+    """Truncates the same texts to several lengths; encodes each part once, and of a long text only what is kept."""
 
-    _encodings: dict[str, "_LazyEncoding"] = field(default_factory=dict[str, "_LazyEncoding"])
+    def __init__(self) -> None:
+        self._tokens: dict[str, array[int]] = {}
 
     def truncate(self, text: str, limit: int) -> str:
         """A text of more than `limit` tokens without its middle: `limit` tokens and a mark that tells how many the rest
         has."""
         if _MAX_TOKENS_PER_CHARACTER * len(text) <= limit:
             return text
-        encoding = self._encodings.setdefault(text, _LazyEncoding(text))
-        head, pieces_before = encoding.first(limit - limit // 2)
-        tail, pieces_after = encoding.last(limit // 2)
-        estimated = len(text) > _COUNTED and pieces_before + pieces_after < encoding.pieces
-        if estimated:
-            tokens = max(limit + 1, round(encoding.count(_SAMPLE // _PIECE) * len(text) / _SAMPLE))
-        else:
-            tokens = encoding.count(encoding.pieces)
+        pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
+        head = self._until(pieces, limit - limit // 2)
+        tail = self._until(reversed(pieces), limit // 2)
+        estimated = len(text) > _COUNTED and len(head) + len(tail) < len(pieces)
+        counted = sum(len(self._encoded(piece)) for piece in (pieces[: _SAMPLE // _PIECE] if estimated else pieces))
+        tokens = max(limit + 1, round(counted * len(text) / _SAMPLE)) if estimated else counted
         if tokens <= limit:
             return text
-        return f"{_decode(head)} {omission_mark(tokens - limit, estimated)} {_decode(tail)}"
+        first = list(chain.from_iterable(head))[: limit - limit // 2]
+        last = list(chain.from_iterable(reversed(tail)))
+        return f"{_decode(first)} {omission_mark(tokens - limit, estimated)} {_decode(last[len(last) - limit // 2 :])}"
 
+    def _until(self, pieces: Iterable[str], count: int) -> "list[array[int]]":
+        """The tokens of the first pieces, until there are `count`."""
+        found: list[array[int]] = []
+        for piece in pieces:
+            if sum(map(len, found)) >= count:
+                break
+            found.append(self._encoded(piece))
+        return found
 
-class _LazyEncoding:
-    """The tokens of a text, encoded in pieces when they are needed."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._encoded: list[array[int] | None] = [None] * ceil(len(text) / _PIECE)
-
-    @property
-    def pieces(self) -> int:
-        return len(self._encoded)
-
-    def first(self, count: int) -> "tuple[array[int], int]":
-        """The first `count` tokens, and the number of pieces that they take."""
-        tokens, pieces = array("I"), 0
-        while len(tokens) < count and pieces < self.pieces:
-            tokens += self._piece(pieces)
-            pieces += 1
-        return tokens[:count], pieces
-
-    def last(self, count: int) -> "tuple[array[int], int]":
-        """The last `count` tokens, and the number of pieces that they take."""
-        tokens, pieces = array("I"), 0
-        while len(tokens) < count and pieces < self.pieces:
-            pieces += 1
-            tokens = self._piece(self.pieces - pieces) + tokens
-        return tokens[max(0, len(tokens) - count) :], pieces
-
-    def count(self, pieces: int) -> int:
-        """The number of tokens in the first pieces."""
-        return sum(len(self._piece(number)) for number in range(pieces))
-
-    def _piece(self, number: int) -> "array[int]":
-        if (piece := self._encoded[number]) is None:
-            piece = self._encoded[number] = array("I", _encode(self._text[number * _PIECE : (number + 1) * _PIECE]))
-        return piece
+    def _encoded(self, piece: str) -> "array[int]":
+        if piece not in self._tokens:
+            self._tokens[piece] = array("I", _encode(piece))
+        return self._tokens[piece]
 
 
 def omission_mark(tokens: int, estimated: bool = False) -> str:
@@ -150,7 +120,8 @@ def truncate_group(
     `truncator`: one that has encoded texts of the group before. Raises `ContextTooSmallError`.
     """
     truncator = truncator or TextTruncator()
-    most_events = _most_events(group)
+    conversations = (each.events for member in group.members for each in member.conversations)
+    most_events = max(map(len, (group.shared, *conversations)))
 
     def shortened(length: int, events: int) -> CanonicalGroup:
         return _with_texts(_with_events(group, events), length, truncator)
@@ -179,7 +150,8 @@ def max_members_shown(group: CanonicalGroup, limit: int) -> int:
         return min(count_tokens(text, stop_at=longest), longest)
 
     def short(events: Sequence[Event]) -> int:
-        return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events)) + _image_tokens(events)
+        texts = sum(tokens(text) + _LINE_TOKENS for text in event_texts(events))
+        return texts + IMAGE_TOKENS * len(images_of(events))
 
     totals = [sum(short(conversation.events) for conversation in member.conversations) for member in group.members]
     left = limit - short(group.shared) - sum(map(tokens, group.tools))
@@ -219,15 +191,10 @@ def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) ->
     def cut(text: str) -> str:
         return truncator.truncate(text, length)
 
-    def event(of: Event) -> Event:
-        match of:
-            case TextEvent(_, text):
-                return replace(of, text=cut(text))
-            case ToolCallEvent(name, arguments, result):
-                shortened = None if result is None else cut(result)
-                return replace(of, name=cut(name), arguments=cut(arguments), result=shortened)
+    def cut_all(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(cut, texts))
 
-    return _map_group(group, lambda events: tuple(map(event, events)), lambda tools: tuple(map(cut, tools)))
+    return _map_group(group, lambda events: tuple(with_texts(event, cut) for event in events), cut_all)
 
 
 def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
@@ -236,10 +203,11 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
     def events(of: tuple[Event, ...]) -> tuple[Event, ...]:
         if len(of) <= count:
             return of
-        head, tail = of[: count // 2], of[len(of) - (count - count // 2) :]
-        middle = of[count // 2 : len(of) - (count - count // 2)]
+        end = len(of) - (count - count // 2)
+        middle = of[count // 2 : end]
         omitted, estimated = estimate_tokens(event_texts(middle))
-        return (*head, TextEvent("other", omission_mark(omitted + _image_tokens(middle), estimated)), *tail)
+        mark = omission_mark(omitted + IMAGE_TOKENS * len(images_of(middle)), estimated)
+        return (*of[: count // 2], TextEvent("other", mark), *of[end:])
 
     return _map_group(group, events, lambda tools: tools)
 
@@ -254,12 +222,3 @@ def _map_group(
 
     members = tuple(replace(m, conversations=tuple(map(conversation, m.conversations))) for m in group.members)
     return CanonicalGroup(members, events(group.shared), tools(group.tools))
-
-
-def _image_tokens(events: Iterable[Event]) -> int:
-    return IMAGE_TOKENS * len(images_of(events))
-
-
-def _most_events(group: CanonicalGroup) -> int:
-    conversations = (conversation for member in group.members for conversation in member.conversations)
-    return max(len(group.shared), *(len(conversation.events) for conversation in conversations))
