@@ -13,25 +13,7 @@ pieces = st.sampled_from(
     [
         *"<>[]|¦\uffe4｜＜＞﹤﹥［］﹇﹈‹›⁅⁆~\0\ud800\udfff\n",
         *"\u00ad\u061c\u200b\u200c\u200d\u200e\u202a\u202e\u2060\u2066\u3164\ufe0e\ufe0f\ufeff\U000e0067\U000e007f",
-        *(
-            "s",
-            "/s",
-            "INST",
-            "im_start",
-            "<|",
-            "|>",
-            "]~b]",
-            "[e~[",
-            "]~!b[",
-            "क्",
-            "می",
-            "é",
-            "❤",
-            "🏴",
-            "👨",
-            "1",
-            "\u20e3",
-        ),
+        *"s /s INST im_start <| |> ]~b] [e~[ ]~!b[ क् می é ❤ 🏴 👨 1 \u20e3".split(),  # noqa: SIM905
     ]
 )
 hostile = st.lists(pieces | st.text(max_size=4) | st.characters(categories=["Cs", "Cf"]), max_size=12).map("".join)
