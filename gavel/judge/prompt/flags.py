@@ -192,13 +192,7 @@ class _PatternGroup:
 
     def may_match(self, words: str) -> bool:
         """A quick test on a text's distinct words, which are far fewer than its words."""
-        for parts in self.parts:
-            for part in parts:
-                if part not in words:
-                    break
-            else:
-                return True
-        return False
+        return any(all(part in words for part in parts) for parts in self.parts)
 
     def matches(self, text: str) -> bool:
         return any(
