@@ -232,8 +232,9 @@ class Transcripts:
         self._safe: dict[str, str] = {}
         self._last: tuple[tuple[int, ...], TranscriptParts] | None = None
         everywhere = {*event_texts(group.shared), *_texts_of_every_member(group)}
-        _, _, repeated = self._sharing(range(len(group.members)))
-        self._common = [text for text in repeated if text in everywhere]
+        self._everyone = tuple(range(len(group.members)))
+        self._sharing_of_all = self._sharing(self._everyone)
+        self._common = [text for text in self._sharing_of_all[-1] if text in everywhere]
 
     def parts(self, shown: Collection[int]) -> TranscriptParts:
         """The parts of a call that shows these members (indices into `group.members`)."""
@@ -256,7 +257,7 @@ class Transcripts:
 
     def _parts(self, shown: tuple[int, ...]) -> TranscriptParts:
         group = self.group
-        prefixes, rest, repeated = self._sharing(shown)
+        prefixes, rest, repeated = self._sharing_of_all if shown == self._everyone else self._sharing(shown)
         numbers = {text: number for number, text in enumerate(dict.fromkeys([*self._common, *repeated]), start=1)}
         block_lines = [f"block {number}: {self._sanitized(text)}" for text, number in numbers.items()]
         common = _Blocks({text: numbers[text] for text in self._common}, self._sanitized)
