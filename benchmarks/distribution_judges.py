@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
-from gavel.judge.prompt.token_count import count_tokens
+from gavel.judge.prompt.truncate import count_tokens
 from gavel.llm.types import Message, text_of
 
 LEVELS = 10

@@ -15,8 +15,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy
-from gavel.judge.prompt.shown_content import Redact
+from gavel.judge.prompt.flags import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.prompt.sanitize import Redact
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:

@@ -37,10 +37,9 @@ from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, with_reference
-from gavel.judge.prompt.content_policies import AlonePolicy
-from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
-from gavel.judge.prompt.redaction import redaction
-from gavel.judge.prompt.shown_content import View
+from gavel.judge.prompt.flags import AlonePolicy, apply_flags, validate_caps, with_flags
+from gavel.judge.prompt.provider_formats import View
+from gavel.judge.prompt.sanitize import redaction
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import PositionBias
 from gavel.llm.budget import Budget

@@ -17,7 +17,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
-from gavel.judge.prompt.content_policies import AlonePolicy
+from gavel.judge.prompt.flags import AlonePolicy
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette

@@ -14,7 +14,7 @@ from gavel.judge.panel.aggregate import Answer, anchored, fit_scale
 from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, read_anchors, read_attempts
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.modes import BLOCK, LARGEST_WHOLE, group_schedule
-from gavel.judge.prompt.shown_content import View
+from gavel.judge.prompt.provider_formats import View
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore

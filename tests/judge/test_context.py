@@ -8,7 +8,7 @@ from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.fenced_transcript import read_transcripts
-from gavel.judge.prompt.token_count import count_tokens
+from gavel.judge.prompt.truncate import count_tokens
 from tests.endpoint import fails, labels_in, says, scores
 from tests.judge.groups import saying
 from tests.llm.ollama import Ollama

@@ -6,7 +6,7 @@ It reads as much of a prompt as its context holds, drops the middle without a wo
 from collections.abc import Callable
 from typing import Any
 
-from gavel.judge.prompt.token_count import count_tokens
+from gavel.judge.prompt.truncate import count_tokens
 from tests.endpoint import says
 from tests.fake_server import Answer, Call, FakeServer
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
-from gavel.judge.prompt.events import Event, TextEvent, ToolCallEvent
+from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import Conversation
-from gavel.judge.prompt.events import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.judge.prompt.provider_formats import TextEvent
 from gavel.judge.reply.criteria import requested_ids
 from gavel.llm.types import Message
 

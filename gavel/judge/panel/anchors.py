@@ -13,9 +13,8 @@ from pathlib import Path
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
-from gavel.judge.prompt.content_policies import UnseenPolicy
-from gavel.judge.prompt.flags import UNSEEN, unseen_reasons, with_flags
-from gavel.judge.prompt.shown_content import View
+from gavel.judge.prompt.flags import UNSEEN, UnseenPolicy, unseen_reasons, with_flags
+from gavel.judge.prompt.provider_formats import View
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 

@@ -38,7 +38,7 @@ from gavel.judge.prompt.call_prompt import (
 )
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.prompt.fenced_transcript import draw_markers
-from gavel.judge.prompt.token_count import count_tokens
+from gavel.judge.prompt.truncate import count_tokens
 from gavel.judge.reply.attempts import name_attempts
 from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.verdict import Verdict, VerdictError

@@ -3,15 +3,14 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from threading import Lock
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, Member, has_reference
-from gavel.judge.prompt.events import images_of
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, Transcripts
+from gavel.judge.prompt.provider_formats import images_of
 from gavel.judge.prompt.sanitize import RESERVED, sanitize
-from gavel.judge.prompt.token_count import TextTruncator, count_tokens
-from gavel.judge.prompt.truncate import max_members_shown, truncate_group
+from gavel.judge.prompt.truncate import TextTruncator, count_tokens, max_members_shown, truncate_group
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import IMAGE_TOKENS, Message, count_images, text_of
 from gavel.prompts import render
@@ -75,12 +74,8 @@ class GroupPrompts:
         texts = _shown(self._whole.group, order).texts
         if sum(map(len, texts)) < _CHARACTERS_PER_TOKEN * max_tokens:
             return False
-        counted = 0
-        for text in dict.fromkeys(texts):
-            counted += count_tokens(text, stop_at=2 * max_tokens)
-            if counted > 2 * max_tokens:
-                return True
-        return False
+        counts = accumulate(count_tokens(text, stop_at=2 * max_tokens) for text in dict.fromkeys(texts))
+        return any(counted > 2 * max_tokens for counted in counts)
 
     def _truncate(self, order: Sequence[int], max_tokens: int) -> Transcripts:
         def size(of: CanonicalGroup) -> int:
@@ -93,13 +88,8 @@ class GroupPrompts:
         parts = transcripts.parts(order)
         text = parts.joined(order)
         images = _image_parts(transcripts.group, order, self.markers)
-        messages = _messages(
-            text,
-            [self.markers.labels[member] for member in order],
-            self.rubric,
-            images,
-            reference=has_reference(transcripts.group),
-        )
+        labels = [self.markers.labels[member] for member in order]
+        messages = _messages(text, labels, self.rubric, images, reference=has_reference(transcripts.group))
         before = text_of(messages[-1]).index(text)
         of_group = before + len(parts.of_group)
         of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)

@@ -12,20 +12,25 @@ from functools import cached_property
 from itertools import chain, takewhile
 from typing import Any, cast
 
-from gavel.judge.prompt.events import ROLES as ROLES
-from gavel.judge.prompt.events import Event, Image, TextEvent, ToolCallEvent, event_texts, images_of
-from gavel.judge.prompt.plain_json import plain_json
-from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.provider_formats import (
+    Event,
+    Image,
+    TextEvent,
+    View,
+    event_texts,
+    images_of,
+    plain_json,
+    read_messages,
+    with_texts,
+)
+from gavel.judge.prompt.provider_formats import ToolCallEvent as ToolCallEvent
 from gavel.judge.prompt.sanitize import comparison_form
-from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import History, Trajectory
 
 _NAME = 80
 """Characters of an agent's name that are shown."""
-_PIECE = 100_000
-"""Characters that are hashed at once."""
 REFERENCE = "reference"
 """The role of a task's reference, which is the first of the shared events; no message can have it."""
 
@@ -74,7 +79,7 @@ class CanonicalGroup:
         parts = list(_parts([Conversation(self.shared, self.tools)]))
         for member in self.members:
             parts += [str(len(member.conversations)), *_parts(member.conversations)]
-        return content_hash(*_joined(parts))
+        return content_hash(*(f"{len(part)}:{part}" for part in parts))
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -108,20 +113,18 @@ def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = Non
     attempts = sorted(indices, key=lambda attempt: list(_parts(attempt)))
     if not attempts:
         return CanonicalGroup(members=())
-    shared = _common_prefix([attempt[0].events for attempt in attempts])
+    side_by_side = zip(*(main.events for main, *_ in attempts), strict=False)
+    shared = tuple(events[0] for events in takewhile(lambda events: len(set(events)) == 1, side_by_side))
     tools = tuple(dict.fromkeys(tool for attempt in attempts for each in attempt for tool in each.tools or ()))
 
     def shown(conversation: Conversation, skip: int) -> Conversation:
         own = None if conversation.tools == tools else conversation.tools
         return replace(conversation, events=conversation.events[skip:], tools=own)
 
-    members = (
-        Member(
-            conversations=(shown(main, len(shared)), *(shown(conversation, 0) for conversation in others)),
-            indices=tuple(indices[(main, *others)]),
-        )
-        for main, *others in attempts
-    )
+    members: list[Member] = []
+    for attempt in attempts:
+        conversations = (shown(each, 0 if number else len(shared)) for number, each in enumerate(attempt))
+        members.append(Member(tuple(conversations), tuple(indices[attempt])))
     return CanonicalGroup(tuple(members), shared, tools)
 
 
@@ -129,26 +132,14 @@ def _with_one_form(read: Mapping[int, tuple[Conversation, ...]]) -> Mapping[int,
     """The attempts with one text, the first in order, in place of all that look like it."""
     texts = {text for attempt in read.values() for conversation in attempt for text in event_texts(conversation.events)}
     first: dict[str, str] = {}
-    others: dict[str, str] = {}
-    for text in sorted(texts):
-        if (same := first.setdefault(comparison_form(text), text)) is not text:
-            others[text] = same
-    if not others:
+    chosen = {text: first.setdefault(comparison_form(text), text) for text in sorted(texts)}
+    if len(first) == len(chosen):
         return read
 
-    def one_form(event: Event) -> Event:
-        match event:
-            case TextEvent(_, text):
-                return replace(event, text=others.get(text, text))
-            case ToolCallEvent(name, arguments, result):
-                name, arguments = others.get(name, name), others.get(arguments, arguments)
-                result = None if result is None else others.get(result, result)
-                return replace(event, name=name, arguments=arguments, result=result)
+    def one_form(of: Conversation) -> Conversation:
+        return replace(of, events=tuple(with_texts(event, lambda text: chosen.get(text, text)) for event in of.events))
 
-    return {
-        index: tuple(replace(each, events=tuple(map(one_form, each.events))) for each in attempt)
-        for index, attempt in read.items()
-    }
+    return {index: tuple(map(one_form, attempt)) for index, attempt in read.items()}
 
 
 def with_reference(group: CanonicalGroup, reference: str | None) -> CanonicalGroup:
@@ -170,31 +161,13 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
         if each.agent:
             yield from ("agent", each.agent)
         for event in each.events:
-            match event:
-                case TextEvent(role, text, attachments):
-                    yield from ("said", role, text)
-                case ToolCallEvent(name, arguments, result, attachments, same_turn):
-                    yield from (
-                        "called in the same turn" if same_turn else "called",
-                        name,
-                        arguments,
-                        "" if result is None else f"={result}",
-                    )
-            for each in attachments:
-                yield from ("sent", each.tag) if isinstance(each, Image) else ("unseen", each.tag)
-
-
-def _joined(parts: Iterable[str]) -> Iterable[str]:
-    """The parts, each with its length, in pieces: not all text at once, during which other threads would wait."""
-    piece: list[str] = []
-    size = 0
-    for part in parts:
-        piece.append(f"{len(part)}:{part}")
-        size += len(part)
-        if size >= _PIECE:
-            yield "".join(piece)
-            piece, size = [], 0
-    yield "".join(piece)
+            if isinstance(event, TextEvent):
+                yield from ("said", event.role, event.text)
+            else:
+                yield "called in the same turn" if event.same_turn else "called"
+                yield from (event.name, event.arguments, "" if event.result is None else f"={event.result}")
+            for sent in event.attachments:
+                yield from ("sent" if isinstance(sent, Image) else "unseen", sent.tag)
 
 
 def _conversation(history: History, view: View) -> Conversation:
@@ -206,15 +179,13 @@ def _conversation(history: History, view: View) -> Conversation:
 def _signature(tool: Message) -> str:
     """`refund(id: string, reason?: string): Refund an order.`, or the schema as JSON where it has another form."""
     try:
-        return _describe_tool(tool)
+        function = tool.get("function") or tool
+        return _describe_tool(function) if "name" in function else plain_json(tool, sort=True)
     except (AttributeError, TypeError):
         return plain_json(tool, sort=True)
 
 
-def _describe_tool(tool: Message) -> str:
-    function = tool.get("function") or tool
-    if "name" not in function:
-        raise TypeError("a tool of the server, which has a form of its own")
+def _describe_tool(function: Message) -> str:
     parameters: dict[str, Any] = function.get("parameters") or function.get("input_schema") or {}
     required: Sequence[str] = parameters.get("required") or ()
     properties: dict[str, Any] = parameters.get("properties") or {}
@@ -233,8 +204,3 @@ def _parameter_type(schema: Any) -> str:
     if "enum" in fields:
         return "|".join(plain_json(option) for option in fields["enum"])
     return str(fields.get("type", "any"))
-
-
-def _common_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
-    common = takewhile(lambda events: len(set(events)) == 1, zip(*conversations, strict=False))
-    return tuple(events[0] for events in common)

@@ -21,23 +21,15 @@ again after an edit, is shown by its change:
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
+from typing import TypeVar
 
-from gavel.judge.prompt.canonical_group import (
-    CanonicalGroup,
-    Conversation,
-    Event,
-    TextEvent,
-    ToolCallEvent,
-    event_texts,
-    has_reference,
-)
-from gavel.judge.prompt.changed_text import Blocks, apply_change, read_name
-from gavel.judge.prompt.events import Attachment, Image, Unseen
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, has_reference
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
+from gavel.judge.prompt.provider_formats import Event, Image, TextEvent, ToolCallEvent, Unseen, event_texts
 from gavel.judge.prompt.sanitize import RESERVED, joined_texts, normalize_for_matching, sanitize
 
 MIN_SHARED_CHARACTERS = 100
@@ -46,6 +38,13 @@ _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
 _OF_ALL = "of every trajectory"
 _REFERENCE = " = block "
+_CHANGED = re.compile(r"(\d+) (?:but for lines (\d+)-(\d+)|with more after line (\d+))")
+_MIN_CHANGED_CHARACTERS = 400
+"""Shorter texts are shown in full: lines that are named by numbers take more effort to read."""
+_MAX_CHANGED_SHARE = 0.4
+"""Largest share of a text that a change of it may be, the old lines and the new ones together."""
+_MAX_COMPARED = 4
+"""Blocks that a text is compared with: those that begin or end with the same line."""
 _SAME_TURN = "same turn: "
 
 _NOTES = {
@@ -95,66 +94,115 @@ def _without_occurring(markers: list[str], group: CanonicalGroup) -> list[str]:
     return markers
 
 
+_Events = tuple[Event, ...]
+_Key = TypeVar("_Key")
+_Rest = Mapping[tuple[int, int], tuple[int | None, _Events]]
+"""By (member, conversation), the prefix that it begins with and what follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
     """Events with which two or more conversations begin."""
 
     parent: int | None
     """Index of the prefix that this one continues."""
-    events: tuple[Event, ...]
+    events: _Events
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixTree:
-    prefixes: tuple[SharedPrefix, ...]
-    """A parent comes before its children."""
-    prefix_of: tuple[int | None, ...]
-    """For each conversation, the index of the longest prefix that it begins with."""
-    suffixes: tuple[tuple[Event, ...], ...]
-    """For each conversation, the events after its prefix."""
-
-
-def find_shared_prefixes(conversations: Sequence[tuple[Event, ...]]) -> PrefixTree:
-    """The tree of common prefixes; those of fewer than `MIN_SHARED_CHARACTERS` characters are not split off.
+def find_shared_prefixes(
+    conversations: Mapping[_Key, _Events],
+) -> tuple[list[SharedPrefix], dict[_Key, tuple[int | None, _Events]]]:
+    """The common prefixes, parents first, and for each conversation the index of its longest one and what follows it.
 
     conversations (a, b), (a, b, c), (a, c)  ->  prefixes 0: (a,), 1: prefix 0 + (b,)
-                                                 suffixes: 1 + (), 1 + (c,), 0 + (c,)
+                                                 the rest: 1 + (), 1 + (c,), 0 + (c,)
+
+    Prefixes of fewer than `MIN_SHARED_CHARACTERS` characters are not split off.
     """
     prefixes: list[SharedPrefix] = []
-    prefix_of: list[int | None] = [None] * len(conversations)
-    covered = [0] * len(conversations)
+    rest: dict[_Key, tuple[int | None, _Events]] = {key: (None, events) for key, events in conversations.items()}
 
-    def divide(members: Iterable[int], begin: int, depth: int, parent: int | None) -> None:
-        """Splits `members`, equal in their first `depth` events, of which `begin` are in prefixes already."""
-        branches: dict[Event, list[int]] = {}
-        for member in members:
-            if len(conversations[member]) > depth:
-                branches.setdefault(conversations[member][depth], []).append(member)
+    def divide(keys: Iterable[_Key], begin: int, depth: int, parent: int | None) -> None:
+        """Splits conversations, equal in their first `depth` events, of which `begin` are in prefixes already."""
+        branches: dict[Event, list[_Key]] = {}
+        for key in keys:
+            if len(conversations[key]) > depth:
+                branches.setdefault(conversations[key][depth], []).append(key)
         for branch in branches.values():
             if len(branch) == 1:
                 continue
             first = conversations[branch[0]]
             end = depth + 1
-            while end < len(first) and all(conversations[m][end : end + 1] == first[end : end + 1] for m in branch):
+            while end < len(first) and all(conversations[k][end : end + 1] == first[end : end + 1] for k in branch):
                 end += 1
             if sum(len(text) for text in event_texts(first[begin:end])) < MIN_SHARED_CHARACTERS:
                 divide(branch, begin, end, parent)
                 continue
             prefixes.append(SharedPrefix(parent, first[begin:end]))
-            for member in branch:
-                prefix_of[member], covered[member] = len(prefixes) - 1, end
+            rest.update((key, (len(prefixes) - 1, conversations[key][end:])) for key in branch)
             divide(branch, end, end, len(prefixes) - 1)
 
-    divide(range(len(conversations)), 0, 0, None)
-    suffixes = tuple(events[skip:] for events, skip in zip(conversations, covered, strict=True))
-    return PrefixTree(tuple(prefixes), tuple(prefix_of), suffixes)
+    divide(conversations, 0, 0, None)
+    return prefixes, rest
 
 
-def repeated_texts(events: Iterable[Event]) -> Mapping[str, int]:
-    """The long texts that occur more than once, numbered from 1 in order of appearance."""
+def repeated_texts(events: Iterable[Event]) -> list[str]:
+    """The long texts that occur more than once, in order of appearance."""
     counts = Counter(text for text in event_texts(events) if len(text) >= MIN_SHARED_CHARACTERS)
-    repeated = [text for text, count in counts.items() if count > 1]
-    return {text: number for number, text in enumerate(repeated, start=1)}
+    return [text for text, count in counts.items() if count > 1]
+
+
+class _Blocks:
+    """Numbered texts. Others refer to one of them, whole or but for one stretch of lines."""
+
+    def __init__(self, numbers: Mapping[str, int], safe: Callable[[str], str]) -> None:
+        self._numbers = numbers
+        self._safe = safe
+        self._lines: dict[int, list[str]] = {}
+        self._by_line: dict[str, list[int]] = {}
+        for text, number in numbers.items():
+            if len(shown := safe(text)) >= _MIN_CHANGED_CHARACTERS // 2:
+                self._lines[number] = lines = shown.split("\n")
+                for line in _ends(lines):
+                    self._by_line.setdefault(line, []).append(number)
+
+    def shown(self, head: str, text: str, before: str, after: str = "") -> list[str]:
+        """The lines that show a text behind a head."""
+        if text in self._numbers:
+            return [f"{head}{_REFERENCE}{self._numbers[text]}"]
+        safe = self._safe(text)
+        return self._changed(head, safe) or [f"{head}{before}{safe}{after}"]
+
+    def _changed(self, head: str, text: str) -> list[str]:
+        """The smallest change that makes the text of a block; empty if none is small enough to be worth its while."""
+        if len(text) < _MIN_CHANGED_CHARACTERS:
+            return []
+        lines = text.split("\n")
+        numbers = dict.fromkeys(number for line in _ends(lines) for number in self._by_line.get(line, ()))
+        best, smallest = list[str](), _MAX_CHANGED_SHARE * len(text)
+        for number in list(numbers)[:_MAX_COMPARED]:
+            block = self._lines[number]
+            kept = _same_beginning(block, lines)
+            end = _same_beginning(block[kept:][::-1], lines[kept:][::-1])
+            old, new = block[kept : len(block) - end], lines[kept : len(lines) - end]
+            stretches = [(name, "\n".join(each)) for name, each in (("was", old), ("now", new)) if each]
+            if (size := sum(len(stretch) for _, stretch in stretches)) > smallest or (best and size == smallest):
+                continue
+            where = f"but for lines {kept + 1}-{kept + len(old)}" if old else f"with more after line {kept}"
+            best, smallest = [f"{head}{_REFERENCE}{number} {where}"], size
+            best += [f"{name}: {stretch}" for name, stretch in stretches]
+        return best
+
+
+def _ends(lines: Sequence[str]) -> Iterable[str]:
+    """The first line, and the last one that is not empty."""
+    return dict.fromkeys((lines[0], next((line for line in reversed(lines) if line), "")))
+
+
+def _same_beginning(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +231,10 @@ class Transcripts:
         self.markers = markers
         self._safe: dict[str, str] = {}
         self._last: tuple[tuple[int, ...], TranscriptParts] | None = None
-        self._whole = tuple(range(len(group.members)))
-        self._tree = self._prefix_tree(self._whole)
-        tree, _ = self._tree
-        events = chain(group.shared, *(prefix.events for prefix in tree.prefixes), *tree.suffixes)
         everywhere = {*event_texts(group.shared), *_texts_of_every_member(group)}
-        self._common = [text for text in repeated_texts(events) if text in everywhere]
+        self._everyone = tuple(range(len(group.members)))
+        self._sharing_of_all = self._sharing(self._everyone)
+        self._common = [text for text in self._sharing_of_all[-1] if text in everywhere]
 
     def parts(self, shown: Collection[int]) -> TranscriptParts:
         """The parts of a call that shows these members (indices into `group.members`)."""
@@ -197,56 +243,53 @@ class Transcripts:
             self._last = key, self._parts(key)
         return self._last[1]
 
-    def _parts(self, shown: tuple[int, ...]) -> TranscriptParts:
-        group, markers = self.group, self.markers
-        tree, index_of = self._tree if shown == self._whole else self._prefix_tree(shown)
-        events = chain(group.shared, *(prefix.events for prefix in tree.prefixes), *tree.suffixes)
-        blocks = {text: number for number, text in enumerate(self._common, start=1)}
-        for text in repeated_texts(events):
-            blocks.setdefault(text, len(blocks) + 1)
-        common, everything = (
-            Blocks({self._sanitized(text): number for text, number in list(blocks.items())[:most]})
-            for most in (len(self._common), len(blocks))
+    def _sharing(self, shown: Iterable[int]) -> tuple[list[SharedPrefix], _Rest, list[str]]:
+        """The prefixes of the members' conversations, what follows them by (member, number), and the repeated texts."""
+        prefixes, rest = find_shared_prefixes(
+            {
+                (member, number): conversation.events
+                for member in shown
+                for number, conversation in enumerate(self.group.members[member].conversations)
+            }
         )
-        block_lines = [f"block {number}: {self._sanitized(text)}" for text, number in blocks.items()]
+        told = chain(self.group.shared, *(each.events for each in prefixes), *(events for _, events in rest.values()))
+        return prefixes, rest, repeated_texts(told)
+
+    def _parts(self, shown: tuple[int, ...]) -> TranscriptParts:
+        group = self.group
+        prefixes, rest, repeated = self._sharing_of_all if shown == self._everyone else self._sharing(shown)
+        numbers = {text: number for number, text in enumerate(dict.fromkeys([*self._common, *repeated]), start=1)}
+        block_lines = [f"block {number}: {self._sanitized(text)}" for text, number in numbers.items()]
+        common = _Blocks({text: numbers[text] for text in self._common}, self._sanitized)
+        blocks = _Blocks(numbers, self._sanitized)
 
         of_group: list[str] = []
         if group.tools:
             tools = map(self._sanitized, group.tools)
             of_group += ["tools", *(f"- {number} {tool}" for number, tool in enumerate(tools, start=1))]
         of_group += block_lines[: len(self._common)]
-        of_group += self._events(group.shared[: has_reference(group)], blocks, common)
+        of_group += self._events(group.shared[: has_reference(group)], common)
         if shared := group.shared[has_reference(group) :]:
-            of_group += [f"start {_OF_ALL}", *self._events(shared, blocks, common)]
+            of_group += [f"start {_OF_ALL}", *self._events(shared, common)]
 
         of_members = block_lines[len(self._common) :]
-        for number, prefix in enumerate(tree.prefixes, start=1):
-            shared = self._events(prefix.events, blocks, everything)
-            of_members += [f"start {number}", *_continuation(prefix.parent), *shared]
+        for number, prefix in enumerate(prefixes, start=1):
+            of_members += [f"start {number}", *self._going_on(prefix.parent, prefix.events, blocks)]
 
         members: dict[int, str] = {}
         for member in shown:
-            lines = [f"trajectory {markers.labels[member]}"]
+            lines = [f"trajectory {self.markers.labels[member]}"]
             lines += [f"note: {_NOTES[flag]}" for flag in group.members[member].flags]
-            for number in _conversation_numbers(group, member):
+            for number, conversation in enumerate(group.members[member].conversations):
                 if number > 0:
                     lines.append(f"conversation {number + 1}")
-                if agent := group.members[member].conversations[number].agent:
-                    lines.append(f"agent: {self._sanitized(agent)}")
-                tools = group.members[member].conversations[number].tools
-                if tools is not None:
+                if conversation.agent:
+                    lines.append(f"agent: {self._sanitized(conversation.agent)}")
+                if (tools := conversation.tools) is not None:
                     lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
-                n = index_of[member, number]
-                lines += [*_continuation(tree.prefix_of[n]), *self._events(tree.suffixes[n], blocks, everything)]
+                lines += self._going_on(*rest[member, number], blocks)
             members[member] = self._fenced(lines)
         return TranscriptParts(self._fenced(of_group), self._fenced(of_members), members, self._fenced(["end of all"]))
-
-    def _prefix_tree(self, shown: Iterable[int]) -> tuple[PrefixTree, dict[tuple[int, int], int]]:
-        """The prefixes that the members' conversations share, and the index of each (member, conversation) in it."""
-        group = self.group
-        pairs = [(member, number) for member in shown for number in _conversation_numbers(group, member)]
-        tree = find_shared_prefixes([group.members[member].conversations[number].events for member, number in pairs])
-        return tree, {pair: index for index, pair in enumerate(pairs)}
 
     def _fenced(self, lines: Sequence[str]) -> str:
         return "\n".join(self.markers.fence + line for line in lines)
@@ -256,36 +299,23 @@ class Transcripts:
             self._safe[text] = sanitize(text)
         return self._safe[text]
 
-    def _events(self, events: Sequence[Event], blocks: Mapping[str, int], alike: Blocks) -> list[str]:
-        """The lines of events. Texts that are one of `blocks`, or like one of those `alike`, refer to it."""
+    def _going_on(self, start: int | None, events: Sequence[Event], blocks: _Blocks) -> list[str]:
+        return [*([] if start is None else [f"goes on from start {start + 1}"]), *self._events(events, blocks)]
+
+    def _events(self, events: Sequence[Event], blocks: _Blocks) -> list[str]:
         lines: list[str] = []
         for event in events:
             match event:
                 case TextEvent(role, text):
-                    lines += self._text(role, text, blocks, alike, ": ")
+                    lines += blocks.shown(role, text, ": ")
                 case ToolCallEvent(name, arguments, result, _, same_turn):
                     head = f"{_SAME_TURN if same_turn else ''}call {_name(name)}"
-                    lines += self._text(head, arguments, blocks, alike, "(", ")")
+                    lines += blocks.shown(head, arguments, "(", ")")
                     if result is not None:
-                        lines += self._text("result", result, blocks, alike, ": ")
-            lines += map(self._attachment, event.attachments)
-        return lines
-
-    def _attachment(self, each: Attachment) -> str:
-        is_sent = isinstance(each, Image)
-        return f"image {self.group.images[each]}: {each.tag}" if is_sent else f"unseen: {each.tag}"
-
-    def _text(
-        self, head: str, text: str, blocks: Mapping[str, int], alike: Blocks, before: str, after: str = ""
-    ) -> list[str]:
-        if text in blocks:
-            return [f"{head}{_REFERENCE}{blocks[text]}"]
-        safe = self._sanitized(text)
-        if (change := alike.find_change(safe)) is None:
-            return [f"{head}{before}{safe}{after}"]
-        lines = [f"{head}{_REFERENCE}{change.name}"]
-        lines += [] if change.old is None else [f"was: {change.old}"]
-        lines += [] if change.new is None else [f"now: {change.new}"]
+                        lines += blocks.shown("result", result, ": ")
+            for each in event.attachments:
+                is_sent = isinstance(each, Image)
+                lines.append(f"image {self.group.images[each]}: {each.tag}" if is_sent else f"unseen: {each.tag}")
         return lines
 
 
@@ -298,27 +328,11 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: Pro
 
 
 def _texts_of_every_member(group: CanonicalGroup) -> set[str]:
-    """The long texts that each of two or more members contains."""
+    """The texts that each of two or more members contains."""
     if len(group.members) < 2:
         return set()
-    of_members = (
-        {
-            text
-            for conversation in member.conversations
-            for text in event_texts(conversation.events)
-            if len(text) >= MIN_SHARED_CHARACTERS
-        }
-        for member in group.members
-    )
-    return set[str].intersection(*of_members)
-
-
-def _conversation_numbers(group: CanonicalGroup, member: int) -> range:
-    return range(len(group.members[member].conversations))
-
-
-def _continuation(start: int | None) -> list[str]:
-    return [] if start is None else [f"goes on from start {start + 1}"]
+    conversations = [[event for each in member.conversations for event in each.events] for member in group.members]
+    return set[str].intersection(*(set(event_texts(events)) for events in conversations))
 
 
 def _name(tool: str) -> str:
@@ -413,16 +427,15 @@ def _text_after(head: str, rest: str, blocks: Mapping[str, str], following: Sequ
 
 def _referred(name: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:
     """The text of a block, or of one with a change, which the lines that follow tell."""
-    if (change := read_name(name)) is None:
+    if (change := _CHANGED.fullmatch(name)) is None:
         return blocks[name]
-    number, kept, count = change
-    new = None
-    for line in following:
-        head, _, stretch = line.partition(" ")
-        if head != "was:":
-            new = stretch if head == "now:" else None
-            break
-    return apply_change(blocks[number], kept, count, new)
+    number, first, last, after = change.groups()
+    start, end = (int(after), int(after)) if after else (int(first) - 1, int(last))
+    parts = (line.partition(" ") for line in following[: 1 if after else 2])
+    told = {head: stretch for head, _, stretch in parts}
+    lines = blocks[number].split("\n")
+    lines[start:end] = told["now:"].split("\n") if "now:" in told else []
+    return "\n".join(lines)
 
 
 def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:

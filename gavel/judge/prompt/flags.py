@@ -5,18 +5,28 @@ the judge was given a cap for it. Tool output is not the agent's own text, so an
 """
 
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
+from itertools import chain
+from typing import Literal
 from unicodedata import category
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical_group import CanonicalGroup, Event, Member, TextEvent, ToolCallEvent
-from gavel.judge.prompt.events import unseen_content
-from gavel.judge.prompt.injection import addresses_judge
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Member
+from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent, unseen_content
 from gavel.judge.prompt.sanitize import joined_texts, normalize_for_matching
 from gavel.scenarios.judgement import Judgement
+
+UnseenPolicy = Literal["unscored", "flag"]
+"""A member with unseen content is unscored, or scored with the flag "unseen content"."""
+ImagePolicy = Literal["auto", "send", "flag"]
+"""Images are sent when LiteLLM knows that all judge models see them, always, or never (then they are unseen)."""
+AlonePolicy = Literal["unscored", "scored"]
+"""A group of one distinct attempt is unscored, or scored by itself."""
 
 EMPTY = "empty"
 CONTENTLESS = "contentless"
@@ -157,3 +167,97 @@ def apply_flags(judgements: Sequence[Judgement], group: CanonicalGroup, caps: Ma
             judgement.flags = list(member.flags)
             if judgement.score is not None:
                 judgement.score = min(judgement.score, highest)
+
+
+_ESCAPED = re.compile(r"\\[nrt\"/]")
+"""JSON escapes in arguments and results, which would otherwise run into the next word."""
+_DEFAULT_REACH = 250
+_GAP = r"(?:[^\n]|(?<=[\w,:!])\n|(?<=[\w,:!] )\n|(?<=\n)\n){0,50}?"
+"""Text that crosses a line break only within a sentence or after an address: lines that end one are told apart."""
+_SPACED_OUT = re.compile(r"(?<!\S)\S(?: \S){2,}(?!\S)")
+"""Letters with a space between any two, `d e a r j u d g e`."""
+_LETTER_THEN_DIGIT = re.compile(r"(?<=[^\W\d])(?=\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class _PatternGroup:
+    """Patterns of which every match contains one of `stems`."""
+
+    stems: Sequence[str]
+    parts: Sequence[Sequence[str]]
+    """The words of each stem."""
+    patterns: Sequence[re.Pattern[str]]
+    reach: int
+    """Characters before and after a stem within which a match begins and ends."""
+
+    def may_match(self, words: str) -> bool:
+        """A quick test on a text's distinct words, which are far fewer than its words."""
+        return any(all(part in words for part in parts) for parts in self.parts)
+
+    def matches(self, text: str) -> bool:
+        return any(
+            pattern.search(text, start, end)
+            for start, end in _windows(text, self.stems, self.reach)
+            for pattern in self.patterns
+        )
+
+
+@cache
+def _pattern_groups() -> list[_PatternGroup]:
+    source = files("gavel.judge.prompt").joinpath("injection_patterns.toml").read_text(encoding="utf-8")
+    languages = tomllib.loads(source)
+    words: dict[str, str] = {}
+    for name, pattern in languages.pop("words").items():
+        words[name] = _expand(pattern, words)
+    return [
+        _PatternGroup(
+            stems=entry["stems"],
+            parts=[stem.split() for stem in entry["stems"]],
+            patterns=[_compile(_expand(pattern, words)) for pattern in entry["patterns"]],
+            reach=entry.get("reach", _DEFAULT_REACH),
+        )
+        for entry in chain.from_iterable(languages.values())
+    ]
+
+
+def _expand(pattern: str, words: dict[str, str]) -> str:
+    """The pattern on one line, with each `<word>` replaced."""
+    one_line = re.sub(r"(?:^|\n) *", "", pattern)
+    return re.sub(r"<(\w+)>", lambda word: words[word[1]], one_line)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    within_sentence = pattern.replace("…", r"(?:[^.!?\n]|\.(?=\w)){0,50}?")
+    return re.compile(within_sentence.replace("~", _GAP), re.MULTILINE)
+
+
+def _windows(text: str, stems: Sequence[str], reach: int) -> Iterator[tuple[int, int]]:
+    """The parts of the text within `reach` of a stem, in order and without overlap."""
+    start, end = 0, -1
+    for position in sorted(chain.from_iterable(_positions(text, stem) for stem in stems)):
+        if end < 0 or position - reach > end:
+            if end >= 0:
+                yield start, end
+            start = max(0, position - reach)
+        end = position + reach
+    if end >= 0:
+        yield start, end
+
+
+def _positions(text: str, stem: str) -> Iterator[int]:
+    position = text.find(stem)
+    while position >= 0:
+        yield position
+        position = text.find(stem, position + 1)
+
+
+def _rejoined(letters: re.Match[str]) -> str:
+    return _LETTER_THEN_DIGIT.sub(" ", letters[0].replace(" ", ""))
+
+
+def addresses_judge(text: str) -> bool:
+    """Whether the text addresses a judge, in any of the languages of the pattern file."""
+    plain = _ESCAPED.sub("\n", normalize_for_matching(text).replace("_", " ").replace("\r\n", "\n"))
+    plain = _SPACED_OUT.sub(_rejoined, plain)
+    words = "\n".join(set(plain.split()))
+    return any(group.may_match(words) and group.matches(plain) for group in _pattern_groups())

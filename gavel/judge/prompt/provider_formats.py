@@ -1,27 +1,163 @@
-"""Messages -> events: OpenAI chat messages, Anthropic blocks, Responses items and Gemini parts, in any mixture.
+"""Messages -> events: texts, tool calls with their results, and what stands beside them.
 
-    {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
-    {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}       the same event
-    {"type": "function_call", "name": "f", "arguments": "{}"}
+    {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}      ToolCallEvent("f", "{}")
 
-Whatever is in a message is in the text of an event, or its tag is, beside an attachment. Left out are only ids and
-bookkeeping (message_fields.py) and reasoning, also where it stands in tags in an assistant's content. Malformed content
-is no error: it is shown as JSON, and is unseen content.
+Messages of other providers are read as OpenAI's (`scenarios.formats.chat`), so equal attempts have equal events.
+Whatever is in a message is in the text of an event. What is not text leaves its tag there, `[image_url 3f2a…]`, and is
+an attachment. Left out are only ids and bookkeeping (`NOT_CONTENT`) and reasoning, also where it stands in tags in an
+assistant's content. Malformed content is no error: it is shown as JSON, and is unseen content.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, cast
 
-from gavel.judge.prompt.events import ROLES, Attachment, Event, TextEvent, ToolCallEvent, Unseen
-from gavel.judge.prompt.gemini_format import from_gemini
-from gavel.judge.prompt.plain_json import plain_json
-from gavel.judge.prompt.sanitize import normal_form
-from gavel.judge.prompt.shown_content import View
+from gavel.judge.errors import JudgeError
+from gavel.judge.prompt.sanitize import Redact, decode_base64, describe_base64, normal_form
+from gavel.llm.providers import ImageSupport
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
+from gavel.scenarios.formats.chat import as_chat
+from gavel.scenarios.formats.row import is_list, is_object
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that the judge is sent."""
+
+    tag: str
+    """`image_url` and a hash of its bytes, or of its address."""
+    url: str
+    """A data URL, or an address that the server of the judge model fetches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Content that the judge is not shown: audio, a file, an unknown block, an image for a judge that sees none."""
+
+    tag: str
+    """Its type and a hash: attempts with different content stay different."""
+
+
+Attachment = Image | Unseen
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvent:
+    """A message. `role` is one of `ROLES`, or "other"."""
+
+    role: str
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEvent:
+    """A tool call by the agent, with its result (None = there is none)."""
+
+    name: str
+    arguments: str
+    result: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    """Those of the arguments, then those of the result."""
+    same_turn: bool = False
+    """Whether it was issued beside a call before it, whose result the agent had not seen."""
+
+
+Event = TextEvent | ToolCallEvent
+
+
+def event_texts(events: Iterable[Event]) -> Iterable[str]:
+    """All text of the events, in order. The tags of attachments are in it."""
+    for event in events:
+        match event:
+            case TextEvent(_, text):
+                yield text
+            case ToolCallEvent(name, arguments, result):
+                yield from (name, arguments, result or "")
+
+
+def with_texts(event: Event, change: Callable[[str], str]) -> Event:
+    """The event with every text of it changed."""
+    match event:
+        case TextEvent(_, text):
+            return replace(event, text=change(text))
+        case ToolCallEvent(name, arguments, result):
+            result = None if result is None else change(result)
+            return replace(event, name=change(name), arguments=change(arguments), result=result)
+
+
+def unseen_content(events: Iterable[Event]) -> Sequence[Unseen]:
+    """What the judge is not shown of the events, in order."""
+    return [each for event in events for each in event.attachments if isinstance(each, Unseen)]
+
+
+def images_of(events: Iterable[Event]) -> Sequence[Image]:
+    """The images of the events, in order."""
+    return [each for event in events for each in event.attachments if isinstance(each, Image)]
+
+
+@dataclass(frozen=True)
+class View:
+    """How content is shown. One view serves one group: it processes each distinct text once."""
+
+    images: ImageSupport = "none"
+    """Which images all judge models can be sent."""
+    redact: Redact | None = None
+    _texts: dict[str, tuple[str, tuple[Unseen, ...]]] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+    def text(self, text: str) -> str:
+        """The text with base64 described, redacted, and in its normal form: what is shown alike is equal.
+
+        Raises `JudgeError` when the redaction fails.
+        """
+        return self.text_and_media(text)[0]
+
+    def text_and_media(self, text: str) -> tuple[str, tuple[Unseen, ...]]:
+        """The same, and the images, sounds, videos and PDFs that base64 in it held."""
+        if text not in self._texts:
+            described, media = describe_base64(text)
+            self._texts[text] = normal_form(self._redacted(described)).rstrip().lstrip("\n"), tuple(map(Unseen, media))
+        return self._texts[text]
+
+    def image(self, url: Any) -> Attachment | None:
+        """The image of a data URL or an address; None for anything else."""
+        if not isinstance(url, str):
+            return None
+        if url.startswith(("https://", "http://")):
+            tag = f"image_url {content_hash(url)}"
+            return Image(tag, url) if self.images == "any" and self._redacted(url) == url else Unseen(tag)
+        kind, marker, body = url.partition(";base64,")
+        letters = "".join(body.split())
+        if not kind.startswith("data:image/") or not marker or not letters:
+            return None
+        try:
+            data = decode_base64(letters)
+        except ValueError:
+            return None
+        same = letters.rstrip("=")
+        tag = f"image_url {content_hash(f'{kind} {same}')}"
+        return Image(tag, f"{kind};base64,{letters}") if data and self.images != "none" else Unseen(tag)
+
+    def _redacted(self, text: str) -> str:
+        if self.redact is None:
+            return text
+        try:
+            redacted = cast("Any", self.redact(text))
+        except Exception as error:  # the user's function: whatever it raises, the text must not leave
+            raise JudgeError(
+                f"redact failed: {type(error).__name__}: {error}; nothing was sent.",
+                "Mend the function given as redact=.",
+            ) from error
+        if not isinstance(redacted, str):
+            raise JudgeError(f"redact returned {type(redacted).__name__}, not a text; nothing was sent.")
+        return redacted
+
 
 _IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
 _BOOKKEEPING = (
@@ -36,30 +172,14 @@ NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} {_THOUGHT_FIELDS}".split())
 """Fields that are never shown. An unknown field is shown as JSON."""
 MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
 """Fields of a message that hold more than text."""
-
-
-def field_text(key: str, value: Any) -> str:
-    """`[name: "Alice"]`."""
-    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_json(value, sort=True)
-    return f"[{key}: {shown}]"
-
-
-def is_bookkeeping(key: str, value: Any) -> bool:
-    """Whether a field is left out: it holds an id, bookkeeping, thoughts, or nothing."""
-    return key in NOT_CONTENT or is_empty(value) or (key == "status" and value in ("completed", "success"))
-
-
-def is_empty(value: Any) -> bool:
-    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
-
-
 _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
 _TEXTS = frozenset({"text", "input_text", "output_text", "system", None})
-_AS_JSON = frozenset({"search_result", "tool_reference", "resource_link"})
-"""Blocks of text with a structure of their own."""
-_ARGUMENTS = ("arguments", "input", "args")
-"""Names of a call's arguments; the last is LangChain's."""
+_AS_JSON = ("search_result", "tool_reference", "resource_link", "_result", "_result_error")
+"""Ends of the types of blocks that are text with a structure of their own."""
 _IMAGES = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
+_IMAGE_FIELDS = ("image_url", "source", "image", "data", "file_id")
+_FILE_FIELDS = frozenset((*MEDIA, "text", "input_audio", "video_url", "source", "data", "file_data", "file_id"))
+
 
 _NAME = r"(?:\w{1,20}[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
 _OPENING_TAG = rf"<\s*[|]?(?!END_){_NAME}(?:\s[^<>=]{{0,80}}=[^<>]{{0,80}})?\s*[|]?>|\[THINK\]|◁think▷"
@@ -92,154 +212,97 @@ _TOKEN = re.compile(
 _MAY_HOLD_THOUGHTS = re.compile("think|thought|reason|analysis", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    id: Any
-    event: ToolCallEvent
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    id: Any
-    pieces: "tuple[_Piece, ...]"
-    name: Any = None
-
-
-_Piece = str | Attachment | _Call | _Result
+_Piece = str | Attachment
 
 
 def read_messages(messages: Iterable[Message], view: View) -> tuple[Event, ...]:
     """The events of a conversation, in order; a result stands with its call."""
     reader = _Reader(view)
-    for message in messages:
+    for message in as_chat(list(messages)):
         reader.read(message)
     return tuple(reader.events)
 
 
 class _Reader:
-    """The events of the messages so far."""
+    """The events of the chat messages so far."""
 
     def __init__(self, view: View) -> None:
         self.events: list[Event] = []
         self._view = view
         self._pending: dict[int, Any] = {}
-        """Index in `events` of each call without a result -> the call's id."""
-        self._in_calls = False
-        """Whether the last item was a call of the Responses API: those that follow belong to the same turn."""
+        """Index in `events` of each call of the last turn without a result -> the call's id."""
 
     def read(self, message: Message) -> None:
-        message = from_gemini(message)
-        kind = message.get("type")
-        was_in_calls, self._in_calls = self._in_calls, False
-        if not isinstance(kind, str) or kind == "message" or "content" in message:
-            self._message(message)
-        elif kind.endswith("_output"):
-            self._add("tool", [self._item_result(message)])
-        elif kind.endswith("_call"):
-            self._in_calls = True
-            self._add("assistant", self._item_call(kind, message), same_turn=was_in_calls)
-        elif kind in _REASONING:
-            self._in_calls = was_in_calls
-        else:
-            self._add("other", list(self._block(message)))
-
-    def _message(self, message: Message) -> None:
         fields = dict(message)
-        if isinstance(more := fields.get("provider_specific_fields"), dict):
-            fields = {**cast("Message", more), **fields}
+        if is_object(more := fields.get("provider_specific_fields")):
+            fields = {**more, **fields}
             del fields["provider_specific_fields"]
         role, content = fields.pop("role", None), fields.pop("content", None)
         if role in ("tool", "function"):
             name = fields.pop("name", None)
-            pieces = [*self._contents(content, as_json=True), *self._other_fields(fields)]
-            self._answer(_Result(message.get("tool_call_id"), tuple(pieces), name))
+            self._answer(message.get("tool_call_id"), name, [*self._contents(content, as_json=True), *_fields(fields)])
             return
+        if role is None and content is None and isinstance(fields.get("type"), str):
+            self._say("other", self._block(fields))
+            return
+        called = [fields.pop(name) for name in ("tool_calls", "function_call") if not is_empty(fields.get(name))]
         pieces = list(self._contents(content))
         if role == "assistant":
             pieces = _without_thoughts(pieces)
         if not isinstance(role, str) or role not in ROLES:
             pieces = [*([] if role is None else [field_text("role", role)]), *pieces]
             role = "other"
-        pieces += self._other_fields(fields)
-        self._add(role, pieces)
+        pieces += _fields(fields)
+        calls: list[tuple[Any, ToolCallEvent]] = []
+        for call in (each for given in called for each in (given if is_list(given) else [given])):
+            pieces += self._call(call, calls)
+        if pieces or not calls:
+            self._say(role, pieces, even_nothing=not calls)
+        if calls:
+            self._pending = {len(self.events) + number: call_id for number, (call_id, _) in enumerate(calls)}
+        self.events += (replace(event, same_turn=number > 0) for number, (_, event) in enumerate(calls))
 
-    def _other_fields(self, fields: Mapping[str, Any]) -> Iterator[_Piece]:
-        """What a message holds beside its content, tool calls last."""
-        calls: list[_Piece] = []
-        for key, value in fields.items():
-            if is_bookkeeping(key, value):
-                continue
-            match key:
-                case "tool_calls":
-                    calls += self._tool_calls(value)
-                case "function_call":
-                    calls += self._tool_calls([value])
-                case "refusal" if isinstance(value, str):
-                    yield value
-                case "audio":
-                    yield from _transcript(value)
-                    yield from self._unseen("audio", value)
-                case _ if key in MEDIA:
-                    yield from self._unseen(key, value)
-                case _:
-                    yield field_text(key, value)
-        yield from calls
+    def _call(self, call: Any, calls: list[tuple[Any, ToolCallEvent]]) -> Iterator[_Piece]:
+        """Adds the call with its id to `calls`; gives what stands beside it, or a malformed one."""
+        fields = call if is_object(call) else {}
+        key = next((name for name in ("function", "custom") if fields.get(name)), "")
+        body = fields.get(key)
+        if not is_object(body, "name"):
+            yield plain_json(call)
+            yield _unseen("tool_calls", call)
+            return
+        given = "arguments" if "arguments" in body else "input"
+        yield from _rest(fields, key)
+        yield from _rest(body, "name", given)
+        name, arguments = (body["name"] or "", body.get(given) or "") if body else ("", "")
+        text, media = self._view.text_and_media(plain_json(arguments, sort=True))
+        shown = self._view.text(name if isinstance(name, str) else plain_json(name))
+        calls.append((fields.get("id"), ToolCallEvent(shown, text, attachments=media)))
 
-    def _add(self, role: str, pieces: list[_Piece], *, same_turn: bool = False) -> None:
-        """Adds the events of a message: a text up to each call or result, and one text at least."""
-        if any(isinstance(piece, _Call) for piece in pieces) and not same_turn:
-            self._pending = {}
-        said: list[str | Attachment] = []
-        acted = False
-        for piece in pieces:
-            if isinstance(piece, str | Attachment):
-                said.append(piece)
-                continue
-            self._say(role, said)
-            said, acted = [], True
-            if isinstance(piece, _Result):
-                self._answer(piece)
-            else:
-                event = replace(piece.event, same_turn=bool(self._pending))
-                self._pending[len(self.events)] = piece.id
-                self.events.append(event)
-        if said or not acted:
-            self._say(role, said, even_nothing=not acted)
-
-    def _say(self, role: str, said: list[str | Attachment], *, even_nothing: bool = False) -> None:
-        text, attachments = self._joined(said)
+    def _say(self, role: str, pieces: Iterable[_Piece], *, even_nothing: bool = True) -> None:
+        text, attachments = self._joined(pieces)
         if text or even_nothing:
             self.events.append(TextEvent(role, text, attachments))
 
-    def _answer(self, result: _Result) -> None:
-        """Puts a result beside the pending call that it answers; one without an id answers the first of its name, or
-        else the first."""
-        name = result.name
-        loose: list[str | Attachment] = []
-        nested: list[_Piece] = []
-        for piece in result.pieces:
-            (loose if isinstance(piece, str | Attachment) else nested).append(piece)  # pyright: ignore[reportArgumentType]
-        for piece in nested:
-            loose += cast("list[str | Attachment]", list(self._unseen("nested", repr(piece))))
-        shown_name = "" if is_empty(name) else self._view.text(str(name))
-        calls = {i: self.events[i] for i, pending in self._pending.items() if result.id in (None, pending)}
-        of_name = [i for i, call in calls.items() if isinstance(call, ToolCallEvent) and call.name == shown_name]
-        index = next(iter(of_name or calls), None)
+    def _answer(self, call_id: Any, name: Any, pieces: list[_Piece]) -> None:
+        """Puts a result beside the pending call that it answers."""
+        index = next((index for index, pending in self._pending.items() if pending == call_id), None)
         call = None if index is None else self.events[index]
-        if shown_name and not of_name:
-            loose.insert(0, field_text("name", name))
-        text, attachments = self._joined(loose)
+        shown_name = "" if is_empty(name) else self._view.text(str(name))
+        if shown_name and not (isinstance(call, ToolCallEvent) and call.name == shown_name):
+            pieces.insert(0, field_text("name", name))
+        text, attachments = self._joined(pieces)
         if index is None or not isinstance(call, ToolCallEvent):
             self.events.append(TextEvent("tool", text, attachments))
             return
         del self._pending[index]
         self.events[index] = replace(call, result=text, attachments=(*call.attachments, *attachments))
 
-    def _joined(self, said: Iterable[str | Attachment]) -> tuple[str, tuple[Attachment, ...]]:
+    def _joined(self, pieces: Iterable[_Piece]) -> tuple[str, tuple[Attachment, ...]]:
         """The text with the tags of attachments in their places, and the attachments."""
         texts: list[str] = []
         attachments: list[Attachment] = []
-        for piece in said:
+        for piece in pieces:
             if isinstance(piece, str):
                 text, media = self._view.text_and_media(piece)
                 texts.append(text)
@@ -255,160 +318,167 @@ class _Reader:
                 pass
             case str():
                 yield plain_json(content) if as_json else content
-            case list():
-                for part in cast("list[Any]", content):
-                    yield from self._part(part, as_json=as_json)
-            case dict() if "type" in content:
-                yield from self._part(content, as_json=as_json)
             case bytes() | bytearray():
-                yield from self._unseen("bytes", repr(content))
+                yield _unseen("bytes", repr(content))
+            case list() | {"type": _}:
+                for part in cast("list[Any]", content) if isinstance(content, list) else [content]:
+                    for piece in self._block(part) if is_object(part) else _loose(part):
+                        yield plain_json(piece) if as_json and isinstance(piece, str) else piece
             case _:
                 yield plain_json(content)
 
-    def _part(self, part: Any, *, as_json: bool = False) -> Iterator[_Piece]:
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, dict):
-            pieces = self._block(cast("dict[str, Any]", part))
-            yield from (plain_json(p) if as_json and isinstance(p, str) else p for p in pieces)
-        else:
-            yield plain_json(part)
-            yield from self._unseen("part", part)
-
     def _block(self, block: Mapping[str, Any]) -> Iterator[_Piece]:
-        """A content part or block of any API."""
+        """A content part of any API."""
         kind, text = block.get("type"), block.get("text")
         kind = kind if isinstance(kind, str) else None if kind is None else "block"
-        used: set[str] = set()
+        used: Iterable[str] = ()
         match kind:
             case _ if kind in _TEXTS and isinstance(text, str):
-                used = {"text"}
+                used = ("text",)
                 yield text
-            case "text" if isinstance(text, dict) and "value" in text:
-                used = {"text"}
-                inner = cast("dict[str, Any]", text)
-                yield plain_json(inner["value"])
-                yield from self._rest(inner, {"value"})
+            case "text" if is_object(text, "value"):
+                used = ("text",)
+                yield plain_json(text["value"])
+                yield from _rest(text, "value")
             case "system" if "content" in block:
-                used = {"content"}
+                used = ("content",)
                 yield from self._contents(block["content"])
-            case "refusal" if isinstance(block.get("refusal"), str):
-                used = {"refusal"}
-                yield block["refusal"]
+            case "refusal" if isinstance(refusal := block.get("refusal"), str):
+                used = ("refusal",)
+                yield refusal
             case _ if kind in _REASONING:
                 return
             case _ if kind in _IMAGES:
-                used = {"image_url", "source", "image", "data", "mimeType", "file_id", "detail"}
-                yield from self._image(block)
-            case "tool_use" | "server_tool_use" | "mcp_tool_use":
-                used = {"name", "input"}
-                yield from self._rest(block, used)
-                arguments = plain_json(_or_empty(block.get("input")), sort=True)
-                yield self._call(block.get("id"), block.get("name"), arguments)
-                return
-            case "tool_result" | "mcp_tool_result":
-                used = {"content", "is_error", "name"}
-                pieces = list(self._contents(block.get("content"), as_json=True))
-                pieces += [field_text("is_error", True)] if block.get("is_error") else []
-                pieces += self._rest(block, used)
-                yield _Result(block.get("tool_use_id"), tuple(pieces), block.get("name"))
-                return
-            case str() if kind.endswith("_tool_result"):
-                used = {"content"}
-                shown = plain_json(block.get("content"))
-                unseen = self._unseen(kind, block) if '"encrypted_' in shown else ()
-                yield _Result(block.get("tool_use_id"), (shown, *unseen, *self._rest(block, used)))
-                return
+                used = (*_IMAGE_FIELDS, "mimeType", "detail")
+                url, rest = _image_url({key: block[key] for key in _IMAGE_FIELDS if block.get(key)})
+                yield from _rest(rest, "detail", "format")
+                yield self._view.image(url) or _unseen("image_url", block)
             case "document" if isinstance(found := _text_source(block.get("source")), str):
-                used = {"source"}
+                used = ("source",)
                 yield found
-            case _ if kind in _AS_JSON:
-                yield plain_json(block)
+            case str() if kind.endswith(_AS_JSON):
+                shown = plain_json(block)
+                yield shown
+                if '"encrypted_' in shown:
+                    yield _unseen(kind, block)
                 return
             case _:
-                used = {"text", *MEDIA, "input_audio", "video_url", "source", "data", "file_data", "file_id"}
+                used = _FILE_FIELDS
                 for holder in (block.get("input_audio"), block.get("audio"), block):
                     yield from _transcript(holder)
                 if isinstance(text, str):
                     yield text
-                yield from self._unseen(kind or "block", block)
-        yield from self._rest(block, used)
+                yield _unseen(kind or "block", block)
+        yield from _rest(block, *used)
 
-    def _image(self, block: Mapping[str, Any]) -> Iterator[_Piece]:
-        given = {key: block[key] for key in ("image_url", "source", "image", "data", "file_id") if block.get(key)}
-        url: Any = None
-        match given:
-            case {"image_url": {"url": url, **rest}} if len(given) == 1:
-                yield from self._rest(cast("dict[str, Any]", rest), {"detail", "format"})
-            case {"image_url": url} | {"image": url} if len(given) == 1:
-                pass
-            case {"source": {"type": "base64", "media_type": str(kind), "data": str(data), **rest}} if len(given) == 1:
-                url = f"data:{kind};base64,{data}"
-                yield from self._rest(cast("dict[str, Any]", rest), ())
-            case {"source": {"type": "url", "url": url, **rest}} if len(given) == 1:
-                yield from self._rest(cast("dict[str, Any]", rest), ())
-            case {"data": str(data)} if len(given) == 1:  # of the Model Context Protocol
-                url = f"data:{block.get('mimeType')};base64,{data}"
-            case _:
-                url = None
-        image = self._view.image(url)
-        if image is None:
-            yield from self._unseen("image_url", block)
+
+def _loose(part: Any) -> Iterator[_Piece]:
+    """A part of a list that is no object."""
+    yield part if isinstance(part, str) else plain_json(part)
+    if not isinstance(part, str):
+        yield _unseen("part", part)
+
+
+def _image_url(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The address of an image, and what stands beside it; None where there is none, or more than one."""
+    match given:
+        case {"image_url": {"url": url, **rest}} if len(given) == 1:
+            return url, cast("Mapping[str, Any]", rest)
+        case {"image_url": url} | {"image": url} if len(given) == 1:
+            return url, {}
+        case _:
+            return None, {}
+
+
+def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
+    """What a message holds beside its content and its calls."""
+    for key, value in fields.items():
+        if is_bookkeeping(key, value):
+            continue
+        if key == "refusal" and isinstance(value, str):
+            yield value
+        elif key in MEDIA:
+            yield from _transcript(value)
+            yield _unseen(key, value)
         else:
-            yield image
+            yield field_text(key, value)
 
-    def _tool_calls(self, calls: Any) -> Iterator[_Piece]:
-        for call in cast("list[Any]", calls) if isinstance(calls, list) else [calls]:
-            fields = cast("dict[str, Any]", call) if isinstance(call, dict) else {}
-            body: Any = fields.get("function") or fields.get("custom") or fields
-            if not isinstance(body, dict) or "name" not in body:
-                yield plain_json(call)
-                yield from self._unseen("tool_calls", call)
-                continue
-            inner = cast("dict[str, Any]", body)
-            if body is not fields:
-                yield from self._rest(fields, {"function" if fields.get("function") else "custom"})
-            key = next((name for name in _ARGUMENTS if name in inner), "")
-            yield from self._rest(inner, {"name", key})
-            arguments = plain_json(_or_empty(inner.get(key)), sort=True)
-            yield self._call(fields.get("id"), inner["name"], arguments)
 
-    def _item_call(self, kind: str, item: Message) -> list[_Piece]:
-        """A call of the Responses API; those of built-in tools have fields of their own, and some hold their result."""
-        call_id = item.get("call_id", item.get("id"))
-        if kind in ("function_call", "custom_tool_call", "mcp_call") and "name" in item:
-            key = "arguments" if "arguments" in item else "input"
-            results = {"output", "error"} if kind == "mcp_call" else set[str]()
-            arguments = plain_json(_or_empty(item.get(key)), sort=True)
-            pieces: list[_Piece] = list(self._rest(item, {"name", key, *results}))
-            pieces.append(self._call(call_id, item["name"], arguments))
-            contents = list(self._contents(item.get("output"), as_json=True)) if "output" in results else []
-            if "error" in results and not is_empty(error := item.get("error")):
-                contents.append(field_text("error", error))
-            return [*pieces, _Result(call_id, tuple(contents))] if contents else pieces
-        rest = {key: value for key, value in item.items() if not is_bookkeeping(key, value)}
-        unseen = self._unseen(kind, item) if kind == "image_generation_call" else ()
-        return [*unseen, self._call(call_id, kind, plain_json(rest, sort=True))]
+def _rest(fields: Mapping[str, Any], *used: str) -> Iterator[str]:
+    """The fields of a part that are neither used nor bookkeeping, as JSON."""
+    return (
+        field_text(key, value) for key, value in fields.items() if key not in used and not is_bookkeeping(key, value)
+    )
 
-    def _item_result(self, item: Message) -> _Result:
-        output: Any = item.get("output")
-        pieces = [*self._contents(output, as_json=True), *self._rest(item, {"output"})]
-        return _Result(item.get("call_id"), tuple(pieces))
 
-    def _call(self, call_id: Any, name: Any, arguments: str) -> _Call:
-        shown = name if isinstance(name, str) else plain_json(_or_empty(name))
-        text, media = self._view.text_and_media(arguments)
-        return _Call(call_id, ToolCallEvent(self._view.text(shown), text, attachments=media))
+def _unseen(kind: str, content: Any) -> Unseen:
+    name = re.sub(r"[^\w.-]", "_", kind)[:40]
+    return Unseen(f"{name} {content_hash(plain_json(content, sort=True))}")
 
-    def _rest(self, fields: Mapping[str, Any], used: Iterable[str]) -> Iterator[str]:
-        """The fields of a part that are neither used nor bookkeeping, as JSON."""
-        for key, value in fields.items():
-            if key not in used and not is_bookkeeping(key, value):
-                yield field_text(key, value)
 
-    def _unseen(self, kind: str, content: Any) -> Iterator[Attachment]:
-        name = re.sub(r"[^\w.-]", "_", kind)[:40]
-        yield Unseen(f"{name} {content_hash(plain_json(content, sort=True))}")
+def field_text(key: str, value: Any) -> str:
+    """`[name: "Alice"]`."""
+    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_json(value, sort=True)
+    return f"[{key}: {shown}]"
+
+
+def is_bookkeeping(key: str, value: Any) -> bool:
+    """Whether a field is left out: it holds an id, bookkeeping, thoughts, or nothing."""
+    return key in NOT_CONTENT or is_empty(value) or (key == "status" and value in ("completed", "success"))
+
+
+def is_empty(value: Any) -> bool:
+    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
+
+
+def _text_source(source: Any) -> str | None:
+    """The text of a document of Anthropic's API."""
+    match source:
+        case {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)}:
+            return text
+        case _:
+            return None
+
+
+def _transcript(audio: Any) -> Iterator[str]:
+    if is_object(audio, "transcript") and isinstance(audio["transcript"], str):
+        yield audio["transcript"]
+
+
+_ALWAYS_EXACT = 16
+"""Characters with a point among them, of which a float holds every digit."""
+
+
+def plain_json(value: Any, *, sort: bool = False) -> str:
+    """The value as compact JSON without escapes. A text stays as it is unless it is a JSON object or array.
+
+    JSON that a Python value cannot hold without loss (a name twice in an object, a number of too many digits) stays.
+    """
+    if isinstance(value, str) and not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        parsed = (
+            json.loads(value, object_pairs_hook=_without_loss, parse_float=_exact) if isinstance(value, str) else value
+        )
+        return json.dumps(parsed, ensure_ascii=False, separators=(",", ":"), sort_keys=sort, default=str)
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        return str(value)
+
+
+def _without_loss(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return fields
+
+
+def _exact(digits: str) -> float:
+    value = float(digits)
+    if len(digits) <= _ALWAYS_EXACT and "e" not in digits and "E" not in digits:
+        return value
+    if Decimal(digits) != Decimal(repr(value)):
+        raise ValueError("a number has too many digits")
+    return value
 
 
 def _without_thoughts(pieces: Sequence[_Piece]) -> list[_Piece]:
@@ -473,24 +543,3 @@ def opened_thoughts(prompt: str) -> str:
     """The tag that a prompt ends with, where its template opens the reply's thoughts; or an empty text."""
     found = _OPENED_AT_END.search(prompt)
     return found[0] if found else ""
-
-
-def _or_empty(value: Any) -> Any:
-    return "" if value is None else value
-
-
-def _text_source(source: Any) -> str | None:
-    """The text of a document of Anthropic's API."""
-    match source:
-        case {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)}:
-            return text
-        case _:
-            return None
-
-
-def _transcript(audio: Any) -> Iterator[str]:
-    match audio:
-        case {"transcript": str(transcript)}:
-            yield transcript
-        case _:
-            pass

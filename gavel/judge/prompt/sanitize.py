@@ -1,18 +1,27 @@
-"""The normal form of untrusted text, by which attempts are compared, and the safe form that a prompt shows of it.
+"""Untrusted text as a judge may be sent it: base64 described, secrets redacted, in a normal and in a safe form.
 
-The normal form has composed characters (NFC), line feeds for line ends, and no invisible characters. In the safe form
-the reserved character of the fence is replaced, characters that HTTP cannot carry, and the special tokens of chat
-templates, which a tokenizer would read as turns of the conversation. Both are idempotent, leave clean text unchanged
-and take linear time.
+Attempts are compared by the normal form, and a prompt shows the safe form. The normal form has composed characters
+(NFC), line feeds for line ends, and no invisible characters. In the safe form the reserved character of the fence is
+replaced, characters that HTTP cannot carry, and the special tokens of chat templates, which a tokenizer would read as
+turns of the conversation. Both are idempotent, leave clean text unchanged and take linear time.
 """
 
+import base64
+import hashlib
 import json
 import re
+import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+
+from gavel.judge.errors import JudgeError
 
 RESERVED = "¦"
+Redact = Callable[[str], str]
+"""Makes of a text one that may leave."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BARS = f"{RESERVED}\uffe4"
 """The reserved character, and one that compatibility normalization turns into it."""
@@ -207,3 +216,169 @@ def joined_texts(texts: Iterable[str]) -> Iterator[str]:
             joined, size = [], 0
     if joined:
         yield "\n".join(joined)
+
+
+_SHORTEST = 256
+"""Characters. Shorter base64 stays as it is, except in data URLs."""
+_STRIDE = _SHORTEST // 2
+_DISTINCT = 32
+"""Base64 of so many characters has more different ones than this; words in one alphabet, or of digits, have fewer."""
+_ALPHABET = r"A-Za-z0-9+/_\-"
+_BREAK = r"(?:\r?\n|\\r\\n|\\n)"
+_TYPE = r"(?P<type>[\w.+-]{1,64}/[\w.+-]{1,64})"
+_DENSE = re.compile(rf"[{_ALPHABET}=\r\n\\]{{{_STRIDE}}}")
+_RUN = re.compile(
+    rf"(?<![{_ALPHABET}])(?P<body>"
+    rf"(?:[{_ALPHABET}]{{{_SHORTEST},}}|[{_ALPHABET}]{{60,}}(?:{_BREAK}[{_ALPHABET}]{{60,}}){{3,}})"
+    rf"(?:{_BREAK}[{_ALPHABET}]{{60,}})*(?:(?:{_BREAK}[{_ALPHABET}]*)?={{1,2}})?)"
+)
+"""In lines of at least 60 characters; a shorter last line belongs to it only if padding ends it: it may be a word."""
+_DATA_URL = re.compile(rf"data:{_TYPE}?(?:;[\w=.-]{{1,64}})*;base64,(?P<body>[{_ALPHABET}]{{16,}}={{0,2}})")
+_NEITHER = re.compile(rf"\\r|\\n|[^{_ALPHABET}]")
+_TO_STANDARD = str.maketrans("-_", "+/")
+_MAGIC = {
+    b"\x89PNG\r\n\x1a\n": "image",
+    b"\xff\xd8\xff": "image",
+    b"GIF8": "image",
+    b"RIFF": "media",
+    b"ID3": "audio",
+    b"OggS": "audio",
+    b"fLaC": "audio",
+    b"%PDF-": "file",
+}
+"""How the files of some kinds begin."""
+
+
+def describe_base64(text: str) -> tuple[str, Sequence[str]]:
+    """The text with each data URL and each long run of base64 replaced by a mark, in linear time.
+
+        data:image/png;base64,iVBORw0…     ->  [base64 image/png data, 48,213 bytes, sha256 ab12cd34ef56]
+
+    The mark is the same for the same bytes, in either alphabet. Long words that are not base64 (hexadecimal digits,
+    DNA, a repeated letter) stay. Also gives a tag for each replaced image, sound, video or PDF: `image ab12cd34ef56`.
+    """
+    media: list[str] = []
+    if ";base64," in text:
+        text = _DATA_URL.sub(lambda found: _mark(found["body"], media, found["type"]), text)
+    if _has_dense_part(text):
+        text = _RUN.sub(lambda found: _mark_if_base64(found, media), text)
+    return text, media
+
+
+def _has_dense_part(text: str) -> bool:
+    """Whether a run may be in the text: one of `_SHORTEST` characters covers a whole stride, wherever it begins."""
+    return any(_DENSE.match(text, start) for start in range(0, len(text), _STRIDE))
+
+
+def _mark_if_base64(found: re.Match[str], media: list[str]) -> str:
+    letters = _NEITHER.sub("", found["body"])
+    kinds = (str.isupper, str.islower, str.isdigit)
+    is_base64 = len(set(letters)) >= _DISTINCT and all(any(map(kind, letters)) for kind in kinds)
+    return _mark(found["body"], media) if is_base64 else found[0]
+
+
+def _mark(body: str, media: list[str], kind: str | None = None) -> str:
+    """The mark; if the data is media, its tag is added to `media`."""
+    letters = _NEITHER.sub("", body)
+    whole = len(letters) - (len(letters) % 4 == 1)  # one letter alone holds no byte: the text was cut off
+    data = decode_base64(letters[:whole])
+    if media_kind := _media_kind(data, (kind or "").casefold()):
+        media.append(f"{media_kind} {_hash(data)}")
+    return f"[base64 {kind or ''}{' ' if kind else ''}data, {len(data):,} bytes, sha256 {_hash(data)}]{letters[whole:]}"
+
+
+def _media_kind(data: bytes, kind: str) -> str | None:
+    major = kind.partition("/")[0]
+    if major in ("image", "audio", "video"):
+        return major
+    if kind == "application/pdf":
+        return "file"
+    return next((found for magic, found in _MAGIC.items() if data.startswith(magic)), None)
+
+
+def decode_base64(letters: str) -> bytes:
+    """The bytes of base64 in either alphabet, padded or not, without other characters."""
+    letters = letters.rstrip("=").translate(_TO_STANDARD)
+    return base64.b64decode(letters + "=" * (-len(letters) % 4))
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    name: str
+    """What replaces it, in brackets."""
+    stems: tuple[str, ...]
+    """In lower case; every match contains one. Without any, the pattern is always tried."""
+    pattern: re.Pattern[str]
+    """Its group `secret` is replaced, or without one the whole match."""
+    is_card: bool = False
+    """Whether a match only begins like a card number."""
+
+
+@cache
+def _secrets() -> tuple[_Secret, ...]:
+    source = files("gavel.judge.prompt").joinpath("redaction_patterns.toml").read_text(encoding="utf-8")
+    return tuple(
+        _Secret(
+            entry["name"], tuple(entry.get("stems", ())), re.compile(entry["pattern"]), entry.get("check") == "luhn"
+        )
+        for entry in tomllib.loads(source)["secret"]
+    )
+
+
+def redact_secrets(text: str) -> str:
+    """The text with keys, e-mail addresses and card numbers replaced: `key [OpenAI key]`.
+
+    The patterns are in `redaction_patterns.toml`; each is tried only where one of its stems occurs.
+    """
+    lower = text.lower()
+    for secret in _secrets():
+        if not secret.stems or any(stem in lower for stem in secret.stems):
+            text = secret.pattern.sub(lambda found, secret=secret: _replacement(found, secret), text)
+    return text
+
+
+def _replacement(found: re.Match[str], secret: _Secret) -> str:
+    if secret.is_card:
+        end = _end_of_card_number(found[0])
+        return f"[{secret.name}]{found[0][end:]}" if end else found[0]
+    if "secret" not in secret.pattern.groupindex:
+        return f"[{secret.name}]"
+    start, end = found.span("secret")
+    return f"{found[0][: start - found.start()]}[{secret.name}]{found[0][end - found.start() :]}"
+
+
+_LENGTHS = {"34": (15,), "37": (15,), "30": (14,), "36": (14,), "38": (14,), "4": (16, 19, 13), "5": (16,), "2": (16,)}
+"""Digits of a card number by its first ones; all others have 16 to 19."""
+
+
+def _end_of_card_number(text: str) -> int:
+    """Where the card number ends with which the text begins, and which other digits may follow; 0 = there is none."""
+    ends = [place for place, character in enumerate(text, start=1) if character.isdigit()]
+    for length in _LENGTHS.get(text[:2]) or _LENGTHS.get(text[0]) or (16, 19, 18, 17):
+        if (
+            len(ends) >= length
+            and not text[ends[length - 1] :][:1].isdigit()
+            and _has_check_digit(text[: ends[length - 1]])
+        ):
+            return ends[length - 1]
+    return 0
+
+
+def _has_check_digit(number: str) -> bool:
+    """Whether the digits satisfy Luhn's formula."""
+    digits = [int(character) for character in reversed(number) if character.isdigit()]
+    doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[1::2]]
+    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+
+
+def redaction(option: str | Redact | None) -> Redact | None:
+    """The function that an option `redact` names. Raises `JudgeError` for an unknown name."""
+    if option is None or not isinstance(option, str):
+        return option
+    if option == "secrets":
+        return redact_secrets
+    raise JudgeError(f"there is no redaction {option!r}.", 'Give "secrets", or a function of a text that returns one.')

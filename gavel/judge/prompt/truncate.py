@@ -4,21 +4,17 @@ Texts longer than a common length lose their middle; if that is not enough, conv
 events. The greatest length that fits is searched for, so no text is truncated more than necessary.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate, count
+from itertools import accumulate, chain, count
+from math import inf
+from typing import Any
 
 from gavel.judge.errors import ContextTooSmallError
-from gavel.judge.prompt.canonical_group import (
-    CanonicalGroup,
-    Conversation,
-    Event,
-    TextEvent,
-    ToolCallEvent,
-    event_texts,
-)
-from gavel.judge.prompt.events import images_of
-from gavel.judge.prompt.token_count import TextTruncator, count_tokens, estimate_tokens, omission_mark
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
+from gavel.judge.prompt.provider_formats import Event, TextEvent, event_texts, images_of, with_texts
+from gavel.llm.providers import load_litellm
 from gavel.llm.types import IMAGE_TOKENS
 
 MIN_READABLE_TOKENS = 64
@@ -30,6 +26,92 @@ _UNUSED_SHARE = 50
 """One part in this many of the limit may stay unused: to use it, the whole prompt would be counted many times more."""
 
 
+_MAX_TOKENS_PER_CHARACTER = 4
+"""A character has at most four bytes, and a token at least one."""
+_PIECE = 4096
+"""Characters encoded at once: some tokenizers take quadratic time on a long word."""
+_COUNTED = 100_000
+"""Characters up to which what is left out is counted, not estimated: to count more would take longer than the rest."""
+_SAMPLE = 4 * _PIECE
+"""Characters from which the tokens of a longer text are estimated."""
+
+
+def count_tokens(text: str, stop_at: float = inf) -> int:
+    """At least the tokenizer's count for the whole text, and at most a few more per `_PIECE`.
+
+    Counts no further than to `stop_at`.
+    """
+    counted = 0
+    for start in range(0, len(text), _PIECE):
+        counted += len(_encode(text[start : start + _PIECE]))
+        if counted >= stop_at:
+            break
+    return counted
+
+
+def estimate_tokens(texts: Iterable[str]) -> tuple[int, bool]:
+    """The tokens of the texts, and whether they are an estimate."""
+    texts = list(texts)
+    total = sum(map(len, texts))
+    if total <= _COUNTED:
+        return sum(map(count_tokens, texts)), False
+    beginning = "\n".join(text[:_SAMPLE] for text in texts)[:_SAMPLE]
+    return round(count_tokens(beginning) * total / _SAMPLE), True
+
+
+class TextTruncator:
+    """Truncates the same texts to several lengths; encodes each part once, and of a long text only what is kept."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, array[int]] = {}
+
+    def truncate(self, text: str, limit: int) -> str:
+        """A text of more than `limit` tokens without its middle: `limit` tokens and a mark that tells how many the rest
+        has."""
+        if _MAX_TOKENS_PER_CHARACTER * len(text) <= limit:
+            return text
+        pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
+        head = self._until(pieces, limit - limit // 2)
+        tail = self._until(reversed(pieces), limit // 2)
+        estimated = len(text) > _COUNTED and len(head) + len(tail) < len(pieces)
+        counted = sum(len(self._encoded(piece)) for piece in (pieces[: _SAMPLE // _PIECE] if estimated else pieces))
+        tokens = max(limit + 1, round(counted * len(text) / _SAMPLE)) if estimated else counted
+        if tokens <= limit:
+            return text
+        first = list(chain.from_iterable(head))[: limit - limit // 2]
+        last = list(chain.from_iterable(reversed(tail)))
+        return f"{_decode(first)} {omission_mark(tokens - limit, estimated)} {_decode(last[len(last) - limit // 2 :])}"
+
+    def _until(self, pieces: Iterable[str], count: int) -> "list[array[int]]":
+        """The tokens of the first pieces, until there are `count`."""
+        found: list[array[int]] = []
+        for piece in pieces:
+            if sum(map(len, found)) >= count:
+                break
+            found.append(self._encoded(piece))
+        return found
+
+    def _encoded(self, piece: str) -> "array[int]":
+        if piece not in self._tokens:
+            self._tokens[piece] = array("I", _encode(piece))
+        return self._tokens[piece]
+
+
+def omission_mark(tokens: int, estimated: bool = False) -> str:
+    return f"[… {'about ' if estimated else ''}{tokens} tokens left out …]"
+
+
+def _encode(piece: str) -> list[int]:
+    encoding: Any = load_litellm().encoding
+    return encoding.encode(piece, disallowed_special=())
+
+
+def _decode(tokens: Sequence[int]) -> str:
+    """Drops a character of which only some bytes are there."""
+    encoding: Any = load_litellm().encoding
+    return encoding.decode(list(tokens), errors="ignore")
+
+
 def truncate_group(
     group: CanonicalGroup, limit: int, size: Callable[[CanonicalGroup], int], truncator: TextTruncator | None = None
 ) -> CanonicalGroup:
@@ -38,7 +120,8 @@ def truncate_group(
     `truncator`: one that has encoded texts of the group before. Raises `ContextTooSmallError`.
     """
     truncator = truncator or TextTruncator()
-    most_events = _most_events(group)
+    conversations = (each.events for member in group.members for each in member.conversations)
+    most_events = max(map(len, (group.shared, *conversations)))
 
     def shortened(length: int, events: int) -> CanonicalGroup:
         return _with_texts(_with_events(group, events), length, truncator)
@@ -67,7 +150,8 @@ def max_members_shown(group: CanonicalGroup, limit: int) -> int:
         return min(count_tokens(text, stop_at=longest), longest)
 
     def short(events: Sequence[Event]) -> int:
-        return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events)) + _image_tokens(events)
+        texts = sum(tokens(text) + _LINE_TOKENS for text in event_texts(events))
+        return texts + IMAGE_TOKENS * len(images_of(events))
 
     totals = [sum(short(conversation.events) for conversation in member.conversations) for member in group.members]
     left = limit - short(group.shared) - sum(map(tokens, group.tools))
@@ -107,15 +191,10 @@ def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) ->
     def cut(text: str) -> str:
         return truncator.truncate(text, length)
 
-    def event(of: Event) -> Event:
-        match of:
-            case TextEvent(_, text):
-                return replace(of, text=cut(text))
-            case ToolCallEvent(name, arguments, result):
-                shortened = None if result is None else cut(result)
-                return replace(of, name=cut(name), arguments=cut(arguments), result=shortened)
+    def cut_all(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(cut, texts))
 
-    return _map_group(group, lambda events: tuple(map(event, events)), lambda tools: tuple(map(cut, tools)))
+    return _map_group(group, lambda events: tuple(with_texts(event, cut) for event in events), cut_all)
 
 
 def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
@@ -124,10 +203,11 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
     def events(of: tuple[Event, ...]) -> tuple[Event, ...]:
         if len(of) <= count:
             return of
-        head, tail = of[: count // 2], of[len(of) - (count - count // 2) :]
-        middle = of[count // 2 : len(of) - (count - count // 2)]
+        end = len(of) - (count - count // 2)
+        middle = of[count // 2 : end]
         omitted, estimated = estimate_tokens(event_texts(middle))
-        return (*head, TextEvent("other", omission_mark(omitted + _image_tokens(middle), estimated)), *tail)
+        mark = omission_mark(omitted + IMAGE_TOKENS * len(images_of(middle)), estimated)
+        return (*of[: count // 2], TextEvent("other", mark), *of[end:])
 
     return _map_group(group, events, lambda tools: tools)
 
@@ -142,12 +222,3 @@ def _map_group(
 
     members = tuple(replace(m, conversations=tuple(map(conversation, m.conversations))) for m in group.members)
     return CanonicalGroup(members, events(group.shared), tools(group.tools))
-
-
-def _image_tokens(events: Iterable[Event]) -> int:
-    return IMAGE_TOKENS * len(images_of(events))
-
-
-def _most_events(group: CanonicalGroup) -> int:
-    conversations = (conversation for member in group.members for conversation in member.conversations)
-    return max(len(group.shared), *(len(conversation.events) for conversation in conversations))

@@ -3,18 +3,20 @@
     {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look_up", "input": {"id": "7"}}]}
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "on its way"}]}
 
-become an assistant message with `tool_calls` and a `tool` message. Thinking becomes `reasoning_content`.
+become an assistant message with `tool_calls` and a `tool` message. Thinking becomes `reasoning_content`. Further fields
+of a block stay beside its call, its result or its text.
 """
 
 from typing import Any, cast
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats.row import is_object
+from gavel.scenarios.formats.row import is_list, is_object
 from gavel.scenarios.formats.tool_calls import as_json
 
 NAME = "Anthropic messages"
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 _THOUGHTS = ("thinking", "redacted_thinking")
+_CACHE = "cache_control"
 
 
 def has_blocks(message: Message) -> bool:
@@ -30,7 +32,11 @@ def _blocks(content: Any) -> list[Message]:
 
 def _is_foreign(block: Message) -> bool:
     kind = block.get("type")
-    return kind in (*_CALLS, *_THOUGHTS) or _is_result(block) or (kind == "image" and "source" in block)
+    return (
+        kind in (*_CALLS, *_THOUGHTS)
+        or _is_result(block)
+        or (kind == "image" and ("source" in block or "data" in block))
+    )
 
 
 def _is_result(block: Message) -> bool:
@@ -49,11 +55,12 @@ def messages(message: Message) -> list[Message]:
     content = message.get("content")
     if not isinstance(content, list):
         return [message]
-    rest = {name: value for name, value in message.items() if name not in ("content", "tool_calls")}
+    called = message.get("tool_calls")
+    rest = _rest(message, "content", *(["tool_calls"] if is_list(called) else []))
     found: list[Message] = []
     parts: list[Any] = []
-    calls: list[Any] = list(message.get("tool_calls") or [])
-    known = {call["id"] for call in calls if is_object(call, "id")}
+    calls: list[Any] = list(called) if is_list(called) else []
+    known = [call["id"] for call in calls if is_object(call, "id")]
     thoughts: list[str] = []
 
     def flush() -> None:
@@ -74,7 +81,8 @@ def messages(message: Message) -> list[Message]:
         if kind in _CALLS:
             if fields.get("id") not in known:
                 function = {"name": fields.get("name", ""), "arguments": as_json(fields.get("input"))}
-                calls.append({"id": fields.get("id"), "type": "function", "function": function})
+                more = _rest(fields, "type", "id", "name", "input", "caller", _CACHE)
+                calls.append({**more, "id": fields.get("id"), "type": "function", "function": function})
         elif _is_result(fields):
             flush()
             found.append(_result(fields))
@@ -83,19 +91,21 @@ def messages(message: Message) -> list[Message]:
         else:
             parts.append(block)
     flush()
+    if found and all(each.get("role") == "tool" for each in found):  # nothing was said that could hold the rest
+        found[0] = {**rest, **found[0]}
     return found or [{**rest, "content": ""}]
 
 
+def _rest(block: Message, *used: str) -> Message:
+    return {name: value for name, value in block.items() if name not in used and value is not None}
+
+
 def _result(block: Message) -> Message:
-    extra: Message = {"is_error": True} if block.get("is_error") else {}
-    if block.get("name"):
-        extra["name"] = block["name"]
-    return {
-        "role": "tool",
-        "tool_call_id": block["tool_use_id"],
-        "content": _content(block.get("content") or ""),
-        **extra,
-    }
+    more = _rest(block, "type", "tool_use_id", "content", "caller", _CACHE)
+    if not more.get("is_error"):
+        more.pop("is_error", None)
+    content = _content(block.get("content", ""))
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "" if content is None else content, **more}
 
 
 def _content(content: Any) -> Any:
@@ -104,7 +114,7 @@ def _content(content: Any) -> Any:
         return content
     parts = [_part(part) for part in cast(list[Any], content)]
     match parts:
-        case [{"type": "text", "text": str() as text}]:
+        case [{"type": "text", "text": str() as text, **rest}] if not rest:
             return text
         case _:
             return parts
@@ -112,11 +122,15 @@ def _content(content: Any) -> Any:
 
 def _part(part: Any) -> Any:
     match part:
-        case {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}}:
-            return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}}
-        case {"type": "image", "source": {"type": "url", "url": url}}:
-            return {"type": "image_url", "image_url": {"url": url}}
-        case {"type": "text", "text": text, "cache_control": _}:
-            return {"type": "text", "text": text}
+        case {"type": "image", "source": {"type": "base64", "media_type": media, "data": data, **other}, **rest} if (
+            not other
+        ):
+            return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}, **rest}
+        case {"type": "image", "source": {"type": "url", "url": url, **other}, **rest} if not other:
+            return {"type": "image_url", "image_url": {"url": url}, **rest}
+        case {"type": "image", "data": str() as data, "mimeType": media, **rest}:  # of the Model Context Protocol
+            return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}, **rest}
+        case {"type": "text", **rest}:
+            return {"type": "text", **_rest(rest, _CACHE)}
         case _:
             return part

@@ -5,7 +5,7 @@
 
 Each item is told apart by its own fields: an OpenAI chat message, one with Anthropic's blocks, an item of OpenAI's
 Responses, a ShareGPT turn or a LangChain message. Items that are chat messages already pass unchanged, and what has no
-counterpart (images, audio, unknown blocks) stays in the content as it is.
+counterpart (images, audio, unknown blocks) stays in the content as it is, and so do fields that are unknown.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,13 @@ def messages(items: Any, where: str) -> tuple[list[Message], str]:
     if not isinstance(items, list):
         raise RowError(f"{where} cannot be judged: messages: it is no list.", 'Write [{"role": …, "content": …}, …].')
     found, forms = _converted(cast(list[Any], items), where)
+    found = [each if "role" in each or "message" in each else {"role": "user", **each} for each in found]
     return _linked(found), next(iter(forms), OPENAI)
+
+
+def as_chat(items: Sequence[Message]) -> list[Message]:
+    """The same for messages that a program made; one of no known form stays as it is."""
+    return _linked(_converted(items, None)[0])
 
 
 def _unpacked(text: str, where: str) -> Any:
@@ -42,7 +48,8 @@ def _unpacked(text: str, where: str) -> Any:
     raise RowError(f"{where} cannot be judged: messages: it is text, and no JSON list.", remedy)
 
 
-def _converted(items: Sequence[Any], where: str) -> tuple[list[Message], dict[str, None]]:
+def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], dict[str, None]]:
+    """Raises `RowError` for an item of no known form, unless `where` is None."""
     found: list[Message] = []
     forms: dict[str, None] = {}
     responses: list[Message] = []
@@ -64,22 +71,30 @@ def _converted(items: Sequence[Any], where: str) -> tuple[list[Message], dict[st
             continue
         found += openai_responses.messages(responses)
         responses = []
-        if (foreign := with_blocks(fields)) is not None:
-            forms[foreign[1]] = None
-            found += [said for each in foreign[0] for said in anthropic.messages(each)]
-        elif sharegpt.is_turn(fields):
-            forms[sharegpt.NAME] = None
-            found += sharegpt.messages(fields, found, f"{where} cannot be judged: {number}")
-        elif langchain.is_message(fields):
-            forms[langchain.NAME] = None
-            found += anthropic.messages(langchain.message(fields))
-        elif anthropic.has_blocks(fields):
-            forms[anthropic.NAME] = None
-            found += anthropic.messages(fields)
-        else:
-            found.append(_chat(fields, f"{where} cannot be judged: {number}"))
+        try:
+            said, form = _one(fields, len(found), f"{where} cannot be judged: {number}")
+        except RowError:
+            if where is not None:
+                raise
+            said, form = [fields], ""
+        found += said
+        if form:
+            forms[form] = None
     found += openai_responses.messages(responses)
     return found, forms
+
+
+def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
+    """An item as chat messages, and the name of its form; none where it is a chat message already."""
+    if (foreign := with_blocks(fields)) is not None:
+        return [said for each in foreign[0] for said in anthropic.messages(each)], foreign[1]
+    if sharegpt.is_turn(fields):
+        return sharegpt.messages(fields, number, where), sharegpt.NAME
+    if langchain.is_message(fields):
+        return anthropic.messages(langchain.message(fields)), langchain.NAME
+    if anthropic.has_blocks(fields):
+        return anthropic.messages(fields), anthropic.NAME
+    return [_chat(fields, where)], ""
 
 
 def _is_plain(message: Message) -> bool:
@@ -123,6 +138,7 @@ def _linked(found: list[Message]) -> list[Message]:
             pending = [call for call in pending if call[0] != message.get("tool_call_id")]
         if calls := message.get("tool_calls"):
             message = {**message, "tool_calls": _named(calls, f"call_{len(linked)}")}
+            pending = []  # what comes without an id answers the newest turn
         linked.append(message)
         for call in message["tool_calls"] if is_list(message.get("tool_calls")) else []:
             if is_object(call, "id"):

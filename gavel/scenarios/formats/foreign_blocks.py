@@ -23,11 +23,14 @@ _BEDROCK = ("text", "toolUse", "toolResult", "reasoningContent", "cachePoint", "
 
 def with_blocks(message: Message) -> tuple[list[Message], str] | None:
     """The message as messages with Anthropic's blocks, and the name of its form; None when it has no such form."""
+    parts: Any
     parts, content = message.get("parts"), message.get("content")
-    if is_list(parts) and parts and all(map(is_object, parts)) and not content:
-        if all("part_kind" in part for part in parts):
+    if isinstance(parts, str | dict):
+        parts = [{"text": parts} if isinstance(parts, str) else parts]
+    if is_list(parts) and all(map(is_object, parts)) and not content:
+        if parts and all("part_kind" in part for part in parts):
             return _of_pydantic_ai(parts), "Pydantic AI messages"
-        if all("type" in part for part in parts):
+        if parts and all("type" in part for part in parts):
             return [_with(message, parts, _typed)], "messages with parts"
         return [_with(message, parts, _gemini)], "Gemini contents"
     if is_list(message.get("toolInvocations")):
@@ -43,9 +46,8 @@ def with_blocks(message: Message) -> tuple[list[Message], str] | None:
 
 def _with(message: Message, parts: Iterable[Any], blocks: Callable[[Message], Blocks]) -> Message:
     rest = {name: value for name, value in message.items() if name not in ("parts", "content")}
-    role = rest.get("role", "user")
-    found = [block for part in parts for block in blocks(part)]
-    return {**rest, "role": _ROLES.get(role, role), "content": found}
+    role = {"role": _ROLES.get(rest["role"], rest["role"])} if "role" in rest else {}
+    return {**rest, **role, "content": [block for part in parts for block in blocks(part)]}
 
 
 def _with_invocations(message: Message) -> Message:
@@ -71,27 +73,56 @@ def _plain(content: Any) -> Any:
     return content if isinstance(content, str) else "" if content is None else as_json(content)
 
 
+_GEMINI = {
+    "functionCall": "function_call",
+    "functionResponse": "function_response",
+    "inlineData": "inline_data",
+    "fileData": "file_data",
+    "executableCode": "executable_code",
+    "codeExecutionResult": "code_execution_result",
+}
+
+
 def _gemini(part: Message) -> Blocks:
-    call = part.get("functionCall", part.get("function_call"))
-    result = part.get("functionResponse", part.get("function_response"))
-    data = part.get("inlineData", part.get("inline_data"))
-    if isinstance(part.get("text"), str):
-        kind = "thinking" if part.get("thought") else "text"
-        yield {"type": kind, kind: part["text"]}
-    elif is_object(call):
-        yield _call(call.get("id"), call.get("name"), call.get("args"))
-    elif is_object(result):
-        yield _result(result.get("id"), result.get("response"), name=result.get("name"))
-    elif is_object(data) and str(media := data.get("mimeType", data.get("mime_type"))).startswith("image/"):
-        yield {"type": "image", "source": {"type": "base64", "media_type": media, "data": data.get("data")}}
+    """A part holds one value, under a name in camel case or in snake case; what stands beside it stays."""
+    given = {_GEMINI.get(name, name): value for name, value in part.items() if value is not None}
+    thought = given.pop("thought", False)
+    kinds = [name for name in given if name in ("text", *_GEMINI.values())]
+    kind = kinds[0] if len(kinds) == 1 else ""
+    value = given.pop(kind, None)
+    rest = {name: more for name, more in given.items() if name not in ("thoughtSignature", "thought_signature")}
+    if kind == "text" and isinstance(value, str):
+        yield {"type": "thinking", "thinking": value} if thought else {"type": "text", "text": value, **rest}
+    elif not is_object(value):
+        yield {"type": "part", **part} if kinds[1:] else part
+    elif kind == "function_call":
+        more = _beside(value, "id", "name", "args")
+        yield _call(value.get("id"), value.get("name"), value.get("args")) | more | rest
+    elif kind == "function_response":
+        found = _result(value.get("id"), value.get("response"), name=value.get("name"))
+        if is_list(parts := value.get("parts")):
+            found["content"] = [{"type": "text", "text": found["content"]}]
+            found["content"] += [block for each in parts if is_object(each) for block in _gemini(each)]
+        yield found | _beside(value, "id", "name", "response", "parts") | rest
+    elif kind == "inline_data" and str(media := value.get("mimeType", value.get("mime_type"))).startswith("image/"):
+        source = {"type": "base64", "media_type": media, "data": value.get("data")}
+        yield {"type": "image", "source": source} | _beside(value, "mimeType", "mime_type", "data") | rest
+    elif kind == "executable_code":
+        yield _call(None, kind, value) | rest
+    elif kind == "code_execution_result":
+        yield _result(None, value, name="executable_code") | rest
     else:
         yield part
 
 
+def _beside(value: Message, *used: str) -> Message:
+    return {name: more for name, more in value.items() if name not in used and more is not None}
+
+
 def _bedrock(part: Message) -> Blocks:
     match part:
-        case {"text": str() as text}:
-            yield {"type": "text", "text": text}
+        case {"text": str() as text, **rest}:
+            yield {"type": "text", "text": text, **rest}
         case {"toolUse": {"toolUseId": identity, "name": name, **call}}:
             yield _call(identity, name, call.get("input"))
         case {"toolResult": {"toolUseId": identity, **result}}:
@@ -119,7 +150,7 @@ def _bedrock_result(part: Any) -> Any:
 
 def _typed(part: Message) -> Blocks:
     """Parts of the AI SDK and of OpenTelemetry's conventions, which say what they are."""
-    kind = str(part["type"])
+    kind = str(part.get("type"))
     text = part.get("text", part.get("content"))
     if kind in ("step-start", "step-finish", "source-url", "source-document"):
         return

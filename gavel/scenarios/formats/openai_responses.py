@@ -4,7 +4,7 @@
     {"type": "function_call_output", "call_id": "c1", "output": "on its way"}
 
 become an assistant message with `tool_calls` and a `tool` message; reasoning goes to `reasoning_content` of the message
-that it led to. Calls of tools that OpenAI runs keep all their fields as arguments.
+that it led to. Calls of tools that OpenAI runs keep all their fields as arguments; further fields of other items stay.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ from gavel.scenarios.formats.row import is_object
 from gavel.scenarios.formats.tool_calls import as_json
 
 NAME = "OpenAI Responses items"
+_CALLS = ("function_call", "custom_tool_call", "mcp_call")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_ENVELOPE = ("type", "id", "status", "call_id")
+_ENVELOPE = ("type", "id", "status", "call_id", "role", "phase")
+_OUTPUTS = ("output", "result", "results", "outputs")
 
 
 def is_item(fields: Message) -> bool:
@@ -46,35 +48,36 @@ def messages(items: Sequence[Message]) -> list[Message]:
     found: list[Message] = []
     thoughts: list[str] = []
     for item in items:
-        kind = str(item.get("type", "message"))
+        kind = str(item.get("type") or "message") if "role" not in item else "message"
         if kind == "reasoning":
             parts = _list(item.get("content")) or _list(item.get("summary"))
             thoughts += [str(part["text"]) for part in parts if is_object(part, "text")]
             continue
         if kind.endswith("_call_output"):
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": _content(item.get("output"))})
+            result = {"tool_call_id": item.get("call_id"), "content": _content(item.get("output"))}
+            found.append({"role": "tool", **result, **_rest(item, "output")})
             continue
         if kind.endswith("_call"):
             turn = _turn(found, thoughts)
             turn.setdefault("tool_calls", []).append(_call(item, kind))
-            output = item.get("output", item.get("result", item.get("results", item.get("outputs"))))
-            if kind not in ("function_call", "custom_tool_call") and output is not None:
-                identity = turn["tool_calls"][-1]["id"]
-                found.append({"role": "tool", "tool_call_id": identity, "content": _content(output)})
+            output = next((item[name] for name in _OUTPUTS if item.get(name) is not None), None)
+            failed = kind == "mcp_call" and output is None and item.get("error") is not None
+            if kind not in _CALLS[:2] and (output is not None or failed):
+                content = _content(item["error"] if failed else output)
+                if kind == "image_generation_call" and isinstance(output, str):
+                    content = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{output}"}}]
+                result = {"tool_call_id": turn["tool_calls"][-1]["id"], "content": content}
+                found.append({"role": "tool", **result, **({"is_error": True} if failed else {})})
             continue
-        if kind != "message":  # kept as it is
-            _turn(found, thoughts)["content"] = [item]
-            continue
-        content = _content(item.get("content"))
-        if item.get("role") != "assistant":
-            rest = {"name": item["name"]} if "name" in item else {}
+        content: Any
+        content, rest = ([item], {}) if kind != "message" else (_content(item.get("content")), _rest(item, "content"))
+        if kind == "message" and item.get("role") != "assistant":
             found.append({"role": item["role"], "content": content, **rest})
             continue
         turn = _turn(found, thoughts)
         if turn["content"] is not None or "tool_calls" in turn:
-            turn = {"role": "assistant", "content": None}
-            found.append(turn)
-        turn["content"] = content
+            found.append(turn := {"role": "assistant", "content": None})
+        turn |= {**rest, "content": content}
     if thoughts:
         _turn(found, thoughts)
     return found
@@ -92,14 +95,16 @@ def _turn(found: list[Message], thoughts: list[str]) -> Message:
 
 def _call(item: Message, kind: str) -> Message:
     identity = item.get("call_id") or item.get("id") or ""
-    if kind in ("function_call", "custom_tool_call"):
+    name, arguments, rest = kind.removesuffix("_call"), _rest(item, *_OUTPUTS), {}
+    if kind in _CALLS:
+        used = ("output", "error") if kind == "mcp_call" else ()
         name, arguments = item.get("name", ""), item.get("arguments", item.get("input"))
-    elif kind == "mcp_call":
-        name, arguments = item.get("name", ""), item.get("arguments")
-    else:
-        hidden = (*_ENVELOPE, "output", "outputs", "result", "results")
-        name, arguments = kind.removesuffix("_call"), {k: v for k, v in item.items() if k not in hidden}
-    return {"id": identity, "type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+        rest = _rest(item, "name", "arguments" if "arguments" in item else "input", *used)
+    return {**rest, "id": identity, "type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+
+
+def _rest(item: Message, *used: str) -> Message:
+    return {name: value for name, value in item.items() if name not in (*_ENVELOPE, *used) and value is not None}
 
 
 def _content(content: Any) -> Any:
@@ -107,12 +112,12 @@ def _content(content: Any) -> Any:
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):
-        return as_json(content)
+        return [_part(content)] if is_object(content, "type") else as_json(content)
     parts = [_part(part) for part in cast(list[Any], content)]
     match parts:
         case []:
             return ""
-        case [{"type": "text", "text": str() as text}]:
+        case [{"type": "text", "text": str() as text, **rest}] if not rest:
             return text
         case _:
             return parts
@@ -120,9 +125,9 @@ def _content(content: Any) -> Any:
 
 def _part(part: Any) -> Any:
     match part:
-        case {"type": kind, "text": str() as text} if kind in _TEXTS:
-            return {"type": "text", "text": text}
-        case {"type": "input_image", "image_url": str() as url}:
-            return {"type": "image_url", "image_url": {"url": url}}
+        case {"type": kind, "text": str(), **rest} if kind in _TEXTS:
+            return {"type": "text", "text": part["text"]} | {name: value for name, value in rest.items() if value}
+        case {"type": "input_image" | "computer_screenshot", "image_url": str() as url, **rest}:
+            return {"type": "image_url", "image_url": {"url": url}, **rest}
         case _:
             return part

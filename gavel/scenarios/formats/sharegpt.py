@@ -1,7 +1,6 @@
 """ShareGPT turns: `{"from": "human", "value": "Hi"}`, with calls and their results as turns of their own."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from gavel.llm.types import Message
@@ -38,13 +37,13 @@ def is_exchange(fields: Message) -> bool:
     return fields.keys() <= {"human", "assistant", "gpt"} and "human" in fields and len(fields) == 2
 
 
-def messages(turn: Message, before: Sequence[Message], where: str) -> list[Message]:
+def messages(turn: Message, number: int, where: str) -> list[Message]:
     """The turn as a chat message. Raises `RowError` for a speaker that is not known."""
     if is_exchange(turn):
         answer = next(value for name, value in turn.items() if name != "human")
         return [{"role": "user", "content": turn["human"]}, {"role": "assistant", "content": answer}]
     speaker, value = turn["from"], turn["value"]
-    if speaker in _CALLS and (calls := _calls(value, f"call_{len(before)}")):
+    if speaker in _CALLS and (calls := _calls(value, f"call_{number}")):
         return [{"role": "assistant", "content": None, "tool_calls": calls}]
     if speaker == "function_call" or speaker == "tool_call":
         return [{"role": "assistant", "content": value}]

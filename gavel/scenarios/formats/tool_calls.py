@@ -39,7 +39,7 @@ def as_json(arguments: Any) -> str:
     """Arguments as the JSON text that OpenAI's calls carry."""
     if arguments is None:
         return "{}"
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
 
 
 def _object(text: str) -> Message | None:

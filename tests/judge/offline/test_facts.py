@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gavel.judge.offline.facts import CallMade, facts_of, words_of
 from gavel.judge.prompt.canonical_group import Conversation
-from gavel.judge.prompt.events import TextEvent, ToolCallEvent
+from gavel.judge.prompt.provider_formats import TextEvent, ToolCallEvent
 
 
 def test_calls_come_with_their_arguments_and_results():

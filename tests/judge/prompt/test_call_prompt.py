@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.panel.modes import orders
-from gavel.judge.prompt import call_prompt, fenced_transcript, token_count
+from gavel.judge.prompt import call_prompt, fenced_transcript, truncate
 from gavel.judge.prompt.call_prompt import GroupPrompts, count_message_tokens, fit_messages
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.fenced_transcript import draw_markers, read_transcripts
@@ -99,8 +99,8 @@ def test_of_a_long_text_only_what_may_be_shown_is_encoded(monkeypatch):
         encoded.append(len(piece))
         return encode(piece)
 
-    encode = token_count._encode
-    monkeypatch.setattr(token_count, "_encode", counted)
+    encode = truncate._encode
+    monkeypatch.setattr(truncate, "_encode", counted)
     texts = [f"{n} " + f"word{n} " * 200_000 for n in range(4)]
     prompts = prompts_of(*texts)
     for order in orders(4, 4, "seed"):

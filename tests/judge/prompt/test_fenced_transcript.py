@@ -5,9 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical_group import ROLES, CanonicalGroup, Conversation, Member, TextEvent, ToolCallEvent
-from gavel.judge.prompt.fenced_transcript import PromptMarkers, draw_markers, read_transcripts, render_transcripts
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, Member
+from gavel.judge.prompt.fenced_transcript import (
+    MIN_SHARED_CHARACTERS,
+    PromptMarkers,
+    draw_markers,
+    find_shared_prefixes,
+    read_transcripts,
+    render_transcripts,
+    repeated_texts,
+)
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, FLAGS
+from gavel.judge.prompt.provider_formats import ROLES, Event, TextEvent, ToolCallEvent
 from gavel.judge.prompt.sanitize import normalize_for_matching, sanitize
 
 MARKS = PromptMarkers("k3v", ("W7QX", "M4TT", "K9ZD"))
@@ -121,24 +130,42 @@ def test_what_two_members_have_in_common_is_shown_once():
     ]
 
 
-def test_a_file_that_is_read_again_after_an_edit_is_shown_by_its_change():
-    file = "".join(f"line {number} of a file\n" for number in range(40))
-    edited = file.replace("line 16 of a file", "another ¦ line")
-    read = [ToolCallEvent("read", "{}", text) for text in (file, edited)]
-    say = [TextEvent("assistant", text) for text in ("I read.", "Mended.")]
+LINES = [f"line {number} of a file that is read" for number in range(40)]
+FILE = "\n".join(LINES) + "\n"
+
+
+def edited(*lines: str, at: slice) -> str:
+    changed = list(LINES)
+    changed[at] = lines
+    return "\n".join(changed) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        (edited("another ¦", at=slice(11, 12)), ["but for lines 12-12", f"was: {LINES[11]}", "now: another |"]),
+        (edited("a", "b", "c", at=slice(4, 5)), ["but for lines 5-5", f"was: {LINES[4]}", "now: a", "b", "c"]),
+        (edited("new", at=slice(20, 20)), ["with more after line 20", "now: new"]),
+        (edited("", at=slice(20, 20)), ["with more after line 20", "now: "]),
+        (edited(at=slice(7, 8)), ["but for lines 8-8", f"was: {LINES[7]}"]),
+        (edited("first", at=slice(0, 1)), ["but for lines 1-1", f"was: {LINES[0]}", "now: first"]),
+        (edited("last", at=slice(39, 40)), ["but for lines 40-40", f"was: {LINES[39]}", "now: last"]),
+        (FILE + "more", ["but for lines 41-41", "was: ", "now: more"]),
+        (FILE[:-1], ["but for lines 41-41", "was: "]),
+        (edited(*["new"] * 40, at=slice(5, 36)), None),
+        (FILE[:399], None),
+    ],
+)
+def test_a_file_that_is_read_again_after_an_edit_is_shown_by_its_change(text, change):
+    read = [ToolCallEvent("read", "{}", each) for each in (FILE, text)]
+    say = [TextEvent("assistant", said) for said in ("I read.", "Mended.")]
     ways = [(*read, say[1]), (say[0], read[0])]
     group = CanonicalGroup(tuple(Member((Conversation(way),), (n,)) for n, way in enumerate(ways)))
     shown = render_transcripts(group, (1, 0), MARKS)
-    assert shown.splitlines()[-7:] == [
-        "¦k3v result = block 1",
-        "¦k3v call read({})",
-        "¦k3v result = block 1 but for lines 17-17",
-        "¦k3v was: line 16 of a file",
-        f"¦k3v now: {sanitize('another ¦ line')}",
-        "¦k3v assistant: Mended.",
-        "¦k3v end of all",
-    ]
     assert read_transcripts(shown)["W7QX"] == in_full(group, group.members[0])
+    lines = shown.removesuffix("\n¦k3v end of all").replace("¦k3v ", "").split("\n")
+    at = lines.index("assistant: Mended.") - len(change or [])
+    assert lines[at:-1] == ([f"result = block 1 {change[0]}", *change[1:]] if change else [])
 
 
 @pytest.mark.slow
@@ -227,3 +254,39 @@ def test_a_flag_is_a_note_below_the_label_and_no_part_of_the_text():
 @pytest.mark.parametrize("prompt", ["", "no fence here", "a line\nthat names ¦k3v in its middle"])
 def test_a_prompt_without_a_fence_shows_nothing(prompt):
     assert read_transcripts(prompt) == {}
+
+
+LONG = [TextEvent("assistant", name * MIN_SHARED_CHARACTERS) for name in "abc"]
+SHORT = [TextEvent("user", name) for name in "xyz"]
+
+
+@given(st.lists(st.lists(st.sampled_from([*LONG, *SHORT]), max_size=6).map(tuple), max_size=6))
+def test_prefixes_and_what_follows_them_make_the_conversations(given):
+    prefixes, rest = find_shared_prefixes(dict(enumerate(given)))
+
+    def in_full(prefix: int | None) -> tuple[Event, ...]:
+        return () if prefix is None else (*in_full(prefixes[prefix].parent), *prefixes[prefix].events)
+
+    assert [(*in_full(prefix), *suffix) for prefix, suffix in rest.values()] == given
+    ways_on = [*rest.values(), *((prefix.parent, prefix.events) for prefix in prefixes)]
+    for number, prefix in enumerate(prefixes):  # each is used by two, and worth a reference
+        assert [parent for parent, _ in ways_on].count(number) >= 2
+        assert sum(len(event.text) for event in prefix.events if isinstance(event, TextEvent)) >= MIN_SHARED_CHARACTERS
+        assert prefix.parent is None or prefix.parent < number
+    firsts = [(prefix, events[0]) for prefix, events in ways_on if events and events[0] in LONG]
+    assert len(firsts) == len(set(firsts))  # nothing long is told twice
+
+
+def test_prefixes_nest_and_a_short_one_is_joined_to_what_follows():
+    (a, b, c), x = LONG, SHORT[0]
+    prefixes, rest = find_shared_prefixes(dict(enumerate([(a, b), (a, b, c), (a, c)])))
+    assert [(prefix.parent, prefix.events) for prefix in prefixes] == [(None, (a,)), (0, (b,))]
+    assert [parent for parent, _ in rest.values()] == [1, 1, 0]
+    prefixes, rest = find_shared_prefixes(dict(enumerate([(x, a), (x, a, b), (x,)])))
+    assert [prefix.events for prefix in prefixes] == [(x, a)]
+    assert [events for _, events in rest.values()] == [(), (b,), (x,)]
+
+
+def test_long_texts_that_come_twice_are_told_as_they_appear():
+    a, b, c = LONG
+    assert repeated_texts([b, a, c, a, b, *SHORT, *SHORT]) == [b.text, a.text]

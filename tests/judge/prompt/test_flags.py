@@ -12,10 +12,10 @@ from gavel.judge.prompt.flags import (
     EMPTY,
     FLAGS,
     TOOL_ADDRESSES_JUDGE,
+    addresses_judge,
     validate_caps,
     with_flags,
 )
-from gavel.judge.prompt.injection import addresses_judge
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory
@@ -49,60 +49,28 @@ def test_an_agent_that_spoke_in_what_all_share_is_not_empty():
     assert flags_of(said("I refunded it."), said("I refunded it.", "Bye now, all the best.")) == [(), ()]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(":", ".", ",", "…", "?!", "---", "```", "。", "：", " : \n", "**", "()", "\u200b:\u200b"),
-        *(
-            "Thought process:",
-            "Thought Process :",
-            "**Solution**",
-            "# Solution\n",
-            "Solution",
-            "Answer:",
-            "Final answer:",
-        ),
-        *(
-            "Let's solve this problem step by step.",
-            "Let’s think step by step",
-            "LET US SOLVE THIS PROBLEM STEP BY STEP",
-        ),
-        *("Solution: Answer:", "Thought process:\n\nLet's think step by step:"),
-        *(
-            "解",
-            "解：",
-            "让我们一步一步思考。",
-            "かいせつ",
-            "思考過程:",
-            "풀이",
-            "Respuesta",
-            "Solución:",
-            "La réponse est",
-            "Lösung",
-        ),
-        *("Ответ:", "Решение.", "الحل:", "समाधान", "Ｓｏｌｕｔｉｏｎ", "So\u00adlution", "Lời giải:"),
-    ],
+OPENERS = (
+    """
+:|.|,|…|?!|---|```|。|：| : |**|()|\u200b:\u200b
+Thought process:|Thought Process :|**Solution**|# Solution|Solution|Answer:|Final answer:|Solution: Answer:
+Let's solve this problem step by step.|Let’s think step by step|LET US SOLVE THIS PROBLEM STEP BY STEP
+解|解：|让我们一步一步思考。|かいせつ|思考過程:|풀이|Respuesta|Solución:|La réponse est|Lösung|Ответ:|Решение.|الحل:
+समाधान|Ｓｏｌｕｔｉｏｎ|So\u00adlution|Lời giải:
+""".strip()
+    .replace("\n", "|")
+    .split("|")
 )
+
+
+@pytest.mark.parametrize("text", [*OPENERS, " : \n", "# Solution\n", "Thought process:\n\nLet's think step by step:"])
 def test_a_bare_opener_is_contentless(text):
     assert flags_of(said(text), said("I refunded it.")) == [(CONTENTLESS,), ()]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "42",
-        "No.",
-        "Yes",
-        "B",
-        "好的",
-        "👍",
-        "∞",
-        "Solution: x = 4",
-        "The answer is 7.",
-        "Let's think step by step. 2 + 2 = 4.",
-        "ok",
-    ],
-)
+SHORT = "42|No.|Yes|B|好的|👍|∞|ok|Solution: x = 4|The answer is 7.|Let's think step by step. 2 + 2 = 4."
+
+
+@pytest.mark.parametrize("text", SHORT.split("|"))
 def test_a_short_answer_is_not_contentless(text):
     assert flags_of(said(text), said("I refunded it.")) == [(), ()]
 

@@ -8,11 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
-from gavel.judge.prompt.events import Image, TextEvent, ToolCallEvent, Unseen, unseen_content
 from gavel.judge.prompt.fenced_transcript import draw_markers, render_transcripts
 from gavel.judge.prompt.flags import UNSEEN, with_flags
-from gavel.judge.prompt.provider_formats import read_messages
-from gavel.judge.prompt.shown_content import View
+from gavel.judge.prompt.provider_formats import (
+    Image,
+    TextEvent,
+    ToolCallEvent,
+    Unseen,
+    View,
+    read_messages,
+    unseen_content,
+)
 from gavel.scenarios.trajectory import Trajectory
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -97,11 +103,76 @@ RESPONSES = [
 ]
 
 
-@pytest.mark.parametrize("other", [LANGCHAIN, ANTHROPIC, RESPONSES], ids=["langchain", "anthropic", "responses"])
+CAMEL = [
+    {"role": "system", "content": "Run the desk."},
+    {"role": "user", "parts": [{"text": "Refund 7890."}]},
+    {
+        "role": "model",
+        "parts": [
+            {"text": "hm", "thought": True},
+            {"text": "I look.", "thoughtSignature": "xyz"},
+            {"functionCall": {"name": "get_order", "args": {"n": 1, "id": "7890"}}, "thoughtSignature": "xyz"},
+            {"functionCall": {"name": "get_policy", "args": {}}},
+        ],
+    },
+    {
+        "role": "user",
+        "parts": [
+            {"functionResponse": {"name": "get_policy", "response": {"window": 30}}},
+            {"functionResponse": {"name": "get_order", "response": {"days": 10}}},
+        ],
+    },
+    {"role": "model", "parts": [{"text": "Done."}]},
+]
+SNAKE = [
+    {"role": "system", "content": "Run the desk."},
+    {"role": "user", "parts": "Refund 7890."},
+    {
+        "role": "model",
+        "parts": [
+            {"text": "I look.", "thought": None, "function_call": None, "inline_data": None},
+            {"text": None, "function_call": {"id": "a", "name": "get_order", "args": {"id": "7890", "n": 1}}},
+            {"function_call": {"id": "b", "name": "get_policy", "args": {}, "will_continue": None}},
+        ],
+    },
+    {
+        "role": "function",
+        "parts": [{"function_response": {"id": "b", "name": "get_policy", "response": {"window": 30}}}],
+    },
+    {"role": "tool", "parts": [{"function_response": {"id": "a", "name": "get_order", "response": {"days": 10}}}]},
+    {"role": "model", "parts": {"text": "Done."}},
+]
+BEDROCK = [
+    {"role": "system", "content": [{"text": "Run the desk."}]},
+    {"role": "user", "content": [{"text": "Refund 7890."}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"reasoningContent": {"reasoningText": {"text": "hm"}}},
+            {"text": "I look."},
+            {"toolUse": {"toolUseId": "a", "name": "get_order", "input": {"id": "7890", "n": 1}}},
+            {"toolUse": {"toolUseId": "b", "name": "get_policy", "input": {}}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"toolResult": {"toolUseId": "a", "content": [{"json": {"days": 10}}]}},
+            {"toolResult": {"toolUseId": "b", "content": [{"text": '{"window": 30}'}]}},
+        ],
+    },
+    {"role": "assistant", "content": [{"text": "Done."}]},
+]
+FORMS = [LANGCHAIN, ANTHROPIC, RESPONSES, CAMEL, SNAKE, BEDROCK]
+
+
+@pytest.mark.parametrize("other", FORMS, ids=["langchain", "anthropic", "responses", "gemini", "snake", "bedrock"])
 def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
     group = canonicalize({0: Trajectory(messages_and_choices=OPENAI), 1: Trajectory(messages_and_choices=other)})
     assert len(group.members) == 1
-    assert group.shared[2:] == (
+    assert group.shared == (
+        TextEvent("system", "Run the desk."),
+        TextEvent("user", "Refund 7890."),
         TextEvent("assistant", "I look."),
         ToolCallEvent("get_order", '{"id":"7890","n":1}', '{"days":10}'),
         ToolCallEvent("get_policy", "{}", '{"window":30}', same_turn=True),
@@ -167,7 +238,7 @@ def test_a_part_that_is_not_text_is_unseen_content(role, part):
         {"role": "user", "content": "see", "images": [PIXEL]},
         {"role": "assistant", "content": None, "tool_calls": "f()"},
         {"role": "assistant", "content": None, "tool_calls": [5]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": "f"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"arguments": "{}"}}]},
         {"role": "assistant", "function_call": "f"},
         {"type": "item_reference", "id": "x"},
         {"type": "image_generation_call", "id": "x", "result": PIXEL},
@@ -198,7 +269,7 @@ def test_a_message_with_more_than_text_has_unseen_content(message):
         ({"role": "user", "content": [{"type": "search_result", "content": [{"type": "text", "text": "s1"}]}]}, ["s1"]),
         ({"role": "tool", "content": '{"a": 1, "a": 2}'}, ['{"a": 1, "a": 2}']),
         ({"role": "tool", "content": '{"pi": 3.14159265358979323846}'}, ["3.14159265358979323846"]),
-        ({"type": "web_search_call", "id": "w", "action": {"query": "lamps"}}, ["web_search_call", "lamps"]),
+        ({"type": "web_search_call", "id": "w", "action": {"query": "lamps"}}, ["web_search", "lamps"]),
     ],
     ids=str,
 )
@@ -229,11 +300,15 @@ def test_a_failed_tool_says_so_and_a_custom_tool_is_a_call():
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
         {"type": "image", "data": PIXEL, "mimeType": "image/png"},
         {"type": "computer_screenshot", "image_url": DATA_URL},
+        {"inlineData": {"mimeType": "image/png", "data": PIXEL}},
     ],
-    ids=lambda part: part["type"],
+    ids=lambda part: part.get("type", "gemini"),
 )
 def test_an_image_of_any_vendor_is_the_same_image(part):
-    [said] = events({"role": "user", "content": [{"type": "text", "text": "a"}, part]}, view=View("embedded"))
+    held = (
+        {"parts": [{"text": "a"}, part]} if "inlineData" in part else {"content": [{"type": "text", "text": "a"}, part]}
+    )
+    [said] = events({"role": "user", **held}, view=View("embedded"))
     [image] = said.attachments
     assert isinstance(image, Image)
     assert image.url == DATA_URL
@@ -396,3 +471,135 @@ def test_text_that_a_mark_replaces_is_no_unseen_content(kind):
     data = base64.b64encode(b"hello there, all of you" * 20).decode()
     _, group = shown({"role": "assistant", "content": f"data:{kind};base64,{data}"})
     assert group.members[0].flags == ()
+
+
+def test_a_kept_item_takes_nothing_from_the_turn_before_it():
+    said, kept = events(
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "item_reference", "id": "x"},
+    )
+    assert said == TextEvent("assistant", "I look.")
+    assert unseen_content([kept])
+
+
+def test_an_image_that_a_server_made_is_seen_by_those_who_see_images():
+    [call] = events({"type": "image_generation_call", "id": "x", "result": PIXEL}, view=View("embedded"))
+    assert isinstance(call, ToolCallEvent)
+    assert [image.url for image in call.attachments if isinstance(image, Image)] == [DATA_URL]
+
+
+@pytest.mark.parametrize(("found", "flags"), [({"url": "u"}, ()), ({"encrypted_content": "e"}, (UNSEEN,))])
+def test_what_a_server_s_search_found_is_text_but_for_what_it_encrypted(found, flags):
+    results = [{"type": "web_search_result", "title": "lamps", **found}]
+    transcript, group = shown(
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": results},
+                {"type": "text", "text": "Found."},
+            ],
+        }
+    )
+    assert '"title":"lamps"' in transcript
+    assert group.members[0].flags == flags
+
+
+def flags_of(*conversations: list[dict]) -> list[tuple[str, ...]]:
+    trajectories = {n: Trajectory(messages_and_choices=[*messages]) for n, messages in enumerate(conversations)}
+    group = with_flags(canonicalize(trajectories))
+    flags = {index: member.flags for member in group.members for index in member.indices}
+    return [flags[index] for index in range(len(conversations))]
+
+
+def part_events(*parts: object, role: str = "model", view: View | None = None):
+    return events({"role": role, "parts": list(parts)}, view=view)
+
+
+@pytest.mark.parametrize("form", [CAMEL, SNAKE, CAMEL[:3], SNAKE[4:], [{"role": "model", "content": "Done."}]])
+def test_an_agent_that_speaks_or_acts_has_no_flag(form):
+    assert flags_of(form) == [()]
+
+
+@pytest.mark.parametrize("parts", [[], [{"text": ""}], [{"text": "hm", "thought": True}], [{"text": " \n"}], ""])
+def test_an_agent_without_words_and_calls_is_empty(parts):
+    assert flags_of([CAMEL[1], {"role": "model", "parts": parts}], CAMEL) == [("empty",), ()]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"parts": [{"text": "Done."}]},
+        {"role": "critic", "content": "Done."},
+        {"role": "ai", "parts": [{"text": "Done."}]},
+        {"type": "agent", "value": "Done."},
+        {"from": "gpt", "value": "Done."},
+        {"speaker": "agent", "said": "Done."},
+        {"role": "agent", "turns": [{"said": "Done."}]},
+    ],
+    ids=str,
+)
+def test_a_message_of_an_unknown_form_is_not_empty(message):
+    [flags] = flags_of([CAMEL[1], message])
+    assert "empty" not in flags
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"inlineData": {"mimeType": "image/png", "data": PIXEL}},
+        {"inline_data": {"mime_type": "image/png", "data": PIXEL}},
+        {"inline_data": {"mime_type": "audio/wav", "data": PIXEL}},
+        {"inlineData": {"data": PIXEL}},
+        {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://bucket/a.mp4"}},
+        {"file_data": {"mime_type": "image/png", "file_uri": "https://example.com/a.png"}},
+        {"fileData": "gs://bucket"},
+        {"text": 5},
+        {"functionCall": "f()"},
+        {"tomorrow": {"payload": "p"}},
+        {"text": "a", "functionCall": {"name": "f"}},
+        {},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("role", ["user", "model"])
+def test_a_part_that_is_neither_text_nor_a_call_is_unseen_content(role, part):
+    found = part_events({"text": "look:"}, part, role=role)
+    assert len(unseen_content(found)) == 1
+    assert flags_of([{"role": role, "parts": [part]}])[0][-1:] == ("unseen content",)
+
+
+def test_an_image_in_a_response_stands_with_its_call():
+    image = {"inlineData": {"mimeType": "image/png", "data": PIXEL}}
+    response = {"name": "look", "response": {"seen": 1}, "parts": [image]}
+    [call] = events(
+        {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": response}]},
+    )
+    assert isinstance(call, ToolCallEvent)
+    assert call.result is not None
+    assert call.result.startswith('{"seen":1}\n[')
+    assert len(call.attachments) == 1
+
+
+def test_code_that_the_server_ran_is_a_call_with_its_result():
+    found = part_events(
+        {"executableCode": {"language": "PYTHON", "code": "print(1)"}},
+        {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+    )
+    assert found == (
+        ToolCallEvent(
+            "executable_code",
+            '{"code":"print(1)","language":"PYTHON"}',
+            '{"outcome":"OUTCOME_OK","output":"1"}',
+        ),
+    )
+
+
+def test_fields_beside_a_part_s_value_are_shown():
+    [said, call] = part_events(
+        {"text": "Hi", "extra": "x1"}, {"functionCall": {"name": "f", "args": {}, "more": "x2"}, "also": "x3"}
+    )
+    assert isinstance(said, TextEvent)
+    assert all(text in said.text for text in ("Hi", "x1", "x2", "x3"))
+    assert call == ToolCallEvent("f", "{}")

@@ -1,34 +1,19 @@
+import base64
+import hashlib
 import unicodedata
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.sanitize import RESERVED, normalize_for_matching, sanitize
+from gavel.judge.prompt.sanitize import RESERVED, describe_base64, normalize_for_matching, redact_secrets, sanitize
 
 pieces = st.sampled_from(
     [
         *"<>[]|¦\uffe4｜＜＞﹤﹥［］﹇﹈‹›⁅⁆~\0\ud800\udfff\n",
         *"\u00ad\u061c\u200b\u200c\u200d\u200e\u202a\u202e\u2060\u2066\u3164\ufe0e\ufe0f\ufeff\U000e0067\U000e007f",
-        *(
-            "s",
-            "/s",
-            "INST",
-            "im_start",
-            "<|",
-            "|>",
-            "]~b]",
-            "[e~[",
-            "]~!b[",
-            "क्",
-            "می",
-            "é",
-            "❤",
-            "🏴",
-            "👨",
-            "1",
-            "\u20e3",
-        ),
+        *"s /s INST im_start <| |> ]~b] [e~[ ]~!b[ क् می é ❤ 🏴 👨 1 \u20e3".split(),  # noqa: SIM905
     ]
 )
 hostile = st.lists(pieces | st.text(max_size=4) | st.characters(categories=["Cs", "Cf"]), max_size=12).map("".join)
@@ -140,3 +125,179 @@ def test_tricks_do_not_hide_a_word(text):
 def test_ascii_and_other_text_are_revealed_alike(text):
     assert normalize_for_matching(text + "é") == normalize_for_matching(text) + "e"
     assert normalize_for_matching(normalize_for_matching(text)) == normalize_for_matching(text)
+
+
+LETTERS = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5kL7nP9rS1uX3"
+
+
+@pytest.mark.parametrize(
+    ("secret", "kind"),
+    [
+        (f"sk-{LETTERS}", "OpenAI key"),
+        (f"sk-proj-{LETTERS}_{LETTERS}", "OpenAI key"),
+        (f"sk-ant-api03-{LETTERS}", "Anthropic key"),
+        (f"sk-or-v1-{LETTERS}", "OpenRouter key"),
+        (f"AIza{LETTERS[:35]}", "Google key"),
+        ("AKIAIOSFODNN7EXAMPLE", "AWS key"),
+        (f"ghp_{LETTERS[:36]}", "GitHub token"),
+        (f"github_pat_{LETTERS}", "GitHub token"),
+        (f"glpat-{LETTERS[:20]}", "GitLab token"),
+        ("xoxb-123456789012-abcdefGHIJ", "Slack token"),
+        (f"sk_live_{LETTERS[:24]}", "Stripe key"),
+        (f"hf_{LETTERS[:34]}", "Hugging Face token"),
+        (f"gsk_{LETTERS}", "API key"),
+        (f"npm_{LETTERS[:36]}", "API key"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN", "token"),
+        ("bob.o'x+tag@mail.example.co.uk", "e-mail address"),
+        ("józef@przykład.pl", "e-mail address"),
+        ("4111 1111 1111 1111", "card number"),
+        ("5555-5555-5555-4444", "card number"),
+        ("4111.1111.1111.1111", "card number"),
+        ("4111_1111_1111_1111", "card number"),
+        ("4111\u00a01111\u00a01111\u00a01111", "card number"),
+        ("4111\u20131111\u20131111\u20131111", "card number"),
+        ("4111  1111  1111  1111", "card number"),
+        ("４１１１１１１１１１１１１１１１", "card number"),
+        ("４１１１－１１１１－１１１１－１１１１", "card number"),
+        ("378282246310005", "card number"),
+        ("3782 822463 10005", "card number"),
+        ("30569309025904", "card number"),
+        ("6011000990139424", "card number"),
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "use {}, please", '{{"value": "{}"}}', "a\n{}\nb", "({})"])
+def test_a_secret_becomes_its_kind(secret, kind, around):
+    shown = redact_secrets(around.format(secret))
+    assert f"[{kind}]" in shown
+    assert secret[-8:] not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Bearer abc123def456ghi789", "Authorization: Bearer [credentials]"),
+        ("postgres://admin:p4ss@db:5432/x", "postgres://admin:[password]@db:5432/x"),
+        ('{"api_key":"abcdefgh12345","n":1}', '{"api_key":"[secret]","n":1}'),
+        ('"{\\"client_secret\\":\\"abcdefgh12345\\"}"', '"{\\"client_secret\\":\\"[secret]\\"}"'),
+        ("password = hunter2hunter", "password = [secret]"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nMIIE+/=\n-----END RSA PRIVATE KEY-----",
+            "-----BEGIN RSA PRIVATE KEY-----[private key]-----END RSA PRIVATE KEY-----",
+        ),
+        ("card 4111 1111 1111 1111 12/27 123", "card [card number] 12/27 123"),
+        ("card 4111.1111.1111.1111 12/27", "card [card number] 12/27"),
+        ("https://x.org/?to=jane.doe%40example.com&n=1", "https://x.org/?to=[e-mail address]&n=1"),
+    ],
+)
+def test_only_the_secret_itself_is_replaced(text, shown):
+    assert redact_secrets(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-learn-is-a-library-for-machine-learning",
+        "the order 4111111111111112 and the time 1763782000123456",
+        "max_tokens: 1234567890, token count: 7",
+        "user@host, @property, a@b, x @ y.com",
+        "basic training is for the bearer of good news",
+        "password: {password}, token=$TOKEN",
+        "https://example.com:8080/a@b",
+        "Pi is 3.14159265358979323846.",
+        "4111.111111111111 and 10.4111.1111.1111.1111 and 4111-1111-1111-1112",
+        "2024-1111-2222-3333 is 100%40 of 4111/1111",
+    ],
+)
+def test_what_is_no_secret_stays(text):
+    assert redact_secrets(text) == text
+
+
+@given(st.text())
+def test_redaction_changes_nothing_twice(text):
+    once = redact_secrets(text)
+    assert redact_secrets(once) == once
+
+
+DATA = Random(0).randbytes(4_821)
+STANDARD = base64.b64encode(DATA).decode()
+URL_SAFE = base64.urlsafe_b64encode(DATA).decode()
+WRAPPED = "\n".join(STANDARD[start : start + 76] for start in range(0, len(STANDARD), 76))
+
+
+def replaced(text: str) -> str:
+    return describe_base64(text)[0]
+
+
+def test_base64_is_stated_by_size_and_hash():
+    digest = hashlib.sha256(DATA).hexdigest()[:12]
+    assert replaced(f"got {STANDARD}.") == f"got [base64 data, 4,821 bytes, sha256 {digest}]."
+
+
+def test_the_same_bytes_make_the_same_mark():
+    assert replaced(STANDARD) == replaced(URL_SAFE) == replaced(STANDARD.rstrip("="))
+
+
+def test_a_data_url_is_named_by_its_type_even_when_it_is_short():
+    assert replaced(f"data:image/png;base64,{STANDARD}").startswith("[base64 image/png data, 4,821 bytes, ")
+    assert "base64 text/plain data, 12 bytes" in replaced("<a href='data:text/plain;base64,aGVsbG8gdGhlcmUh'>")
+
+
+def test_wrapped_base64_is_one_mark_and_words_after_it_stay():
+    text = replaced(f"file:\n{WRAPPED}\nDone\n")
+    assert text.startswith("file:\n[base64 data, 4,")
+    assert text.endswith("\nDone\n")
+    assert text.count("base64") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ACGT" * 200,
+        "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ" * 20,
+        "0123456789abcdef" * 100,
+        "a" * 5_000,
+        "=" * 5_000,
+        "usr/lib/python/site-packages/" * 20,
+        "word " * 200,
+        STANDARD[:200],
+        "日本語" * 300,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_long_words_that_are_not_base64_stay(text):
+    assert replaced(text) == text
+
+
+@given(st.text(max_size=50), st.text(max_size=50), st.integers(0, 3))
+def test_text_around_base64_is_kept(before, after, cut):
+    before, after = f"{before} ", f" {after}"
+    text = replaced(before + STANDARD[: len(STANDARD) - cut] + after)
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert "bytes, sha256" in text
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + DATA
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        (f"![x](data:image/png;base64,{STANDARD})", ["image"]),
+        (f"<img src='data:IMAGE/svg+xml;base64,{STANDARD}'>", ["image"]),
+        (f"data:audio/wav;base64,{STANDARD} data:video/mp4;base64,{STANDARD[::-1][2:]}", ["audio", "video"]),
+        (f"data:application/pdf;base64,{STANDARD}", ["file"]),
+        (f'{{"data":"{base64.b64encode(PNG).decode()}"}}', ["image"]),
+        (f"data:application/octet-stream;base64,{base64.b64encode(PNG).decode()}", ["image"]),
+        (f"{base64.b64encode(b'%PDF-1.7' + DATA).decode()}", ["file"]),
+        (f"data:text/plain;base64,{STANDARD} data:application/zip;base64,{STANDARD}", []),
+        (f"got {STANDARD} and {WRAPPED}", []),
+        ("an image/png, data:image/png and ;base64, in words", []),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_media_in_text_is_told_from_other_data(text, kinds):
+    shown, media = describe_base64(text)
+    assert [tag.split()[0] for tag in media] == kinds
+    assert all(tag.split()[1] in shown for tag in media)
+    assert shown == replaced(text)
