@@ -1,7 +1,8 @@
 """Rules that a program can check: what the stand-in judge reads of a rubric, and what it does not.
 
 Each title, list item and sentence of a rubric is a statement. A statement of one of these forms is a rule; any other is
-told as not read, and so are titles and what leads into a list: "The agent never:" would turn the rules below it round.
+told as not read, and so is all that it may turn round, as "The agent never:" does: what stands below a title or a
+sentence that is not read, and what is nested in such an item.
 
     - calls A, B and C (or: A or B)
     - does not call A or B
@@ -138,17 +139,24 @@ def read_rubric(
     unread: list[str] = []
     unknown: dict[str, None] = {}
     asks_reference = False
-    for statement in _statements(rubric):
-        asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
-        rule = None if asks and not has_reference else _rule(statement)
-        known = declared or called
-        strange = sorted(rule.tools - known) if rule and known is not None else []
-        unknown |= dict.fromkeys(strange)
-        if rule is None or (strange and declared):
-            unread.append(statement)
-        else:
-            rules.append(rule)
+    turned: int | None = None
+    """Statements from this indentation on may be turned round by one above them that is not read."""
+    for indent, statements in _blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})):
+        turned = None if turned is None or indent < turned else turned
+        is_turned = turned is not None
+        for statement in statements:
+            asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
             asks_reference |= asks
+            rule = None if is_turned or (asks and not has_reference) else _rule(statement)
+            known = declared or called
+            strange = sorted(rule.tools - known) if rule and known is not None else []
+            unknown |= dict.fromkeys(strange)
+            if rule and not (strange and declared):
+                rules.append(rule)
+                continue
+            unread.append(statement)
+            if rule is None and not is_turned:
+                is_turned, turned = True, indent + (indent >= 0 and not statement.endswith(":"))
     if has_reference and not asks_reference:
         unread.append(REFERENCE)
     return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)))
@@ -194,14 +202,8 @@ def nearest_form(statement: str) -> str:
 # --- statements -----------------------------------------------------------------------------------------------------
 
 
-def _statements(rubric: str) -> Iterator[str]:
-    """Titles, list items and sentences of prose."""
-    for text in _blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})):
-        yield from (_plain(each) for each in _SENTENCES.findall(text) if re.search(r"\w", each))
-
-
-def _blocks(rubric: str) -> Iterator[str]:
-    """The text of each title, list item and paragraph."""
+def _blocks(rubric: str) -> Iterator[tuple[int, list[str]]]:
+    """The indentation of each list item, or -1 of a title or paragraph, and its sentences."""
     indent: int | None = None
     lines: list[str] = []
     for line in [*rubric.expandtabs().splitlines(), ""]:
@@ -210,14 +212,18 @@ def _blocks(rubric: str) -> Iterator[str]:
         is_text = bool(line.strip()) and not is_title
         continues = is_text and not item and (indent is None or len(line) - len(line.lstrip()) > indent)
         if lines and not continues:
-            yield " ".join(lines)
+            yield -1 if indent is None else indent, _sentences(" ".join(lines))
             lines = []
         if item:
             indent, lines = len(item[1]), [_weighted(item[2].strip())]
         elif is_text:
             indent, lines = (indent if lines else None), [*lines, line.strip()]
         elif is_title:
-            yield line.strip()
+            yield -1, _sentences(line.strip())
+
+
+def _sentences(text: str) -> list[str]:
+    return [_plain(each) for each in _SENTENCES.findall(text) if re.search(r"\w", each)]
 
 
 def _weighted(item: str) -> str:

@@ -108,7 +108,8 @@ def _refusal(reading: Reading) -> JudgeError:
     leads = (
         ""
         if all(nearest_form(text) for text in reading.unread[:3])
-        else "Leave out titles and what leads into a list, or say it in the rules: `- does not call refund`. "
+        else "Leave out titles and text above rules, which may turn them round, or say it in the rules: "
+        "`- does not call refund`. "
     )
     return JudgeError(
         f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "

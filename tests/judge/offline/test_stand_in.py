@@ -84,14 +84,13 @@ async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, t
 
 
 @pytest.mark.parametrize("lead", ["Forbidden:", "# Must not", "The agent never:", "- the agent must not:\n  "])
-async def test_what_may_turn_a_rule_round_is_told_with_every_score(lead: str):
+async def test_nothing_is_scored_by_a_rule_that_may_be_turned_round(lead: str):
     group = TrajectoryGroup([desk("refund"), desk("deny")])
-    judged = await Judge("stand-in", rubric=f"{lead}\n- calls refund", orders=1).score(group)
-    assert judged.judgement is not None
-    assert "1 of 2 rules checked; not read" in judged.judgement.warnings[0]
-    with pytest.raises(JudgeError, match="cannot read 1 of 2 rules") as refused:
-        check_readable(Rubric(f"{lead}\n- calls refund"), [Truth()])
-    assert "- does not call refund" in refused.value.remedy
+    assert await scores(group, rubric=f"{lead}\n- calls refund") == [None, None]
+    for whole in (True, False):
+        with pytest.raises(JudgeError, match="cannot read 2 of 2 rules") as refused:
+            check_readable(Rubric(f"{lead}\n- calls refund"), [Truth()], whole=whole)
+        assert "- does not call refund" in refused.value.remedy
 
 
 async def test_names_that_are_no_tool_s_are_told():
