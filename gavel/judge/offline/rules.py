@@ -93,13 +93,19 @@ class Reading:
     unknown: tuple[str, ...] = ()
     """Names of statements that are no tool's: neither declared nor, where none are declared, called."""
     declared: tuple[str, ...] = ()
+    lacks_reference: bool = False
+    """Whether a statement asks for a reference that is not there, or holds no word."""
 
     @property
     def shortfall(self) -> str:
         """`1 of 3 rules checked; not read: "is polite", "is right"`; empty where all are read."""
         count = len(self.rules) + len(self.unread)
         read = f"{len(self.rules)} of {count} {'rule' if count == 1 else 'rules'} checked; not read: {self.named}"
-        return "; ".join(filter(None, [read if self.unread else "", self.misnamed]))
+        return "; ".join(filter(None, [read if self.unread else "", self.lacking, self.misnamed]))
+
+    @property
+    def lacking(self) -> str:
+        return "there is no reference to say" if self.lacks_reference else ""
 
     @property
     def misnamed(self) -> str:
@@ -126,14 +132,15 @@ REFERENCE = "the reference"
 def read_rubric(
     rubric: str,
     *,
-    has_reference: bool = False,
+    reference: str | None = None,
     declared: frozenset[str] = frozenset(),
     called: frozenset[str] | None = None,
 ) -> Reading:
     """The rules in a rubric and its other statements, in order.
 
-    A reference that the judge is given is a statement too: it is read where a rule is `says the reference`. `declared`
-    are the tools that the attempts have, `called` those that they called; any name is a tool's where both are missing.
+    A reference that the judge is given is a statement too: it is read where a rule is `says the reference`, unless it
+    has no word, which nothing says. `declared` are the tools that the attempts have, `called` those that they called;
+    any name is a tool's where both are missing.
     """
     rules: list[Rule] = []
     unread: list[str] = []
@@ -147,7 +154,7 @@ def read_rubric(
         for statement in statements:
             asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
             asks_reference |= asks
-            rule = None if is_turned or (asks and not has_reference) else _rule(statement)
+            rule = None if is_turned or (asks and not re.search(r"\w", reference or "")) else _rule(statement)
             known = declared or called
             strange = sorted(rule.tools - known) if rule and known is not None else []
             unknown |= dict.fromkeys(strange)
@@ -157,9 +164,10 @@ def read_rubric(
             unread.append(statement)
             if rule is None and not is_turned:
                 is_turned, turned = True, indent + (indent >= 0 and not statement.endswith(":"))
-    if has_reference and not asks_reference:
+    if reference and not asks_reference:
         unread.append(REFERENCE)
-    return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)))
+    lacks_reference = asks_reference and not re.search(r"\w", reference or "")
+    return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)), lacks_reference)
 
 
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:

@@ -25,7 +25,7 @@ def facts(*tools: str, ending: str | None = "Done.", results: dict | None = None
 
 
 def finding(rule: str, attempt: Facts) -> tuple[bool, str]:
-    reading = read_rubric(f"- {rule}", has_reference=bool(attempt.reference))
+    reading = read_rubric(f"- {rule}", reference=attempt.reference)
     assert reading.unread == ()
     share, told = score_rules(reading.rules, attempt)
     assert share in (0, 1)
@@ -80,8 +80,8 @@ def test_what_is_not_read_is_counted_and_named():
 
 
 def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
-    assert read_rubric("- calls a", has_reference=True).shortfall == "1 of 2 rules checked; not read: the reference"
-    assert read_rubric("- says the reference", has_reference=True).unread == ()
+    assert read_rubric("- calls a", reference="12 rooms.").shortfall == "1 of 2 rules checked; not read: the reference"
+    assert read_rubric("- says the reference", reference="12 rooms.").unread == ()
     right, wrong = (Facts(said=f"It has {count} rooms.", reference="12 rooms.") for count in (12, 112))
     assert kept("says the reference to the user", right)
     assert not kept("says the reference", wrong)
@@ -128,7 +128,7 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
 )
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
-    assert read_rubric(f"- {form}", has_reference="reference" in form).unread == ()
+    assert read_rubric(f"- {form}", reference="x" if "reference" in form else None).unread == ()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable, reply
 from gavel.judge.rubric import Criterion, Rubric
+from gavel.judge.ruler import ruler_score_group
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.llm.types import Message
@@ -58,6 +59,25 @@ async def test_without_a_rule_to_check_nobody_has_a_score(rubric: str | Rubric |
     assert [trajectory.reward for trajectory in judged] == [None, None]
     reasons = [trajectory.judgement.reason for trajectory in judged if trajectory.judgement]
     assert all("the stand-in cannot read" in (reason or "") for reason in reasons)
+
+
+@pytest.mark.parametrize("reference", [None, "", " ", ".", "…", "**"])
+async def test_a_reference_without_a_word_is_said_by_nobody(reference: str | None):
+    group = TrajectoryGroup([desk(ending="Canberra."), desk("refund")], metadata={"truth": {"reference": reference}})
+    assert await scores(group, rubric="- says the reference") == [None, None]
+    assert await scores(group, rubric="- says the reference\n- calls refund") == [0.0, 1.0]
+    with pytest.raises(JudgeError, match="there is no reference") as refused:
+        check_readable(Rubric("- says the reference"), [Truth(reference=reference)])
+    assert "Task(reference=" in refused.value.remedy
+
+
+async def test_an_error_in_python_names_the_nearest_form_that_is_read():
+    group = TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")])
+    judged = await Judge("stand-in", rubric="- says Canberra").score(group)
+    assert judged.judgement is not None
+    assert '`- says "Canberra"`' in (judged.judgement.reason or "")
+    with pytest.raises(JudgeError, match='`- says "Canberra"`'):
+        await ruler_score_group(group, "stand-in", rubric="- says Canberra")
 
 
 @pytest.mark.parametrize(
