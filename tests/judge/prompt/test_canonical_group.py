@@ -61,6 +61,12 @@ def said(content: object, **fields: object) -> Trajectory:
         "[THINK]hmm[/THINK]Done.",
         "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>Done.",
         "< think >hmm</ think >Done.",
+        "<scratchpad>hmm</scratchpad>\nDone.",
+        "<reflection>\nhmm\n</reflection>Done.",
+        "<inner_monologue>hmm</inner_monologue>Done.",
+        '<details type="reasoning" done="true" duration="5">\n<summary>hmm</summary>\n> hmm\n</details>\nDone.',
+        "analysisThe user said hmm.assistantfinalDone.",
+        "analysis hmm. assistantfinal Done.",
         "<|begin_of_thought|>hmm<|end_of_thought|>Done.",
         "<th\u200bink>hmm</think>Done.",
         "Done. <think>hmm</think>",
@@ -79,7 +85,8 @@ def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
 
 
 @pytest.mark.parametrize(
-    "content", ["<think>hmm", "<think>hmm</think>", "hmm</think>\n", "<|channel|>analysis<|message|>hmm"]
+    "content",
+    ["<think>hmm", "<think>hmm</think>", "hmm</think>\n", "<|channel|>analysis<|message|>hmm", "analysisIt says hmm"],
 )
 def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
     assert len(canonical(said(content), said("", reasoning_content="hmm"), said(None)).members) == 1
@@ -98,6 +105,11 @@ def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
         "Yes:\n~~~~\n```\n<think>hmm</think>\n~~~\n~~~~",
         "```\n<think>\nhmm\n</think>\n```",
         "I think so.",
+        "Put it in <scratchpad> tags, and <think> before you act.",
+        "<details><summary>More</summary>It is 4.</details>",
+        "The channels are analysis and assistantfinal.",
+        "analysis of a format: `assistantfinal` comes last",
+        "analysis of the data shows that it is 4.",
         "<answer>4</answer>",
     ],
 )

@@ -77,6 +77,18 @@ def test_where_the_value_stands_is_known():
     assert reply[found.start : found.end] == '{"a": 1}'
 
 
+@pytest.mark.parametrize(
+    "thoughts",
+    [
+        "<scratchpad>hm</scratchpad>",
+        '<details type="reasoning">hm</details>',
+        "analysisIt is 1.assistantfinal",
+    ],
+)
+def test_thoughts_before_the_answer_are_those_that_a_judge_is_not_shown(thoughts: str):
+    assert find_value(f'{thoughts}{{"a": 1}}').value == {"a": 1}
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
