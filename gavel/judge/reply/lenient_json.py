@@ -155,7 +155,7 @@ def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if any(found[key] != value for key, value in pairs):
+    if len(found) < len(pairs) and any(found[key] != value for key, value in pairs):
         raise Broken("a key of its JSON stands there twice, with two values")
     return found
 

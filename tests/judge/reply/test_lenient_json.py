@@ -65,6 +65,7 @@ def test_a_key_that_matters_within_a_string_means_that_a_quote_is_missing():
 
 
 def test_a_key_given_twice_has_one_value():
+    assert repr(read_value('{"a": NaN}', 0)[0]) == "{'a': nan}"
     assert read_value("{a: 1, 'a': 1}", 0)[0] == {"a": 1}
     with pytest.raises(Broken):
         read_value('{"a": 1, "a": 2}', 0)
