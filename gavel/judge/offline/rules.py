@@ -329,10 +329,8 @@ def _when(listed: str, only: str | None, condition: str) -> Check | None:
         for act in acts:
             due, why = holds(facts.before(act))
             if not due:
-                return (
-                    False,
-                    f"before {act.name} was called, {why}" if due is None else f"{act.name} was called, and {why}",
-                )
+                told = f"before {act.name} was called," if due is None else f"{act.name} was called, and"
+                return False, f"{told} {why}"
         if not acts:
             due, why = holds(facts)
             if not due:
