@@ -13,6 +13,7 @@ from gavel.judge.prompt.canonical_group import (
     ToolCallEvent,
     canonicalize,
 )
+from gavel.judge.reply.verdict import VerdictError, read_verdict
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
@@ -116,6 +117,22 @@ def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
 def test_an_answer_about_thoughts_is_shown_whole(content):
     [event] = canonical(said(content)).shared[-1:]
     assert event == TextEvent("assistant", content)
+
+
+@pytest.mark.parametrize(
+    "thoughts",
+    ["<scratchpad>hm</scratchpad>", '<details type="reasoning">hm</details>', "analysisIt is 1.assistantfinal"],
+)
+def test_a_judge_may_think_in_the_same_forms(thoughts: str):
+    scores = {"K7QX": 0.9, "W3RT": 0.5}
+    read = read_verdict(thoughts + json.dumps(scores), list(scores))
+    assert {label: scored.score for label, scored in read.scores.items()} == scores
+
+
+def test_a_judge_s_score_that_is_no_number_is_told_as_such():
+    with pytest.raises(VerdictError) as refused:
+        read_verdict('{"K7QX": NaN, "W3RT": 0.5}', ["K7QX", "W3RT"])
+    assert "twice" not in str(refused.value)
 
 
 def test_only_the_agent_thinks():
