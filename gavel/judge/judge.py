@@ -320,7 +320,7 @@ class Judge:
         whole = judge_group(members, canonical, ballots)
         whole.warnings += self._warnings(ballots)
         if any(ballot.model == stand_in.MODEL and ballot.scores for ballot in ballots):
-            short = stand_in.shortfall(rubric, canonical, has_reference=truth.reference is not None)
+            short = stand_in.shortfall(rubric, canonical, reference=truth.reference)
             whole.warnings += filter(None, [short])
         whole.mode, whole.models, whole.seed, whole.settings = self.mode, self.names, self.config.seed, self.settings
         whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]

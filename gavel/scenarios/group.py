@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, PrivateAttr
 from gavel.base.errors import contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.judgement import GroupJudgement
-from gavel.scenarios.trajectory import Record, RolloutError, Trajectory
+from gavel.scenarios.trajectory import Metrics, Record, RolloutError, Trajectory
 
 Member = Trajectory | BaseException | Awaitable[Trajectory]
 MemberRunner = Callable[[Awaitable[Trajectory]], Awaitable[Trajectory]]
@@ -113,7 +113,7 @@ class TrajectoryGroup(Record):
 
     trajectories: list[Trajectory] = Field(default_factory=list[Trajectory])
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
-    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
     logs: list[str] = Field(default_factory=list)
     exceptions: list[RolloutError] = Field(default_factory=list[RolloutError])
     judgement: GroupJudgement | None = None

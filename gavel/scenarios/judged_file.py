@@ -28,6 +28,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table, write_table
 from gavel.scenarios.record_format import RecordVersionError, from_row, to_line
+from gavel.scenarios.trajectory import NotANumberError
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 
 STORE_SUFFIX = ".zst"
@@ -158,7 +159,7 @@ class JudgedFile:
         for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is empty or unfinished
             try:
                 yield from_row(json.loads(line))
-            except (ValueError, RecordVersionError) as error:
+            except (ValueError, RecordVersionError, NotANumberError) as error:
                 raise JudgedFileError(f"{self._journal}:{number} holds no judged group.", _OTHER) from error
         first = lines[0][: len(_BEGINNING)]
         if len(lines) == 1 and not _BEGINNING.startswith(first):

@@ -40,7 +40,7 @@ def check_version(row: dict[str, Any]) -> None:
 
 
 def from_row(row: Any) -> TrajectoryGroup:
-    """The group of a decoded line. Raises `RecordVersionError`, and `ValueError` for what is no group."""
+    """The group of a decoded line. Raises `RecordVersionError`, `NotANumberError`, `ValueError` for no group."""
     if isinstance(row, dict):
         check_version(row)  # pyright: ignore[reportUnknownArgumentType]
     return TrajectoryGroup.model_validate(row)

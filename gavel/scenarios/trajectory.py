@@ -10,9 +10,9 @@ import json
 import numbers
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -84,7 +84,8 @@ class Record(BaseModel):
     def from_json(cls, text: str | bytes) -> Self:
         """The record that `to_json` wrote.
 
-        Raises `ValueError` (`json.JSONDecodeError`, `pydantic.ValidationError`) or `TypeError` on anything else.
+        Raises `ValueError` (`json.JSONDecodeError`, `pydantic.ValidationError`) or `TypeError` on anything else, and
+        `NotANumberError`.
         """
         return cls.model_validate(json.loads(text))
 
@@ -98,6 +99,48 @@ class _Conversation(Record):
         if isinstance(given, dict) and "messages" in given and "messages_and_choices" not in given:
             raise ValueError("the conversation is messages_and_choices, not messages")
         return cast("Any", given)
+
+
+class NotANumberError(GavelError):
+    """A reward or a metric is no number."""
+
+
+@runtime_checkable
+class _Scalar(Protocol):
+    """Of NumPy or torch."""
+
+    def tolist(self) -> Any: ...
+
+
+def _as_reward(value: Any) -> float | None:
+    """A text that is a number becomes it. Raises `NotANumberError` for any other value."""
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NotANumberError(
+            f"the reward of a trajectory is a number, not {value!r:.80}", "None stands for: not scored."
+        ) from error
+
+
+def _as_metrics(given: Any) -> Any:
+    """Numbers and truth values; pydantic alone would take "yes" for `True`. Raises `NotANumberError` for any other."""
+    if not isinstance(given, Mapping):
+        return given
+    metrics: dict[Any, Any] = {}
+    for name, value in cast("Mapping[Any, Any]", given).items():
+        plain = value.tolist() if isinstance(value, _Scalar) else value
+        if isinstance(plain, numbers.Number) and not isinstance(plain, int | float | complex):
+            plain = float(plain)  # pyright: ignore[reportArgumentType]  # a Fraction or a Decimal
+        if not isinstance(plain, int | float):
+            raise NotANumberError(
+                f"the metric {name!r:.80} is a number, True or False, not {value!r:.80}",
+                "Leave it out, or put it into metadata, which holds any JSON.",
+            )
+        metrics[name] = plain
+    return metrics
+
+
+Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(_as_metrics)]
 
 
 class History(_Conversation):
@@ -119,13 +162,13 @@ class Trajectory(_Conversation):
     tools: list[Message] | None = None
     """OpenAI tool schemas that the agent was shown."""
     additional_histories: list[History] = Field(default_factory=list[History])
-    reward: float | None = None
+    reward: Annotated[float | None, BeforeValidator(_as_reward)] = None
     """None = not scored. Such a trajectory is never trained."""
     step_rewards: list[float] | None = None
     """One for each sampled turn, in the order of `choices()`, besides `reward`, which belongs to the end. Only a loss
     with a value head (`Ppo`) learns from them."""
     judgement: Judgement | None = None
-    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     logs: list[str] = Field(default_factory=list)
     status: Literal["finished", "truncated", "failed"] = "finished"
@@ -136,14 +179,9 @@ class Trajectory(_Conversation):
     """Whose trajectory it is, where an episode has several agents."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raises `GavelError` for a reward that is no number; a text that is one becomes it, as in the constructor."""
-        if name == "reward" and value is not None:
-            try:
-                value = float(value)
-            except (TypeError, ValueError) as error:
-                raise GavelError(
-                    f"the reward of a trajectory is a number, not {value!r}", "None stands for: not scored."
-                ) from error
+        """Raises `NotANumberError` for a reward or a metric that is no number, as the constructor does."""
+        checks = {"reward": _as_reward, "metrics": _as_metrics}
+        value = checks[name](value) if name in checks else value
         super().__setattr__(name, value)
 
     def messages(self) -> list[Message]:

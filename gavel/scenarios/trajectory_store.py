@@ -20,6 +20,7 @@ import zstandard
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.record_format import RecordVersionError, check_version, from_row, to_line
+from gavel.scenarios.trajectory import NotANumberError
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ class TrajectoryStore:
     def _record_errors(self, number: int) -> Generator[None, None, None]:
         try:
             yield
-        except RecordVersionError as error:
+        except (RecordVersionError, NotANumberError) as error:
             raise StoreError(f"record {number} of {self.path} cannot be read: {error.message}", error.remedy) from error
         except (ValueError, TypeError) as error:
             raise StoreError(

@@ -5,6 +5,8 @@ import gc
 import json
 import math
 import warnings
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +15,9 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from gavel.base.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
-from gavel.scenarios.trajectory import History, RolloutError, Trajectory
+from gavel.scenarios.trajectory import History, NotANumberError, RolloutError, Trajectory
 
 any_text = st.text(st.characters())
 """Lone surrogates included."""
@@ -157,14 +158,28 @@ def test_lone_surrogates_come_back_even_in_keys() -> None:
     assert Trajectory.from_json(trajectory.to_json()).metadata == {"\ud800": {"\udfff": "\udc00"}}
 
 
-def test_a_reward_that_is_set_is_a_number() -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "kept"),
+    [
+        *(("reward", given, kept) for given, kept in (("0.9", 0.9), (np.float32(0.5), 0.5), (True, 1.0), (None, None))),
+        *(("reward", given, NotANumberError) for given in ("good", [1.0])),
+        ("metrics", {"a": 1, "b": True, "c": np.bool_(0)}, {"a": 1, "b": True, "c": False}),
+        ("metrics", {"a": np.float32(0.5), "b": Fraction(1, 2)}, {"a": 0.5, "b": 0.5}),
+        *(("metrics", {"solved": given}, NotANumberError) for given in ("yes", "0.5", None, [1], 1j)),
+    ],
+)
+def test_rewards_and_metrics_are_numbers(field: str, value: Any, kept: Any) -> None:
     trajectory = Trajectory()
-    for value, kept in (("0.9", 0.9), (np.float32(0.5), 0.5), (True, 1.0), (None, None)):
-        trajectory.reward = value  # type: ignore[assignment]
-        assert trajectory.reward == kept
-    for value in ("good", [1.0]):
-        with pytest.raises(GavelError):
-            trajectory.reward = value  # type: ignore[assignment]
+    if kept is NotANumberError:
+        with pytest.raises(NotANumberError) as refused:
+            setattr(trajectory, field, value)
+        assert refused.value.remedy
+        for record in (Trajectory, TrajectoryGroup)[: 1 + (field == "metrics")]:
+            with pytest.raises(NotANumberError):
+                record(**{field: value})
+        return
+    setattr(trajectory, field, value)
+    assert repr(getattr(trajectory, field)) == repr(getattr(Trajectory(**{field: value}), field)) == repr(kept)
 
 
 def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:

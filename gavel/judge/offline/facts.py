@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
@@ -20,6 +20,16 @@ class CallMade:
     """Of JSON the value, else the text."""
     turn: int = 0
     """Calls of one turn are issued together: none of them knows another's result."""
+    conversation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UserText:
+    """What the user said after the calls of this turn."""
+
+    text: str
+    turn: int = 0
+    conversation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +40,9 @@ class Facts:
     """The calls that were answered without an error, in order."""
     failed: tuple[str, ...] = ()
     """Names of the tools whose call returned an error or nothing at all."""
-    known: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
     ending: str = ""
     """What the attempt ends with in place of a message to the user; empty where it ends with one."""
-    request: str = ""
-    """Everything that the user said."""
+    heard: tuple[UserText, ...] = ()
     said: str = ""
     """Everything that the agent said to the user."""
     reference: str = ""
@@ -44,29 +51,58 @@ class Facts:
     def calls(self) -> tuple[str, ...]:
         return tuple(call.name for call in self.made)
 
+    @property
+    def known(self) -> dict[str, Any]:
+        """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
+        known: dict[str, Any] = {}
+        for call in self.made:
+            known |= _object(call.result)
+        return known
+
+    @property
+    def request(self) -> str:
+        """Everything that the user said."""
+        return "\n\n".join(each.text for each in self.heard)
+
+    def before(self, act: CallMade) -> "Facts":
+        """Without what was told after a call or beside it. Between conversations no order is known: all stays."""
+
+        def is_known(each: CallMade | UserText) -> bool:
+            return each.conversation != act.conversation or each.turn < act.turn
+
+        return replace(self, made=tuple(filter(is_known, self.made)), heard=tuple(filter(is_known, self.heard)))
+
 
 def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
     """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first."""
     made: list[CallMade] = []
     failed: list[str] = []
-    known: dict[str, Any] = {}
-    events = [event for conversation in attempt for event in conversation.events]
+    heard: list[UserText] = []
     turn = 0
-    for call in (event for event in events if isinstance(event, ToolCallEvent)):
-        turn += not call.same_turn
-        result = _value(call.result)
-        if call.result is None or _failed(call.result):
-            failed.append(call.name)
-        else:
-            made.append(CallMade(call.name, _object(_value(call.arguments)), result, turn))
-            known |= _object(result)
+    for number, conversation in enumerate(attempt):
+        for event in conversation.events:
+            match event:
+                case TextEvent("user", text):
+                    heard.append(UserText(text, turn, number))
+                case ToolCallEvent(name, arguments, result):
+                    turn += not event.same_turn
+                    if result is None or _failed(result):
+                        failed.append(name)
+                    else:
+                        made.append(CallMade(name, _object(_value(arguments)), _value(result), turn, number))
+                case _:
+                    pass
     return Facts(
         made=tuple(made),
         failed=tuple(failed),
-        known=known,
         ending=_ending(attempt[0].events),
-        request=_text_of("user", events),
-        said=_text_of("assistant", events),
+        heard=tuple(heard),
+        said="\n\n".join(
+            event.text
+            for conversation in attempt
+            for event in conversation.events
+            if isinstance(event, TextEvent) and event.role == "assistant"
+        ),
         reference=reference,
     )
 
@@ -124,16 +160,13 @@ def _ending(events: Sequence[Event]) -> str:
             return "it says nothing at the end"
 
 
-def _text_of(role: str, events: Sequence[Event]) -> str:
-    return "\n".join(event.text for event in events if isinstance(event, TextEvent) and event.role == role)
-
-
 def words_of(value: Any) -> list[str]:
     """The words of a text; of another JSON value, those of all values in it, but not of keys."""
-    return [word for text in _texts(value) for word in re.findall(r"\w+", text)]
+    return [word for text in texts_of(value) for word in re.findall(r"\w+", text)]
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_of(value: Any) -> Iterator[str]:
+    """A text; of another JSON value, the texts of all values in it."""
     stack: list[Any] = [value]
     while stack:
         part = stack.pop()

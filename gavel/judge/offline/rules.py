@@ -1,7 +1,8 @@
 """Rules that a program can check: what the stand-in judge reads of a rubric, and what it does not.
 
 Each title, list item and sentence of a rubric is a statement. A statement of one of these forms is a rule; any other is
-told as not read, and so are titles and what leads into a list: "The agent never:" would turn the rules below it round.
+told as not read, and so is all that it may turn round, as "The agent never:" does: what stands below a title or a
+sentence that is not read, and what is nested in such an item.
 
     - calls A, B and C (or: A or B)
     - does not call A or B
@@ -18,31 +19,46 @@ told as not read, and so are titles and what leads into a list: "The agent never
     - is told "one phrase" or "another" (by the user: what a world answers to words; or: is not told)
     - ends with a message (to the user)
 
-A CONDITION compares keys of the JSON objects that tools returned (`days <= 30 and not opened`, evaluated by Jinja's
-sandbox), or is `the request says "a phrase"`, `A says "a phrase"`, `A finds something`. Rules joined by `; ` are one,
-kept where all are. Each rule counts 1, one that ends with `(weight 2)` 2. A call that failed or has no result was not
-made. A phrase is found as whole words, whatever their case. A rule that names no tool of those declared is not read;
-where none are declared, names that no attempt calls are told.
+A CONDITION compares keys of the JSON objects that tools returned (`days <= 30 and not opened`), or is
+`the request says "a phrase"`, `A says "a phrase"`, `A finds something`. What was told after a call or beside it is not
+known to that call. Rules joined by `; ` are one, kept where all are. Each rule counts 1, one that ends with
+`(weight 2)` 2. A call that failed or has no result was not made. A phrase is found as whole words and whole numbers,
+whatever its case and Markdown. A rule that names no tool of those declared is not read; where none are declared, names
+that no attempt calls are told.
 """
 
+import json
+import operator
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from jinja2 import StrictUndefined, TemplateError, nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Environment, TemplateError, nodes
 
-from gavel.judge.offline.facts import Facts, words_of
+from gavel.judge.offline.facts import Facts, texts_of, words_of
 
-_SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+_JINJA = Environment()
+"""Parses conditions; nothing is ever rendered."""
 _PHRASE = r'"[^"]*\w[^"]*"'
 _QUOTED = rf"{_PHRASE}(?:(?:, | or | and |, or |, and ){_PHRASE})*"
 _ADDRESSEE = r"(?: to (?:the |its )?(?:user|customer))?"
 _FROM_TOOL = rf"(the request|[\w.:/`-]+) (?:says {_QUOTED}|finds something)"
-_COMPARISONS = {"eq", "ne", "lt", "lteq", "gt", "gteq"}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+}
+_MOST_NODES = 200
+_DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
 _SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
 
@@ -77,13 +93,19 @@ class Reading:
     unknown: tuple[str, ...] = ()
     """Names of statements that are no tool's: neither declared nor, where none are declared, called."""
     declared: tuple[str, ...] = ()
+    lacks_reference: bool = False
+    """Whether a statement asks for a reference that is not there, or holds no word."""
 
     @property
     def shortfall(self) -> str:
         """`1 of 3 rules checked; not read: "is polite", "is right"`; empty where all are read."""
         count = len(self.rules) + len(self.unread)
         read = f"{len(self.rules)} of {count} {'rule' if count == 1 else 'rules'} checked; not read: {self.named}"
-        return "; ".join(filter(None, [read if self.unread else "", self.misnamed]))
+        return "; ".join(filter(None, [read if self.unread else "", self.lacking, self.misnamed]))
+
+    @property
+    def lacking(self) -> str:
+        return "there is no reference to say" if self.lacks_reference else ""
 
     @property
     def misnamed(self) -> str:
@@ -110,33 +132,42 @@ REFERENCE = "the reference"
 def read_rubric(
     rubric: str,
     *,
-    has_reference: bool = False,
+    reference: str | None = None,
     declared: frozenset[str] = frozenset(),
     called: frozenset[str] | None = None,
 ) -> Reading:
     """The rules in a rubric and its other statements, in order.
 
-    A reference that the judge is given is a statement too: it is read where a rule is `says the reference`. `declared`
-    are the tools that the attempts have, `called` those that they called; any name is a tool's where both are missing.
+    A reference that the judge is given is a statement too: it is read where a rule is `says the reference`, unless it
+    has no word, which nothing says. `declared` are the tools that the attempts have, `called` those that they called;
+    any name is a tool's where both are missing.
     """
     rules: list[Rule] = []
     unread: list[str] = []
     unknown: dict[str, None] = {}
     asks_reference = False
-    for statement in _statements(rubric):
-        asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
-        rule = None if asks and not has_reference else _rule(statement)
-        known = declared or called
-        strange = sorted(rule.tools - known) if rule and known is not None else []
-        unknown |= dict.fromkeys(strange)
-        if rule is None or (strange and declared):
-            unread.append(statement)
-        else:
-            rules.append(rule)
+    turned: int | None = None
+    """Statements from this indentation on may be turned round by one above them that is not read."""
+    for indent, statements in _blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})):
+        turned = None if turned is None or indent < turned else turned
+        is_turned = turned is not None
+        for statement in statements:
+            asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
             asks_reference |= asks
-    if has_reference and not asks_reference:
+            rule = None if is_turned or (asks and not re.search(r"\w", reference or "")) else _rule(statement)
+            known = declared or called
+            strange = sorted(rule.tools - known) if rule and known is not None else []
+            unknown |= dict.fromkeys(strange)
+            if rule and not (strange and declared):
+                rules.append(rule)
+                continue
+            unread.append(statement)
+            if rule is None and not is_turned:
+                is_turned, turned = True, indent + (indent >= 0 and not statement.endswith(":"))
+    if reference and not asks_reference:
         unread.append(REFERENCE)
-    return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)))
+    lacks_reference = asks_reference and not re.search(r"\w", reference or "")
+    return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)), lacks_reference)
 
 
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
@@ -179,14 +210,8 @@ def nearest_form(statement: str) -> str:
 # --- statements -----------------------------------------------------------------------------------------------------
 
 
-def _statements(rubric: str) -> Iterator[str]:
-    """Titles, list items and sentences of prose."""
-    for text in _blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})):
-        yield from (_plain(each) for each in _SENTENCES.findall(text) if re.search(r"\w", each))
-
-
-def _blocks(rubric: str) -> Iterator[str]:
-    """The text of each title, list item and paragraph."""
+def _blocks(rubric: str) -> Iterator[tuple[int, list[str]]]:
+    """The indentation of each list item, or -1 of a title or paragraph, and its sentences."""
     indent: int | None = None
     lines: list[str] = []
     for line in [*rubric.expandtabs().splitlines(), ""]:
@@ -195,14 +220,18 @@ def _blocks(rubric: str) -> Iterator[str]:
         is_text = bool(line.strip()) and not is_title
         continues = is_text and not item and (indent is None or len(line) - len(line.lstrip()) > indent)
         if lines and not continues:
-            yield " ".join(lines)
+            yield -1 if indent is None else indent, _sentences(" ".join(lines))
             lines = []
         if item:
             indent, lines = len(item[1]), [_weighted(item[2].strip())]
         elif is_text:
             indent, lines = (indent if lines else None), [*lines, line.strip()]
         elif is_title:
-            yield line.strip()
+            yield -1, _sentences(line.strip())
+
+
+def _sentences(text: str) -> list[str]:
+    return [_plain(each) for each in _SENTENCES.findall(text) if re.search(r"\w", each)]
 
 
 def _weighted(item: str) -> str:
@@ -292,16 +321,22 @@ def _when(listed: str, only: str | None, condition: str) -> Check | None:
         return None
 
     def check(facts: Facts) -> Finding:
-        called = [name for name in names if name in facts.calls]
-        if only and not called:
+        acts = [call for call in facts.made if call.name in names]
+        absent = [name for name in names if name not in facts.calls]
+        if not acts and only:
             return True, _absent(names, facts)
-        due, why = holds(facts)
-        if due is None:
-            return False, why
-        if due and not only:
-            absent = [name for name in names if name not in called]
-            return _met(not absent, f"{_absent(absent, facts)}, and {why}")
-        return _met(due or not called, f"{_and(called)} was called, and {why}")
+        why = ""
+        for act in acts:
+            due, why = holds(facts.before(act))
+            if not due:
+                told = f"before {act.name} was called," if due is None else f"{act.name} was called, and"
+                return False, f"{told} {why}"
+        if not acts:
+            due, why = holds(facts)
+            if not due:
+                return due is False, why
+        is_enough = only or not absent or (acts and _is_or(listed))
+        return _met(bool(is_enough), f"{_absent(absent, facts)}, and {why}")
 
     return check
 
@@ -324,7 +359,7 @@ def _source_says(source: str, phrases: Sequence[str], any_of: bool, facts: Facts
         results = [call.result for call in facts.made if call.name == source]
         if not results:
             return None, _absent([source], facts)
-        said = results[-1] if isinstance(results[-1], str) else " ".join(words_of(results[-1]))
+        said = "\n".join(texts_of(results[-1]))
     found = [phrase for phrase in phrases if _occurs(phrase, said)]
     holds = bool(found) if any_of else len(found) == len(phrases)
     return holds, f"{source} " + (f"says {_and(map(_quote, found))}" if holds else "does not say so")
@@ -332,39 +367,72 @@ def _source_says(source: str, phrases: Sequence[str], any_of: bool, facts: Facts
 
 def _finds(source: str, facts: Facts) -> tuple[bool | None, str]:
     results = [call.result for call in facts.made if call.name == source]
-    if not results:
-        return False, _absent([source], facts)
-    return bool(results[-1]), f"{source} found {'something' if results[-1] else 'nothing'}"
+    found = bool(results and results[-1])
+    return found, f"{source} found {'something' if found else 'nothing'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A compiled condition."""
-
-    names: frozenset[str]
-    """Every name in it; all must be known, including those that evaluation would skip."""
-    evaluate: Callable[[Mapping[str, Any]], Any]
-    """Raises `TypeError` for values that cannot be compared."""
-
-
-class _Text(str):
-    """A text that a tool returned. It can be compared, and is neither true nor false: "no" is not empty."""
-
-    __slots__ = ()
-
-    def __bool__(self) -> bool:
-        raise TypeError
-
-
-def _holds(condition: Condition, facts: Facts) -> tuple[bool | None, str]:
-    if unknown := sorted(condition.names - facts.known.keys()):
+def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
+    known, names = facts.known, {node.name for node in condition.find_all(nodes.Name)}
+    names |= {condition.name} if isinstance(condition, nodes.Name) else set()
+    if unknown := sorted(names - known.keys()):
         return None, f"no tool told {_and(unknown)}"
-    values = _and(f"{name} is {str(facts.known[name])[:40]}" for name in sorted(condition.names))
+    values = _and(f"{name} is {json.dumps(known[name], ensure_ascii=False)[:40]}" for name in sorted(names))
     try:
-        known = {key: _Text(value) if isinstance(value, str) else value for key, value in facts.known.items()}
-        return bool(condition.evaluate(known)), values
+        return _truth(_evaluate(condition, known)), values
     except TypeError:
         return None, f"{values}, which cannot be compared"
+
+
+def _evaluate(node: nodes.Node, known: Mapping[str, Any]) -> Any:
+    """The value of a condition that `_is_plain`. Raises `TypeError` for values of kinds that cannot be compared."""
+    match node:
+        case nodes.Name(name=name):
+            return known[name]
+        case nodes.Const(value=value):
+            return value
+        case nodes.Not(node=negated):
+            return not _truth(_evaluate(negated, known))
+        case nodes.And(left=left, right=right):
+            return _truth(_evaluate(left, known)) and _truth(_evaluate(right, known))
+        case nodes.Or(left=left, right=right):
+            return _truth(_evaluate(left, known)) or _truth(_evaluate(right, known))
+        case nodes.Compare(expr=first, ops=operands):
+            values = [_evaluate(each, known) for each in (first, *(operand.expr for operand in operands))]
+            pairs = zip([operand.op for operand in operands], values, values[1:], strict=False)
+            return all(_compares(*pair) for pair in pairs)
+        case _:
+            raise TypeError(node)
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, str):
+        raise TypeError  # "no" is not empty, and is neither true nor false
+    return bool(value)
+
+
+def _compares(comparison: str, left: Any, right: Any) -> bool:
+    """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and texts other than those, have an order."""
+    is_equality = comparison in ("eq", "ne")
+    if is_equality and (left is None or right is None):
+        return (left is right) == (comparison == "eq")
+    kinds = {_kind(left), _kind(right)}
+    if len(kinds) > 1 or not (is_equality or kinds <= {"number", "text"}):
+        raise TypeError
+    if not is_equality and any(_DIGITS.fullmatch(str(each)) for each in (left, right) if isinstance(each, str)):
+        raise TypeError
+    return _COMPARISONS[comparison](left, right)
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case bool():
+            return "truth"
+        case int() | float():
+            return "number"
+        case str():
+            return "text"
+        case _:
+            return type(value).__name__
 
 
 def _arguments_from(listed: str, only: str | None, arguments: str, origin: str) -> Check | None:
@@ -533,42 +601,79 @@ def _phrases(quoted: str) -> tuple[tuple[str, ...], bool] | None:
 
 
 def _occurs(phrase: str, text: str) -> bool:
-    """Whether a phrase stands in a text as whole words and numbers, whatever the case and the width of spaces."""
-    wanted, found = (" ".join(unicodedata.normalize("NFKC", each).casefold().split()) for each in (phrase, text))
-    if not wanted:
-        return False
-    first, last = (r"\d" if edge.isdigit() else r"[^\W\d_]" for edge in (wanted[0], wanted[-1]))
-    # Scripts without case are written without spaces between words.
-    starts = wanted[0].isdigit() or wanted[0].upper() != wanted[0]
-    ends = wanted[-1].isdigit() or wanted[-1].upper() != wanted[-1]
-    before = (r"(?<!\d)(?<!\d[.,])(?<! [-−])" if wanted[0].isdigit() else rf"(?<!{first})") if starts else ""
-    after = (r"(?![.,]?\d)" if wanted[-1].isdigit() else rf"(?!{last})") if ends else ""
-    return re.search(f"{before}{re.escape(wanted)}{after}", f" {found}") is not None
+    """Whether a phrase stands in a text as whole words and numbers, whatever the case, marks and width of spaces."""
+    (wanted, _), (found, within_numbers) = _plain_text(phrase), _plain_text(text)
+    at = found.find(wanted) if wanted else -1
+    while at >= 0:
+        edges = (at, at + len(wanted))
+        if not any(edge in within_numbers or _is_within_word(found[max(edge - 1, 0) : edge + 1]) for edge in edges):
+            return True
+        at = found.find(wanted, at + 1)
+    return False
 
 
 @lru_cache(256)
-def _condition(text: str) -> Condition | None:
+def _plain_text(text: str) -> tuple[str, frozenset[int]]:
+    """A text without case and the marks of Markdown, and the positions within its numbers."""
+    said = unicodedata.normalize("NFKC", _without_marks(text).translate(_POWERS)).casefold()
+    plain = " ".join(said.split())
+    numbers = (found.span() for found in _NUMBER.finditer(plain))
+    return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))
+
+
+_POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
+_NUMBER = re.compile(r"(?:(?<![\w)])[-−–])?(?:(?<![\w.])\.)?\d+(?:(?:[.,:⁄'’^×·_−–-]|\}\{| ?/ ?)\d+)*(?: ?[%‰‱٪])?")
+"""With its sign, all that follows of a fraction, decimal, date, time or range, and a percent sign."""
+
+
+def _is_within_word(beside: str) -> bool:
+    """Whether two characters belong to one word. Scripts without case are written without spaces between words."""
+    return len(beside) == 2 and all(each.isdigit() or each.upper() != each for each in beside)
+
+
+def _without_marks(text: str) -> str:
+    """What a reader of Markdown sees, with the numbers of lists and the addresses of links."""
+    shown: list[str] = []
+    for block in _markdown(has_links=text.count("[") <= _MOST_LINKS).parse(text):
+        if block.children is not None:
+            shown.append("".join(each.content or "\n" * each.type.endswith("break") for each in block.children))
+            shown += [
+                str(each.attrs[name]) for each in block.children for name in ("href", "src") if name in each.attrs
+            ]
+        elif block.nesting >= 0 and not block.type.endswith("list_open"):
+            shown += [block.info + block.markup, block.content]
+    return "\n".join(shown)
+
+
+_MOST_LINKS = 2000
+"""The parser's time grows with the square of open brackets."""
+
+
+@lru_cache(2)
+def _markdown(*, has_links: bool) -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 200}).enable(["table", "strikethrough"])
+    return reader.disable(["reference", "code", *([] if has_links else ["link", "image"])])  # these hide or keep text
+
+
+@lru_cache(256)
+def _condition(text: str) -> nodes.Node | None:
     """A condition made of names, constants, comparisons, and, or, not; None for anything else."""
     try:
-        template = _SANDBOX.parse(f"{{{{ {text} }}}}")
+        template = _JINJA.parse(f"{{{{ {text} }}}}")
         outputs = [part for output in template.find_all(nodes.Output) for part in output.nodes]
-        if len(template.body) == len(outputs) == 1 and _is_plain(outputs[0]):
-            names = frozenset(node.name for node in template.find_all(nodes.Name))
-            return Condition(names, _SANDBOX.compile_expression(text))
-    except (TemplateError, SyntaxError, ValueError, RecursionError, MemoryError):
+        if len(template.body) == len(outputs) == 1 and len([*template.find_all(nodes.Node)]) <= _MOST_NODES:
+            return outputs[0] if _is_plain(outputs[0]) else None
+    except (TemplateError, ValueError, RecursionError, MemoryError):
         pass
     return None
 
 
 def _is_plain(node: nodes.Node) -> bool:
-    """Whether a node can only compare values: no calls, attributes, arithmetic, filters or tests.
-
-    It is checked before the expression is compiled, because Jinja evaluates constant parts (`9**9**9`) on compiling.
-    """
+    """Whether a node can only compare values: no calls, attributes, arithmetic, filters or tests."""
     match node:
-        case nodes.Name(name=name):
-            return name != "self"  # in Jinja this is the template, whatever a tool returned under this key
-        case nodes.Const():
+        case nodes.Name() | nodes.Const():
             return True
         case nodes.And(left=left, right=right) | nodes.Or(left=left, right=right):
             return _is_plain(left) and _is_plain(right)

@@ -47,7 +47,7 @@ def reply(model: str, messages: Sequence[Message]) -> str:
             score, explanation = 0.5, "Every attempt gets the same score."
             if model == "stand-in":
                 rubric = words if name == label else criteria[name[-1]]
-                reading = read_rubric(rubric, has_reference=bool(reference), declared=declared, called=called)
+                reading = read_rubric(rubric, reference=reference, declared=declared, called=called)
                 if not reading.rules:
                     raise _refusal(reading)
                 share, told = score_rules(reading.rules, facts)
@@ -57,12 +57,12 @@ def reply(model: str, messages: Sequence[Message]) -> str:
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
 
-def shortfall(rubric: Rubric, group: CanonicalGroup, *, has_reference: bool) -> str:
+def shortfall(rubric: Rubric, group: CanonicalGroup, *, reference: str | None) -> str:
     """`1 of 3 rules checked; not read: …`; empty where the stand-in reads all that a judge is told."""
     whole = Conversation(group.shared, group.tools)
     conversations = [whole, *(each for member in group.members for each in member.conversations)]
     declared, called = tools_named(conversations)
-    return _whole(rubric, has_reference=has_reference, declared=declared, called=called).shortfall
+    return _whole(rubric, reference=reference, declared=declared, called=called).shortfall
 
 
 def check_readable(
@@ -74,44 +74,54 @@ def check_readable(
     only if it reads nothing of it for any of them, so that nobody would have a score.
     """
     tools = frozenset(declared)
-    told = dict.fromkeys((rubric.for_task(truth), truth.reference is not None) for truth in truths)
-    readings = [_whole(each, has_reference=has_reference, declared=tools) for each, has_reference in told]
+    told = dict.fromkeys((rubric.for_task(truth), truth.reference) for truth in truths)
+    readings = [_whole(each, reference=reference, declared=tools) for each, reference in told]
     short = [reading for reading in readings if reading.unread or not reading.rules]
     if short and (whole or not any(reading.rules for reading in readings)):
         raise _refusal(short[0])
 
 
 def _whole(
-    rubric: Rubric, *, has_reference: bool, declared: frozenset[str], called: frozenset[str] | None = None
+    rubric: Rubric, *, reference: str | None, declared: frozenset[str], called: frozenset[str] | None = None
 ) -> Reading:
     """What is read of a rubric and its criteria; beside criteria, which are scored one by one, a text is not read."""
     read = partial(read_rubric, declared=declared, called=called)
     if not rubric.criteria:
-        return read(rubric.text, has_reference=has_reference)
+        return read(rubric.text, reference=reference)
     text = read_rubric(rubric.text)
-    parts = [read(criterion.text, has_reference=has_reference) for criterion in rubric.criteria]
+    parts = [read(criterion.text, reference=reference) for criterion in rubric.criteria]
     unread = [*(rule.text for rule in text.rules), *text.unread, *(each for part in parts for each in part.unread)]
     rules = () if not all(part.rules for part in parts) else tuple(rule for part in parts for rule in part.rules)
     unknown = dict.fromkeys(name for part in parts for name in part.unknown)
-    return Reading(rules, tuple(dict.fromkeys(unread)), tuple(unknown), tuple(sorted(declared)))
+    return Reading(
+        rules,
+        tuple(dict.fromkeys(unread)),
+        tuple(unknown),
+        tuple(sorted(declared)),
+        any(p.lacks_reference for p in parts),
+    )
 
 
 def _refusal(reading: Reading) -> JudgeError:
     count = len(reading.rules) + len(reading.unread)
-    forms = dict.fromkeys(filter(None, (nearest_form(text) for text in reading.unread[:3])))
-    nearest = " and ".join(f"`- {form}`" for form in forms)
-    near = (
-        f"The nearest that it reads: {nearest}. "
-        if forms
-        else 'It reads forms such as `- calls A before B`, `- says "X"`. '
-    )
-    leads = (
-        ""
-        if all(nearest_form(text) for text in reading.unread[:3])
-        else "Leave out titles and what leads into a list, or say it in the rules: `- does not call refund`. "
-    )
+    named = reading.named or "there is none"
+    forms = [nearest_form(text) for text in reading.unread[:3]]
+    nearest = " and ".join(f"`- {form}`" for form in dict.fromkeys(filter(None, forms)))
+    remedies = [f"The nearest that it reads: {nearest}."]
+    if not nearest:
+        remedies = ['It reads forms such as `- calls A before B`, `- says "X"`.']
+    if reading.lacks_reference:
+        remedies.append('Give every task a reference, Task(reference="…") or the column `reference` of its rows.')
+    elif not reading.unknown and any(map(_stands_in_the_way, reading.unread)):
+        remedies.append("Leave out titles and text above rules, which may turn them round, or say it in the rules:")
+        remedies.append("`- does not call refund`.")
     return JudgeError(
         f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
-        f"{'; '.join(filter(None, [reading.named or 'there is none', reading.misnamed]))}.",
-        f"{near}{leads}Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
+        f"{'; '.join(filter(None, [named, reading.lacking, reading.misnamed]))}.",
+        " ".join([*remedies, "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini')."]),
     )
+
+
+def _stands_in_the_way(statement: str) -> bool:
+    """Whether it is a title, leads into a list, or would be read if nothing stood above it."""
+    return statement.startswith("#") or statement.endswith(":") or bool(read_rubric(f"- {statement}").rules)

@@ -181,9 +181,12 @@ _IMAGE_FIELDS = ("image_url", "source", "image", "data", "file_id")
 _FILE_FIELDS = frozenset((*MEDIA, "text", "input_audio", "video_url", "source", "data", "file_data", "file_id"))
 
 
-_NAME = r"(?:\w{1,20}[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
+THOUGHT_NAMES = r"think(?:ing)?|thoughts?|reason(?:ing)?|scratch[_-]?pad|reflections?|monologue"
+"""Names of the tags between which models think, perhaps after a prefix: <seed:think>, <inner_monologue>."""
+_NAME = rf"(?:\w{{1,20}}[:_])?(?:{THOUGHT_NAMES})"
 _OPENING_TAG = rf"<\s*[|]?(?!END_){_NAME}(?:\s[^<>=]{{0,80}}=[^<>]{{0,80}})?\s*[|]?>|\[THINK\]|◁think▷"
 _CLOSING_TAG = rf"<\s*[|]?(?:/\s*|END_(?:OF_)?){_NAME}\s*[|]?>|\[/THINK\]|◁/think▷"
+_BARE_FINAL = r"""(?<![`'"“‘«])assistant(?:final|commentary)(?![`'"”’»])"""
 _THOUGHTS = (
     (_OPENING_TAG, _CLOSING_TAG),
     (
@@ -191,8 +194,11 @@ _THOUGHTS = (
         r"<[|]end[|]>\s*(?:<[|]start[|]>assistant)?(?:<[|]channel[|]>final<[|]message[|]>)?",
     ),
     (r"<[|]channel>thought\b", r"<channel[|]>"),
+    (rf"""<details\s(?:[^<>]{{0,200}}\s)?type=["']?(?:{THOUGHT_NAMES})\b[^<>]{{0,200}}>""", r"</details\s*>"),
+    (rf"\A\s*(?-i:(?:assistant)?analysis)(?:(?-i:(?=[A-Z]))|(?=[\s\S]*?{_BARE_FINAL}))", _BARE_FINAL),
 )
-"""What opens and closes thoughts: tags whose name says so, gpt-oss's analysis channel and Gemma's thoughts."""
+"""What opens and closes thoughts: tags whose name says so, gpt-oss's analysis channel, Gemma's thoughts, Open WebUI's
+details, and gpt-oss's channel at the beginning of a turn whose special tokens were left out."""
 _CLOSES = [re.compile(closes, re.IGNORECASE) for _, closes in _THOUGHTS]
 _OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
 _TURN = r"(?:(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)\s*)?"
@@ -209,7 +215,7 @@ _OPENS = "|".join(f"(?P<opens{family}>{_TURN}(?:{opens}))" for family, (opens, _
 _TOKEN = re.compile(
     rf"(?P<literal>{_LITERAL})|(?P<closes>{_CLOSING_TAG})|{_OPENS}", re.IGNORECASE | re.MULTILINE | re.VERBOSE
 )
-_MAY_HOLD_THOUGHTS = re.compile("think|thought|reason|analysis", re.IGNORECASE)
+_MAY_HOLD_THOUGHTS = re.compile(f"{THOUGHT_NAMES}|analysis", re.IGNORECASE)
 
 
 _Piece = str | Attachment
@@ -506,7 +512,7 @@ def _without_thoughts(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _find_thoughts(text: str) -> list[tuple[int, int]]:
-    """Where thoughts begin and end, in order."""
+    """Where thoughts begin and end, in order. An opening tag within a line that nothing closes is only spoken of."""
     thoughts: list[tuple[int, int]] = []
     position = after = 0
     while (found := _TOKEN.search(text, position)) is not None:
@@ -517,7 +523,10 @@ def _find_thoughts(text: str) -> list[tuple[int, int]]:
         if found["closes"] is None:
             family = next(n for n in range(len(_CLOSES)) if found[f"opens{n}"] is not None)
             closed = _CLOSES[family].search(text, position)
-            start, position = found.start(), len(text) if closed is None else closed.end()
+            start = found.start()
+            if closed is None and text[max(after, text.rfind("\n", 0, start)) : start].strip():
+                continue
+            position = len(text) if closed is None else closed.end()
         after = position
         thoughts.append((start, position))
     return thoughts

@@ -16,17 +16,19 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gavel.judge.prompt.provider_formats import THOUGHT_NAMES
+
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
 _MAX_THOUGHTS = 16
 """Closing tags after which an answer is looked for."""
 _BLANK = r"[\s\ufeff\u00ad\u200b-\u200f\u2060]"
 
-_REASONING = r"[\w:▁.-]{0,20}(?:think|thought|reason)[\w:▁.-]{0,20}"
+_REASONING = rf"[\w:▁.-]{{0,20}}(?:{THOUGHT_NAMES})[\w:▁.-]{{0,20}}|details"
 """Names of the tags in which models reason: <think>, [THINK], ◁think▷, <|START_THINKING|>, <|begin_of_thought|>."""
 _TAG = re.compile(
     rf"(?:<\|?|\[|◁)(?P<slash>/?)(?P<name>{_REASONING})(?P<attributes>(?:\s[^<>\n]{{0,80}})?)(?:\|?>|\]|▷)"
-    r"|(?P<final><\|channel\|>final[^<\n]{0,20}(?:<\|constrain\|>\w{0,10})?<\|message\|>)"
+    r"|(?P<final><\|channel\|>final[^<\n]{0,20}(?:<\|constrain\|>\w{0,10})?<\|message\|>|assistantfinal)"
     r"|<\|(?:channel|start)\|>",
     re.IGNORECASE,
 )
@@ -153,7 +155,7 @@ def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if any(found[key] != value for key, value in pairs):
+    if len(found) < len(pairs) and any(found[key] != value for key, value in pairs):
         raise Broken("a key of its JSON stands there twice, with two values")
     return found
 

@@ -219,8 +219,9 @@ class _FormReader:
         for name, item in value.items():
             key = name.strip().casefold()
             self.repairs["key"] += key != name and key in (*_ENTRY, "scores")
-            if found.setdefault(key, item) != item:
+            if key in found and found[key] != item:
                 raise VerdictError(f"{key[:40]!r} stands there twice, with two values")
+            found[key] = item
         return found
 
     def label(self, name: Any) -> str | None:

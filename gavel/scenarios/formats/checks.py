@@ -105,7 +105,7 @@ def first_line(text: Any) -> str:
 
 
 def checked(item: Item, where: str) -> Item:
-    """The item. Raises `RowError` when its messages and tools cannot be shown to a judge."""
+    """The item. Raises `RowError` when its messages and tools cannot be shown to a judge, or a judge's score is NaN."""
     for each in [item] if isinstance(item, Trajectory) else item.trajectories:
         try:
             for history in each.histories():
@@ -115,6 +115,9 @@ def checked(item: Item, where: str) -> Item:
             raise unusable(where, error) from error
         if not each.messages():
             raise RowError(f"{where} has a trajectory without messages.", "Delete it, or put its messages in.")
+        scores = [each.judgement.score, *(vote.score for vote in each.judgement.votes)] if each.judgement else []
+        if any(score is not None and not math.isfinite(score) for score in scores):
+            raise RowError(f"{where} has a judge's score that is no number.", "Write null where there is no score.")
     return item
 
 

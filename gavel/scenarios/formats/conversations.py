@@ -22,7 +22,7 @@ from gavel.scenarios.formats.row import Attempt, Format, Found, Row, RowError, S
 from gavel.scenarios.formats.text import is_conversation
 from gavel.scenarios.formats.tool_calls import tools as openai_tools
 from gavel.scenarios.record_format import RecordVersionError, from_row
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import NotANumberError, Trajectory
 
 GROUPS, TRAJECTORIES = "Gavel groups", "Gavel trajectories"
 _LISTS = ("messages", "conversations", "conversation", "contents")
@@ -74,7 +74,7 @@ def _own(row: Row) -> Found:
         if "trajectories" in row.value:
             return WholeGroup(checked(from_row(row.value), row.where), row, GROUPS)
         return Attempt(checked(Trajectory.model_validate(row.value), row.where), row, TRAJECTORIES)
-    except RecordVersionError as error:
+    except (RecordVersionError, NotANumberError) as error:
         raise RowError(f"{row.where} cannot be read: {error.message}", error.remedy) from error
     except (ValidationError, TypeError) as error:
         raise unusable(row.where, error) from error

@@ -40,7 +40,7 @@ from gavel.scenarios.formats.trl import COMPLETIONS, PAIRS, Columns, read_column
 from gavel.scenarios.formats.verifiers import TRACES, VERIFIERS
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import groups_of_rows, is_judged_table
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import NotANumberError, Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 _RECORDS = ("trajectory", "group_record")
@@ -53,6 +53,8 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
         groups = list(groups_of_rows(records))
     except (ValidationError, ValueError, TypeError) as error:
         raise unusable(rows[0].where, error) from error
+    except NotANumberError as error:
+        raise RowError(f"{rows[0].where} cannot be read: {error.message}", error.remedy) from error
     for row, whole in zip(first, groups, strict=True):
         yield WholeGroup(checked(whole, row.where), row, JUDGED.name)
 

@@ -15,9 +15,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import jiter
+
 from gavel.scenarios.formats.row import Row, RowError, is_list, is_object
 
 _DECODER = json.JSONDecoder()
+_TWICE = re.compile(r'duplicate key (".*") at line (\d+)', re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _TRAILING_COMMA = re.compile(r",\s*[\]}]\s*\Z")
 
@@ -51,7 +54,7 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
         return [Row(row.where, json.loads(row.value)) for row in _json_lines(lines, where)]
     if _parsed(lines[first]) is not None and any(line.strip() for line in lines[first + 1 :]):
         return list(_json_lines(lines, where))
-    documents = _documents(text)
+    documents = _documents(text, where)
     if documents is None:
         return list(_json_lines(lines, where, document=text))
     if len(documents) == 1:
@@ -72,7 +75,9 @@ def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Ro
         if not line.strip():
             continue
         try:
-            yield Row(f"{where}:{number}", json.loads(line))
+            value = json.loads(line)
+            _check_keys(line, where, number)
+            yield Row(f"{where}:{number}", value)
         except (ValueError, RecursionError) as error:
             place, problem = f"{where}:{number}", str(error)
             if document and isinstance(error, json.JSONDecodeError) and not any(map(_is_row, lines[number:])):
@@ -106,18 +111,30 @@ def _is_row(line: str) -> bool:
     return parsed is not None and parsed[0] not in ({}, []) and isinstance(parsed[0], dict | list)
 
 
-def _documents(text: str) -> list[Any] | None:
+def _documents(text: str, where: str) -> list[Any] | None:
     """The JSON values of a text, one after another; None when it holds anything else."""
     found: list[Any] = []
-    at = _space_from(text, 0)
+    at, line = _space_from(text, 0), 1 + text.count("\n", 0, _space_from(text, 0))
     while at < len(text):
         try:
-            value, at = _DECODER.raw_decode(text, at)
+            value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
             return None
+        _check_keys(text[at:end], where, line)
         found.append(value)
-        at = _space_from(text, at)
+        start, at = at, _space_from(text, end)
+        line += text.count("\n", start, at)
     return found
+
+
+def _check_keys(value: str, where: str, line: int) -> None:
+    """Raises `RowError` where an object of a JSON value that begins on this line has a key twice: one would be lost."""
+    try:
+        jiter.from_json(value.encode(errors="surrogatepass"), catch_duplicate_keys=True)
+    except ValueError as error:
+        if found := _TWICE.search(str(error)):
+            at = f"{where}:{line - 1 + int(found[2])}"
+            raise RowError(f"{at} has the key {found[1]} twice in one object.", "Delete or rename one.") from error
 
 
 def _space_from(text: str, at: int) -> int:

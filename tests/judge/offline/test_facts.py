@@ -23,7 +23,7 @@ def test_calls_come_with_their_arguments_and_results():
         CallMade("find", {"people": 2}, [{"room": "a"}], turn=1),
         CallMade("book", {"room": "a"}, "booked a", turn=3),
     )
-    assert (facts.calls, facts.failed, facts.request) == (("find", "book"), ("book",), "A room, please.\nThanks.")
+    assert (facts.calls, facts.failed, facts.request) == (("find", "book"), ("book",), "A room, please.\n\nThanks.")
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", "no JSON", "null", "[" * 100_000])

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gavel.judge.offline.facts import CallMade, Facts, facts_of
+from gavel.judge.offline.facts import CallMade, Facts, UserText, facts_of
 from gavel.judge.offline.rules import nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import Conversation, canonicalize
 from tests.judge.groups import desk
@@ -25,7 +25,7 @@ def facts(*tools: str, ending: str | None = "Done.", results: dict | None = None
 
 
 def finding(rule: str, attempt: Facts) -> tuple[bool, str]:
-    reading = read_rubric(f"- {rule}", has_reference=bool(attempt.reference))
+    reading = read_rubric(f"- {rule}", reference=attempt.reference)
     assert reading.unread == ()
     share, told = score_rules(reading.rules, attempt)
     assert share in (0, 1)
@@ -41,13 +41,15 @@ def kept(rule: str, attempt: Facts) -> bool:
     [
         ("- calls a before b\n- Answers correctly", ["calls a before b"], ["Answers correctly"]),
         ("* calls a\n+ calls b\n1. calls c\n2) calls d", ["calls a", "calls b", "calls c", "calls d"], []),
-        ("Forbidden:\n- calls a.", ["calls a"], ["Forbidden:"]),
-        ("What it must not do\n- calls a.", ["calls a"], ["What it must not do"]),
-        ("Answers are right. It never:\n- calls a.", ["calls a"], ["Answers are right", "It never:"]),
-        ("# Must not\n\n- calls a.\n  - nested thing\n", ["calls a"], ["# Must not", "nested thing"]),
-        ("# Calls b\n- calls a.", ["calls a"], ["# Calls b"]),
-        ("Calls b:\n- calls a.", ["calls a"], ["Calls b:"]),
-        ("- the agent must not:\n  - calls a\n", ["calls a"], ["the agent must not:"]),
+        ("Forbidden:\n- calls a.\n- calls b", [], ["Forbidden:", "calls a", "calls b"]),
+        ("What it must not do\n\n- calls a.", [], ["What it must not do", "calls a"]),
+        ("Calls b. It never:\n- calls a.", ["Calls b"], ["It never:", "calls a"]),
+        ("- calls b\n# Must not\n\n- calls a.\n  - nested\n", ["calls b"], ["# Must not", "calls a", "nested"]),
+        ("- it must not:\n  - calls a\n- calls b", [], ["it must not:", "calls a", "calls b"]),
+        ("- it must not\n  - calls a\n- calls b", ["calls b"], ["it must not", "calls a"]),
+        ("- calls b\n  - it must not:\n  - calls a\n- calls c", ["calls b", "calls c"], ["it must not:", "calls a"]),
+        ("The next is wrong. Calls a.", [], ["The next is wrong", "Calls a"]),
+        ("- is polite\n- calls a", ["calls a"], ["is polite"]),
         ("- calls a\n  before b\n", ["calls a before b"], []),
         ("- calls a\nOf two, the shorter is better.", ["calls a"], ["Of two, the shorter is better"]),
         ("Calls a before b. Ends with a message. Be kind!", ["Calls a before b", "Ends with a message"], ["Be kind!"]),
@@ -78,8 +80,8 @@ def test_what_is_not_read_is_counted_and_named():
 
 
 def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
-    assert read_rubric("- calls a", has_reference=True).shortfall == "1 of 2 rules checked; not read: the reference"
-    assert read_rubric("- says the reference", has_reference=True).unread == ()
+    assert read_rubric("- calls a", reference="12 rooms.").shortfall == "1 of 2 rules checked; not read: the reference"
+    assert read_rubric("- says the reference", reference="12 rooms.").unread == ()
     right, wrong = (Facts(said=f"It has {count} rooms.", reference="12 rooms.") for count in (12, 112))
     assert kept("says the reference to the user", right)
     assert not kept("says the reference", wrong)
@@ -126,7 +128,7 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
 )
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
-    assert read_rubric(f"- {form}", has_reference="reference" in form).unread == ()
+    assert read_rubric(f"- {form}", reference="x" if "reference" in form else None).unread == ()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,6 @@ def test_lists_of_tools_are_read_as_they_are_written(text: str, calls: str, is_k
         "- calls refund when ''.__class__.__mro__ == days",
         "- calls refund when days['x'] == 1",
         "- calls refund when days in window",
-        "- calls refund when self == 'a'",
         "- calls refund when days is defined",
         "- calls refund when days }}{{ window",
         "- calls refund when days %}{% set x = 1 %}{{ days",
@@ -226,9 +227,55 @@ def test_a_condition_on_what_the_agent_never_learned_is_not_kept_either_way():
 def test_a_condition_compares_the_values_that_tools_returned(condition, holds):
     values = {"result": 1, "range": 2, "loop": 3, "opened": True, "gone": None, "tags": ["a"]}
     known = {"days": 10, "window": 30, "item": "lamp", **values}
-    attempt = Facts(made=(CallMade("refund", {}, None),), known=known)
+    attempt = Facts((CallMade("look", {}, known, 1), CallMade("refund", {}, None, 2)))
     assert kept(f"calls refund when {condition}", attempt) == holds
     assert kept(f"calls refund only when {condition}", attempt) == holds
+
+
+@pytest.mark.parametrize(
+    ("rule", "known", "told"),
+    [
+        ("calls refund when days <= 30", {"days": True}, "days is true, which cannot be compared"),
+        ("calls refund when days == 1", {"days": True}, "cannot be compared"),
+        ("calls refund when days == true", {"days": 1}, "cannot be compared"),
+        ("calls refund when days <= 30", {"days": "12"}, 'days is "12", which cannot be compared'),
+        ("calls refund when days <= window", {"days": "9", "window": "10"}, "cannot be compared"),
+        ("calls refund when days <= window", {"days": None, "window": 3}, "cannot be compared"),
+    ],
+)
+def test_values_of_different_kinds_are_not_compared(rule: str, known: dict, told: str):
+    attempt = Facts((CallMade("look", {}, known, 1), CallMade("refund", {}, None, 2)))
+    is_kept, explanation = finding(rule, attempt)
+    assert not is_kept
+    assert told in explanation
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "calls refund when days <= 30",
+        "calls refund only when days <= 30",
+        'calls refund when look says "10"',
+        "calls refund when look finds something",
+        'calls refund when the request says "please"',
+    ],
+)
+def test_what_decides_is_known_before_the_call(rule: str):
+    look, act = CallMade("look", {}, {"days": 10}, 1), CallMade("refund", {}, "", 2)
+    please = UserText("Please.", 0)
+    assert kept(rule, Facts((look, act), heard=(please,)))
+    assert not kept(rule, Facts((act, replace(look, turn=3)), heard=(replace(please, turn=2),)))
+    assert not kept(rule, Facts((look, replace(act, turn=1)), heard=(replace(please, turn=1),)))
+    assert not kept(rule, Facts((replace(act, turn=0), look, act), heard=(please,)))
+    elsewhere = Facts((act, replace(look, turn=3, conversation=1)), heard=(replace(please, turn=3, conversation=1),))
+    assert kept(rule, elsewhere)
+
+
+def test_one_of_several_calls_is_enough_where_the_rule_says_or():
+    look, act = CallMade("look", {}, {"days": 10}, 1), CallMade("refund", {}, "", 2)
+    assert kept("calls refund or exchange when days <= 30", Facts((look, act)))
+    assert not kept("calls refund and exchange when days <= 30", Facts((look, act)))
+    assert not kept("calls refund or exchange when days <= 30", Facts((look,)))
 
 
 def test_a_call_that_failed_was_not_made():
@@ -263,7 +310,7 @@ def test_the_end_is_a_message_that_says_something():
     ],
 )
 def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, is_kept: bool):
-    assert kept(rule, Facts(request=said)) is is_kept
+    assert kept(rule, Facts(heard=(UserText(said),))) is is_kept
 
 
 def test_what_the_agent_says_itself_is_not_told_to_it():
@@ -282,6 +329,20 @@ def test_what_the_agent_says_itself_is_not_told_to_it():
         ('says "possible"', "That is impossible.", False),
         ('says "180"', "1,180 and 1800 and 180.5 and -180", False),
         ('says "180"', "It is 180°.", True),
+        ('says "4"', "It is 1/4.", False),
+        ('says "4"', "It is 4%, or 4 %, or 4\\%.", False),
+        ('says "4"', "It is **4**%, or `1/4`.", False),
+        ('says "4"', "½ of 4½, 10⁴, 4k, .4, -4, (-4), 12:4, 1 / 4 or $\\frac{1}{4}$", False),
+        ('says "4%" and "1/4"', "It is 1/4, so **4%**.", True),
+        ('says "4"', "2+2=4.", True),
+        ('says "4"', "4. That is it.", True),
+        ('says "4"', "(4)", True),
+        ('says "30 days"', "That was within **30** days.", True),
+        ('says "30 days"', "It is _30_ [days](http://a.b/c).", True),
+        ('says "http://a.b/c"', "See [there](http://a.b/c).", True),
+        ('says "order_id" and "a * b"', "The order_id is a * b.", True),
+        ('says "**Done**" and "- it"', "Done\n\n- it", True),
+        ('does not say "30 days"', "**30** days", False),
         ('says "3.5 EUR"', "It costs 3.5\u00a0EUR.", True),
         ('says "退款"', "我们已经退款了。", True),
         ('says "a lamp" and "a tent"', "A lamp.", False),
@@ -293,7 +354,7 @@ def test_what_the_agent_says_is_a_rule(rule: str, said: str, is_kept: bool):
 
 
 def test_what_the_user_or_a_tool_says_is_not_said_by_the_agent():
-    assert not kept('says "refund"', Facts(known={"note": "refund"}, request="A refund, please."))
+    assert not kept('says "refund"', replace(made(("look", {}, "refund"), request="refund"), said=""))
 
 
 @pytest.mark.parametrize(
@@ -322,12 +383,12 @@ def test_without_weights_each_rule_counts_the_same():
         ("calls deny only after get_order", "deny was never called"),
         ("calls get_policy", "get_policy's call failed"),
         ("calls refund only after get_policy", "get_policy's call failed"),
-        ("calls refund when days <= 30", "days is 45"),
+        ("calls refund when days <= 30", "refund was called, and days is 46"),
         ("calls refund when price <= 30", "no tool told price"),
         ('calls refund when the request says "cancel"', "refund was called, and the request does not say so"),
         ("does not call refund", "refund was called"),
-        ("calls only one of deny, refund, look", "refund and look were called"),
-        ("calls look at most once", "look was called 2 times"),
+        ("calls only one of deny, refund, look", "look and refund were called"),
+        ("calls look at most once", "look was called 3 times"),
         ("calls refund with order from the request", "order 9, which the request does not say"),
         ('says "x" or "y"', 'it did not say "x" or "y"'),
         ('does not say "Done"', 'it said "Done"'),
@@ -335,14 +396,15 @@ def test_without_weights_each_rule_counts_the_same():
     ],
 )
 def test_what_happened_is_told(rule: str, told: str):
-    calls = (CallMade("refund", {"order": "9"}, ""), CallMade("look", {}, ""), CallMade("look", {}, ""))
+    names = ("look", "look", "refund", "look")
+    calls = [CallMade(name, {"order": "9"}, {"days": 45 + turn}, turn) for turn, name in enumerate(names)]
     ending = "it ends with a call of look"
-    attempt = Facts(calls, ("get_policy",), {"days": 45}, ending, request="Order 7.", said="Done.")
+    attempt = Facts(tuple(calls), ("get_policy",), ending, (UserText("Order 7.", -1),), said="Done.")
     assert told in finding(rule, attempt)[1]
 
 
 def made(*calls: tuple[str, dict, object], request: str = "I am Ada. A room for 2 people from night 3 to night 5."):
-    return Facts(tuple(CallMade(*call, turn) for turn, call in enumerate(calls)), request=request)
+    return Facts(tuple(CallMade(*call, turn) for turn, call in enumerate(calls)), heard=(UserText(request, -1),))
 
 
 ROOMS = [{"number": "101", "price": 50}, {"number": "204", "price": 80}]
@@ -367,6 +429,7 @@ def test_a_result_that_is_text_decides_and_so_what_is_said():
     assert not kept(rule, replace(made(looked), said="No."))
     assert not kept(rule, replace(made(looked, ("refund", {}, "")), said="45"))
     assert not kept(rule, made(("refund", {}, "")))
+    assert not kept('calls refund when look_up says "4"', made(("look_up", {}, {"share": "1/4"}), ("refund", {}, "")))
 
 
 @pytest.mark.parametrize(

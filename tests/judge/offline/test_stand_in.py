@@ -8,6 +8,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable, reply
 from gavel.judge.rubric import Criterion, Rubric
+from gavel.judge.ruler import ruler_score_group
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.llm.types import Message
@@ -60,6 +61,25 @@ async def test_without_a_rule_to_check_nobody_has_a_score(rubric: str | Rubric |
     assert all("the stand-in cannot read" in (reason or "") for reason in reasons)
 
 
+@pytest.mark.parametrize("reference", [None, "", " ", ".", "…", "**"])
+async def test_a_reference_without_a_word_is_said_by_nobody(reference: str | None):
+    group = TrajectoryGroup([desk(ending="Canberra."), desk("refund")], metadata={"truth": {"reference": reference}})
+    assert await scores(group, rubric="- says the reference") == [None, None]
+    assert await scores(group, rubric="- says the reference\n- calls refund") == [0.0, 1.0]
+    with pytest.raises(JudgeError, match="there is no reference") as refused:
+        check_readable(Rubric("- says the reference"), [Truth(reference=reference)])
+    assert "Task(reference=" in refused.value.remedy
+
+
+async def test_an_error_in_python_names_the_nearest_form_that_is_read():
+    group = TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")])
+    judged = await Judge("stand-in", rubric="- says Canberra").score(group)
+    assert judged.judgement is not None
+    assert '`- says "Canberra"`' in (judged.judgement.reason or "")
+    with pytest.raises(JudgeError, match='`- says "Canberra"`'):
+        await ruler_score_group(group, "stand-in", rubric="- says Canberra")
+
+
 @pytest.mark.parametrize(
     ("rubric", "truth", "told"),
     [
@@ -84,14 +104,13 @@ async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, t
 
 
 @pytest.mark.parametrize("lead", ["Forbidden:", "# Must not", "The agent never:", "- the agent must not:\n  "])
-async def test_what_may_turn_a_rule_round_is_told_with_every_score(lead: str):
+async def test_nothing_is_scored_by_a_rule_that_may_be_turned_round(lead: str):
     group = TrajectoryGroup([desk("refund"), desk("deny")])
-    judged = await Judge("stand-in", rubric=f"{lead}\n- calls refund", orders=1).score(group)
-    assert judged.judgement is not None
-    assert "1 of 2 rules checked; not read" in judged.judgement.warnings[0]
-    with pytest.raises(JudgeError, match="cannot read 1 of 2 rules") as refused:
-        check_readable(Rubric(f"{lead}\n- calls refund"), [Truth()])
-    assert "- does not call refund" in refused.value.remedy
+    assert await scores(group, rubric=f"{lead}\n- calls refund") == [None, None]
+    for whole in (True, False):
+        with pytest.raises(JudgeError, match="cannot read 2 of 2 rules") as refused:
+            check_readable(Rubric(f"{lead}\n- calls refund"), [Truth()], whole=whole)
+        assert "- does not call refund" in refused.value.remedy
 
 
 async def test_names_that_are_no_tool_s_are_told():

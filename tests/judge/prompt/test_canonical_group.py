@@ -13,6 +13,7 @@ from gavel.judge.prompt.canonical_group import (
     ToolCallEvent,
     canonicalize,
 )
+from gavel.judge.reply.verdict import VerdictError, read_verdict
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
@@ -61,6 +62,12 @@ def said(content: object, **fields: object) -> Trajectory:
         "[THINK]hmm[/THINK]Done.",
         "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>Done.",
         "< think >hmm</ think >Done.",
+        "<scratchpad>hmm</scratchpad>\nDone.",
+        "<reflection>\nhmm\n</reflection>Done.",
+        "<inner_monologue>hmm</inner_monologue>Done.",
+        '<details type="reasoning" done="true" duration="5">\n<summary>hmm</summary>\n> hmm\n</details>\nDone.',
+        "analysisThe user said hmm.assistantfinalDone.",
+        "analysis hmm. assistantfinal Done.",
         "<|begin_of_thought|>hmm<|end_of_thought|>Done.",
         "<th\u200bink>hmm</think>Done.",
         "Done. <think>hmm</think>",
@@ -79,7 +86,8 @@ def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
 
 
 @pytest.mark.parametrize(
-    "content", ["<think>hmm", "<think>hmm</think>", "hmm</think>\n", "<|channel|>analysis<|message|>hmm"]
+    "content",
+    ["<think>hmm", "<think>hmm</think>", "hmm</think>\n", "<|channel|>analysis<|message|>hmm", "analysisIt says hmm"],
 )
 def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
     assert len(canonical(said(content), said("", reasoning_content="hmm"), said(None)).members) == 1
@@ -98,12 +106,33 @@ def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
         "Yes:\n~~~~\n```\n<think>hmm</think>\n~~~\n~~~~",
         "```\n<think>\nhmm\n</think>\n```",
         "I think so.",
+        "Put it in <scratchpad> tags, and <think> before you act.",
+        "<details><summary>More</summary>It is 4.</details>",
+        "The channels are analysis and assistantfinal.",
+        "analysis of a format: `assistantfinal` comes last",
+        "analysis of the data shows that it is 4.",
         "<answer>4</answer>",
     ],
 )
 def test_an_answer_about_thoughts_is_shown_whole(content):
     [event] = canonical(said(content)).shared[-1:]
     assert event == TextEvent("assistant", content)
+
+
+@pytest.mark.parametrize(
+    "thoughts",
+    ["<scratchpad>hm</scratchpad>", '<details type="reasoning">hm</details>', "analysisIt is 1.assistantfinal"],
+)
+def test_a_judge_may_think_in_the_same_forms(thoughts: str):
+    scores = {"K7QX": 0.9, "W3RT": 0.5}
+    read = read_verdict(thoughts + json.dumps(scores), list(scores))
+    assert {label: scored.score for label, scored in read.scores.items()} == scores
+
+
+def test_a_judge_s_score_that_is_no_number_is_told_as_such():
+    with pytest.raises(VerdictError) as refused:
+        read_verdict('{"K7QX": NaN, "W3RT": 0.5}', ["K7QX", "W3RT"])
+    assert "twice" not in str(refused.value)
 
 
 def test_only_the_agent_thinks():

@@ -485,3 +485,13 @@ def test_rows_in_which_nobody_answers_are_told(tmp_path: Path) -> None:
     (note,) = read_file(path).notes
     assert "2 of 3 attempts hold no turn of the assistant" in note
     assert f"First: {path}:2" in note
+
+
+@pytest.mark.parametrize("place", ["score", "votes"])
+def test_a_judge_s_score_that_is_no_number_is_told_with_its_line(tmp_path: Path, place: str) -> None:
+    judged = {"messages_and_choices": CONVERSATION}
+    nan = {"score": float("nan"), "model": "m", "order": 0, "position": 0}
+    nan = {"votes": [nan]} if place == "votes" else nan
+    groups = [{"trajectories": [judged | {"judgement": judgement}]} for judgement in ({"score": 1.0}, nan)]
+    with pytest.raises(RowError, match=r"judged\.jsonl:2 .* no number"):
+        read_file(written(tmp_path / "judged.jsonl", *groups))

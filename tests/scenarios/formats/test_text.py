@@ -153,3 +153,18 @@ def test_other_text_is_not_taken_for_printed_messages(text: str) -> None:
 def test_the_line_with_which_excel_names_its_separator_is_no_header(delimiter: str) -> None:
     text = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
     assert values(text) == [{"a": "1", "b": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"a": 1}\n\n{"a": 2, "b": {"c": 1, "c": 1}}\n', 3),
+        ('[{"c": 1},\n {"a": 2,\n  "c": 1, "c": 3}]', 3),
+        ('{\n"a": 1}\n\n{\n"c": 1,\n"c": 2\n}\n', 6),
+    ],
+)
+def test_a_key_that_stands_twice_is_told_with_its_line(text: str, line: int):
+    with pytest.raises(RowError) as refused:
+        rows(text, "f.json")
+    assert refused.value.message.startswith(f"f.json:{line} ")
+    assert '"c"' in refused.value.message
