@@ -221,24 +221,31 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     often = f" {attempts} times, the last time" if attempts > 1 else ""
     message = f"{model} failed{often}: {_shown(what)}"
     if is_too_long(error):
-        return ContextError(message, remedy(error), context_limit(what))
+        return ContextError(message, remedy(error, model), context_limit(what))
     if is_refusal(error):
         return RefusedError(message)
     if is_permanent(error):
-        return PermanentError(message, remedy(error))
+        return PermanentError(message, remedy(error, model))
     if is_rate_limit(error):
         message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
-    return LlmError(message, remedy(error))
+    return LlmError(message, remedy(error, model))
 
 
-def remedy(error: Exception) -> str:
-    """The remedy for an error, or an empty text."""
+def with_remedy(error: Exception, model: str) -> str:
+    """What an agent's model answered with, in a sentence, and what to change."""
+    return " ".join(filter(None, (f"{type(error).__name__}: {_shown(str(error))}", remedy(error, model))))
+
+
+def remedy(error: Exception, model: str = "") -> str:
+    """The remedy for an error of `model`, or an empty text."""
     failure = read_failure(error)
     if failure.is_quota:
         return "Add credit to the account of this API key, or use another key or model; then run the same again."
     match failure.status:
-        case 401:
-            return "Check the API key in .env, or pick another model, such as --judge stand-in, --judge ollama/qwen3."
+        case _ if failure.status == 401 or _not_set_up(error):
+            variable = f"{model.partition('/')[0].upper()}_API_KEY"
+            where = f" ({variable}, unless another is given as api_key)" if "/" in model else ""
+            return f"Check the API key of {model or 'the model'}{where}, or name another model."
         case 403:
             return "The key may not use this model: check its rights and its region, or pick another model."
         case _ if failure.status == 404 or failure.is_unknown_model:

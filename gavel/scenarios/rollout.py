@@ -17,7 +17,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
 from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.failures import is_too_long
+from gavel.llm.failures import is_too_long, with_remedy
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import RolloutClient, first_choice
@@ -163,7 +163,7 @@ class _Play:
             if turn and is_too_long(error):  # what the policy did until here can be scored
                 self._end("truncated", f"the conversation outgrew the model's context: {error}")
             else:
-                self._end("failed", f"{type(error).__name__}: {error}")
+                self._end("failed", with_remedy(error, self._name))
             return None
         choice = first_choice(reply)
         if choice is None:
