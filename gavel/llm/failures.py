@@ -27,6 +27,11 @@ from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedErro
 
 CONTENT_FILTER = "content_filter"
 """Finish reason of a reply that was refused or filtered."""
+PAGE_REMEDY = (
+    "A web page came in place of a reply: check the server's address (api_base; it often ends in /v1), and whether a "
+    "login or a proxy (HTTP_PROXY, HTTPS_PROXY) stands before it."
+)
+_PAGE = re.compile(r"<!doctype html|<html[\s>]", re.IGNORECASE)
 _MAX_SHOWN = 1000
 _LONGEST_PAUSE = 30.0
 """Seconds."""
@@ -231,6 +236,11 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     return LlmError(message, remedy(error, model))
 
 
+def is_page(text: str) -> bool:
+    """Whether a reply is, or an error quotes, a page for a browser, such as that of a login."""
+    return _PAGE.search(text) is not None
+
+
 def with_remedy(error: Exception, model: str) -> str:
     """What an agent's model answered with, in a sentence, and what to change."""
     return " ".join(filter(None, (f"{type(error).__name__}: {_shown(str(error))}", remedy(error, model))))
@@ -252,6 +262,10 @@ def remedy(error: Exception, model: str = "") -> str:
             return "Check the model's name and the address of its server."
         case _ if is_too_long(error):
             return "Pick a model with a longer context, or judge smaller groups."
+        case _ if any(
+            is_page(f"{one} {getattr(one, 'doc', '')}") for one in _causes(error)
+        ):  # `doc` of a JSONDecodeError
+            return PAGE_REMEDY
         case _ if isinstance(error, openai.APIConnectionError):
             return "Check that its server runs, and its address (api_base); then run the same again."
         case _:

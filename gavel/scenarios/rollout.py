@@ -17,7 +17,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
 from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.failures import is_too_long, with_remedy
+from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import RolloutClient, first_choice
@@ -167,7 +167,8 @@ class _Play:
             return None
         choice = first_choice(reply)
         if choice is None:
-            self._end("failed", f"the model returned no choice: {reply!s:.200}")
+            hint = f" {PAGE_REMEDY}" if is_page(str(reply)) else ""
+            self._end("failed", f"the model returned no choice: {reply!s:.200}{hint}")
             return None
         self._trajectory.messages_and_choices.append(choice)
         self._tokens = reply.usage.total_tokens if reply.usage else 0
