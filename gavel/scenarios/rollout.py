@@ -21,7 +21,7 @@ from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import RolloutClient, first_choice
-from gavel.scenarios.deadline import Deadline, StuckError, unless_stuck
+from gavel.scenarios.deadline import Deadline, StuckError, name_of, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
@@ -62,7 +62,9 @@ async def rollout(
     else:
         work = _Play(model, scenario, episode, fields or {}).play()
     try:
-        first, *further = await _contained(work, episode.trajectory)
+        whose = f"the scenario {scenario.name}"
+        what = f"an episode of {whose}" if scenario.rollout is None else f"{name_of(scenario.rollout)} of {whose}"
+        first, *further = await _contained(work, episode.trajectory, what)
     finally:
         episode.plain_calls.close()
     if others is not None:
@@ -70,11 +72,13 @@ async def rollout(
     return first
 
 
-async def _contained(work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory) -> list[Trajectory]:
+async def _contained(
+    work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory, what: str
+) -> list[Trajectory]:
     """What an episode gives, in a task of its own: a world that cancels it, or that cannot be cancelled, costs
     no other episode."""
     try:
-        return await unless_stuck(work)
+        return await unless_stuck(work, what)
     except StuckError as error:
         reason = str(error)
     except asyncio.CancelledError:
