@@ -5,6 +5,7 @@ result = await unless_stuck(episode(), "the episode")      # everything below ru
 """
 
 import asyncio
+import ctypes
 import logging
 from collections.abc import Awaitable
 from contextvars import ContextVar
@@ -131,6 +132,8 @@ def _leave(task: "asyncio.Task[Any]", what: str = "") -> None:
             )
         asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        # Freed, its coroutine would be closed; one that catches that too (`except:`) would loop for ever within.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
