@@ -250,7 +250,7 @@ def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:
         "train mine.py --steps 1",
         "train mine.py --dry-run",
         "evaluate mine.py --models base:embedded/returns-desk --judge stand-in",
-        "compare mine.py --rewards judge,success --seeds 1 --steps 1",
+        "compare mine.py --model embedded/returns-desk --rewards judge,success --seeds 1 --steps 1",
     ],
 )
 def test_a_rubric_that_the_stand_in_does_not_read_whole_is_refused_before_any_work(
