@@ -16,6 +16,7 @@ from gavel.base.extras import need_extra
 from gavel.cli.interrupts import run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.likelihood_model import register_likelihood
+from gavel.cli.model_choice import check_model
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_file import merged
@@ -243,7 +244,7 @@ def _training(options: _Options) -> None:
 
     flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
     config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
-    scenario_named(config.scenario)  # whose mistakes come first
+    check_model(config, config, scenario_named(config.scenario))
     asked = _names(options.rewards or ",".join(REWARDS))
     judges = named or [str(config.judge.models)]
     if any("judge" in name for name in asked):

@@ -51,7 +51,10 @@ async def train_and_print(
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
     console.print(
-        plain(f"Gavel compare · {scenario.name} · {counted(len(cells), 'run')}, {at_once} at once{again}"),
+        plain(
+            f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
+            f"{counted(config.loop.steps, 'step')}, {at_once} at once{again}{_judged_by(cells)}"
+        ),
         soft_wrap=True,
     )
     steps, ended = StepCount(cells, at_once), [0]
@@ -76,6 +79,18 @@ async def train_and_print(
             follower=_After(training, display),
         )
     print_comparison(comparison)
+
+
+def _judged_by(cells: Sequence[Cell]) -> str:
+    """Which models judge, and how their cost is seen and bounded before."""
+    runs = [cell.config for cell in cells if "judge" in cell.config.loop.reward]
+    judges = [config.judge.build() for config in runs]
+    names = dict.fromkeys(name for judge in judges for name in judge.names)
+    if not names:
+        return ""
+    paid = any(judge.asks_servers for judge in judges)
+    told = " (--dry-run tells what they take, --max-cost bounds each run)" if paid else ""
+    return f" · {counted(len(runs), 'run')} judged by {', '.join(names)}{told}"
 
 
 def _planned(

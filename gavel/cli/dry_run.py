@@ -1,4 +1,4 @@
-"""`--dry-run` of trainings: whether the run would begin, then what its judge may cost.
+"""`--dry-run` of trainings and evaluations: whether they would begin, then what models may cost.
 
 The lengths that are assumed are those of the episodes that `gavel check` played, where it was run.
 """
@@ -20,11 +20,13 @@ from gavel.cli.terminal import print_warning
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm.errors import MissingKeyError
+from gavel.llm.prices import price, prices_from_environment
 from gavel.scenarios.mixture import Mixture
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.run_config import RunConfig
 
 if TYPE_CHECKING:
+    from gavel.judge.estimate import Estimate
     from gavel.scenarios.scenario import Scenario
 
 _ASSUMED_CONTEXT = 4096
@@ -55,6 +57,18 @@ def print_run_estimates(
             typer.echo(f"Repeated calls come on top; {free}.")
 
 
+def episodes_estimate(model: str, episodes: int, turns: int, tokens: int) -> "Estimate":
+    """What so many episodes of an API model would take if each had all `turns`, and `tokens` tokens at its end."""
+    from gavel.judge.estimate import Estimate
+
+    prompts, replies = episodes * turns * tokens // 2, episodes * tokens // 2
+    per_million = price(model, prices_from_environment())
+    if per_million is None:
+        return Estimate(episodes * turns, prompts, replies, unpriced=(model,))
+    usd = (prompts * per_million[0] + replies * per_million[1]) / 1e6
+    return Estimate(episodes * turns, prompts, replies, usd)
+
+
 @contextlib.contextmanager
 def key_told_at_the_end(judges: Iterable[Judge]) -> Generator[None]:
     """Around an estimate. Raises what is wrong with a judge before it, and a key that is not set after it."""
@@ -78,8 +92,8 @@ def _print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: di
     from gavel.judge.estimate import estimate_run
 
     groups = runs * loop.steps * loop.tasks_per_step
-    size = f"{counted(loop.steps, 'step')} of {counted(loop.tasks_per_step, 'group')} of {loop.group_size}"
-    typer.echo(f"{size}. Nothing was asked.")
+    steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
+    typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
     for label, tokens in member_tokens.items():
         estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
         typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
@@ -113,10 +127,9 @@ def check_run(
         from gavel.cli.run_model import trainable
         from gavel.trainer.backends.run_start import RunStart
         from gavel.trainer.backends.training_run import DESCRIBED
-        from gavel.trainer.policy.policy import check_exists, load_config, source_of
 
         model = trainable(config, scenario)
-        (load_config if Path(source_of(model.base_model)).is_dir() else check_exists)(model.base_model)
+        check_base(model.base_model)
         if not fresh:
             directory.check(model.model_dump(include=DESCRIBED))
         RunStart(model, directory, fresh=fresh)
@@ -124,6 +137,13 @@ def check_run(
         shutil.rmtree(directory.path / PULLED, ignore_errors=True)
         directory.close()
         directory.discard_if_new()
+
+
+def check_base(base_model: str) -> None:
+    """Raises `GavelError` for a base model that is not here and that the hub does not have."""
+    from gavel.trainer.policy.policy import check_exists, load_config, source_of
+
+    (load_config if Path(source_of(base_model)).is_dir() else check_exists)(base_model)
 
 
 def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gavel.base.errors import GavelError
@@ -165,11 +166,7 @@ async def evaluate_models(
     follower: Follower | None = None,
 ) -> ModelTable:
     """Samples and judges what is missing, and writes the report. `fresh`: nothing that is kept is used."""
-    if not models or tasks < 1 or samples < 1:
-        raise GavelError("there is nothing to evaluate.", "Name a model, and at least one task and sample.")
-    names = [model.name for model in models]
-    if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise GavelError(f"{doubled} is named twice.", "Name each model once.")
+    names = _checked_names(models, tasks, samples)
     folder, follow = folder_of(scenario), follower or Silent()
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
     with _alone_in(folder):
@@ -201,6 +198,57 @@ async def evaluate_models(
     )
     write_model_table(table)
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What an evaluation has still to do."""
+
+    episodes: dict[str, int]
+    """To sample, by model."""
+    groups: int
+    """To judge."""
+
+
+def missing_work(
+    scenario: Scenario,
+    models: Sequence[SampledModel],
+    config: RunConfig,
+    judge: Judge | None,
+    tasks: int,
+    samples: int,
+    *,
+    fresh: bool = False,
+) -> Missing:
+    """What `evaluate_models` would sample and judge; raises what it would raise before that, and changes nothing."""
+    _checked_names(models, tasks, samples)
+    folder = folder_of(scenario)
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
+    try:
+        with _alone_in(folder):
+            asked = {(task.id, number) for task, number in wanted_samples(chosen, samples)}
+            files = {} if fresh else {model.name: model.file(folder, scenario, config.loop) for model in models}
+            stored = {name: stored_samples(file, chosen) for name, file in files.items()}
+            kept = {name: {sample: found[sample] for sample in asked & found.keys()} for name, found in stored.items()}
+            judged = {} if fresh or judge is None else judged_before(joint_groups(kept), judged_file(judge, folder))
+    finally:
+        with contextlib.suppress(OSError):  # of a place that cannot be written
+            if created:
+                (folder / ".lock").unlink(missing_ok=True)
+            for path in created:
+                path.rmdir()
+    missing = {model.name: len(asked) - len(kept.get(model.name, {})) for model in models}
+    return Missing(missing, 0 if judge is None else len(chosen) - len(judged))
+
+
+def _checked_names(models: Sequence[SampledModel], tasks: int, samples: int) -> list[str]:
+    if not models or tasks < 1 or samples < 1:
+        raise GavelError("there is nothing to evaluate.", "Name a model, and at least one task and sample.")
+    names = [model.name for model in models]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise GavelError(f"{doubled} is named twice.", "Name each model once.")
+    return names
 
 
 async def _episodes(

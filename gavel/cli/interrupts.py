@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import typer
 
+from gavel.scenarios.deadline import end_other_tasks
+
 RESUME = "Finished steps are saved; the same command goes on from there."
 INTERRUPTED = 130
 
@@ -26,7 +28,10 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
 
     async def until_interrupted() -> Result:
         _stop_at_second_interrupt()
-        return await work
+        try:
+            return await work
+        finally:
+            await end_other_tasks()  # asyncio.run would wait for ever for one that swallows its cancellation
 
     before, main = signal.getsignal(signal.SIGINT), until_interrupted()
     try:

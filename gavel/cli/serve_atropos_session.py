@@ -19,6 +19,7 @@ from gavel.trainer.atropos.queue_state import OwnTrainer, QueueState
 from gavel.trainer.atropos.registration import TrainerRegistration
 from gavel.trainer.atropos.serve import checked_listener, serve
 from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.loop.experiment import described_judge
 from gavel.trainer.run_config import RunConfig
 
 _LINGER_SECONDS = 3.0
@@ -167,7 +168,7 @@ def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: J
         mode="json",
         exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"},
     )
-    judged = {} if judge is None else {"judge": judge.names, "rubric": judge.rubric.dump(), "orders": judge.orders}
+    judged = {} if judge is None else described_judge(judge)
     return {"scenario": project, "batch_size": settings.batch_size, "training": training, **judged}
 
 

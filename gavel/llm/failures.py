@@ -37,6 +37,11 @@ else:
 
 CONTENT_FILTER = "content_filter"
 """Finish reason of a reply that was refused or filtered."""
+PAGE_REMEDY = (
+    "A web page came in place of a reply: check the server's address (api_base; it often ends in /v1), and whether a "
+    "login or a proxy (HTTP_PROXY, HTTPS_PROXY) stands before it."
+)
+_PAGE = re.compile(r"<!doctype html|<html[\s>]", re.IGNORECASE)
 _MAX_SHOWN = 1000
 _LONGEST_PAUSE = 30.0
 """Seconds."""
@@ -246,30 +251,46 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     often = f" {attempts} times, the last time" if attempts > 1 else ""
     message = f"{model} failed{often}: {_shown(what)}"
     if is_too_long(error):
-        return ContextError(message, remedy(error), context_limit(what))
+        return ContextError(message, remedy(error, model), context_limit(what))
     if is_refusal(error):
         return RefusedError(message)
     if is_permanent(error):
-        return PermanentError(message, remedy(error))
+        return PermanentError(message, remedy(error, model))
     if is_rate_limit(error):
         message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
-    return LlmError(message, remedy(error))
+    return LlmError(message, remedy(error, model))
 
 
-def remedy(error: Exception) -> str:
-    """The remedy for an error, or an empty text."""
+def is_page(text: str) -> bool:
+    """Whether a reply is, or an error quotes, a page for a browser, such as that of a login."""
+    return _PAGE.search(text) is not None
+
+
+def with_remedy(error: Exception, model: str) -> str:
+    """What an agent's model answered with, in a sentence, and what to change."""
+    return " ".join(filter(None, (f"{type(error).__name__}: {_shown(str(error))}", remedy(error, model))))
+
+
+def remedy(error: Exception, model: str = "") -> str:
+    """The remedy for an error of `model`, or an empty text."""
     failure = read_failure(error)
     if failure.is_quota:
         return "Add credit to the account of this API key, or use another key or model; then run the same again."
     match failure.status:
-        case 401:
-            return "Check the API key in .env, or pick another model, such as --judge stand-in, --judge ollama/qwen3."
+        case _ if failure.status == 401 or _not_set_up(error):
+            variable = f"{model.partition('/')[0].upper()}_API_KEY"
+            where = f" ({variable}, unless another is given as api_key)" if "/" in model else ""
+            return f"Check the API key of {model or 'the model'}{where}, or name another model."
         case 403:
             return "The key may not use this model: check its rights and its region, or pick another model."
         case _ if failure.status == 404 or failure.is_unknown_model:
             return "Check the model's name and the address of its server."
         case _ if is_too_long(error):
             return "Pick a model with a longer context, or judge smaller groups."
+        case _ if any(
+            is_page(f"{one} {getattr(one, 'doc', '')}") for one in _causes(error)
+        ):  # `doc` of a JSONDecodeError
+            return PAGE_REMEDY
         case _ if isinstance(error, openai.APIConnectionError):
             return "Check that its server runs, and its address (api_base); then run the same again."
         case _:

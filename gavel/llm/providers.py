@@ -130,7 +130,7 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
 
 
 def check_model(
-    model: str, params: Mapping[str, Any] | None = None, *, instead: str = "--judge stand-in, --judge ollama/qwen3"
+    model: str, params: Mapping[str, Any] | None = None, *, instead: str = "stand-in (as a judge), ollama/qwen3"
 ) -> None:
     """Raises `UnknownModelError` when no provider serves `model`, and `MissingKeyError` when its API key is not set.
 
@@ -146,6 +146,9 @@ def check_model(
         return
     needed = load_litellm().validate_environment(model)["missing_keys"]
     keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds also authenticate otherwise, and fail later
+    own = f"{provider.upper()}_API_KEY"
+    if not keys and own in os.environ and not os.environ[own].strip():  # which LiteLLM takes for a key
+        keys = [own]
     if keys:
         raise MissingKeyError(
             f"the model {model} needs {' or '.join(keys)}, which is not set.",

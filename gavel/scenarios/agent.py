@@ -21,7 +21,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
 from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.failures import is_too_long
+from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, first_choice
 from gavel.scenarios.episode import Episode
@@ -170,10 +170,12 @@ class Agent:
             if self.turns and is_too_long(error):
                 self._truncate(f"the conversation outgrew the model's context: {error}")
                 return None
-            raise AgentError(f"the model of the agent {self.name} failed: {type(error).__name__}: {error}") from error
+            reason = with_remedy(error, self._served_as)
+            raise AgentError(f"the model of the agent {self.name} failed: {reason}") from error
         choice = first_choice(reply)
         if choice is None:
-            raise AgentError(f"the model of the agent {self.name} returned no choice: {reply!s:.200}")
+            hint = PAGE_REMEDY if is_page(str(reply)) else ""
+            raise AgentError(f"the model of the agent {self.name} returned no choice: {reply!s:.200}", hint)
         self.trajectory.messages_and_choices += [choice] if self.is_policy else to_messages([choice])
         self.trajectory.metrics["turns"] += 1
         self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")

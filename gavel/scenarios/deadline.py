@@ -1,15 +1,18 @@
 """Deadlines that hold, also for code of the user's that swallows its cancellation (`except:` in a loop of retries).
 
-result = await unless_stuck(episode())      # everything below runs in one task
+result = await unless_stuck(episode(), "the episode")      # everything below runs in one task
     async with Deadline(5, "the tool"): …   # cancelled after 5 s; after GRACE_SECONDS more, given up
 """
 
 import asyncio
-from collections.abc import Coroutine
+import ctypes
+import logging
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 GRACE_SECONDS = 15.0
 """That a cancelled block may take to clean up."""
@@ -52,8 +55,12 @@ class Deadline:
             raise TimeoutError
 
 
-async def unless_stuck(work: Coroutine[Any, Any, _T]) -> _T:
-    """What `work` gives. Raises `StuckError` when a `Deadline` in it is over and its block goes on nevertheless."""
+async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
+    """What `work` gives. Raises `StuckError` when a `Deadline` in it is over and its block goes on nevertheless.
+
+    Cancelled itself, it waits `GRACE_SECONDS` for the work to end, and then leaves it to itself with a warning, whose
+    subject is `what`.
+    """
     stuck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     given_up = False
 
@@ -74,7 +81,7 @@ async def unless_stuck(work: Coroutine[Any, Any, _T]) -> _T:
         given_up = True
         _give_up(task)
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        _leave(task)
+        _leave(task, what)
         raise
     if task.done():
         return task.result()
@@ -82,6 +89,24 @@ async def unless_stuck(work: Coroutine[Any, Any, _T]) -> _T:
     _give_up(task)
     _leave(task)
     raise StuckError(stuck.result())
+
+
+async def end_other_tasks() -> None:
+    """Cancels what else runs in this loop; what has not ended after `GRACE_SECONDS` is left to itself, and named."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=GRACE_SECONDS)
+    for task in others:
+        _leave(task, name_of(task))
+
+
+def name_of(code: object) -> str:
+    """Of a function, or of a coroutine or task of it."""
+    if isinstance(code, asyncio.Task):
+        code = cast("asyncio.Task[Any]", code).get_coro()
+    return getattr(code, "__qualname__", type(code).__qualname__)
 
 
 def _tell(stuck: "asyncio.Future[str]", told: str) -> None:
@@ -95,12 +120,20 @@ def _give_up(task: "asyncio.Task[Any]") -> None:
     task.add_done_callback(_forget)
 
 
-def _leave(task: "asyncio.Task[Any]") -> None:
+def _leave(task: "asyncio.Task[Any]", what: str = "") -> None:
     """Lets the loop end without the task: `asyncio.run` would wait for ever for one that swallows every cancellation,
-    and print that it was destroyed."""
+    and print that it was destroyed. Warns about `what`, where nothing else tells it."""
     if not task.done():
+        if what:
+            _LOG.warning(
+                "%s went on when it was cancelled, and is left to itself: let asyncio.CancelledError through where it "
+                "catches everything (except:)",
+                what,
+            )
         asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        # Freed, its coroutine would be closed; one that catches that too (`except:`) would loop for ever within.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import cast
 
 from gavel.base.errors import GavelError, contain_cancellation
-from gavel.scenarios.deadline import Deadline, unless_stuck
+from gavel.scenarios.deadline import Deadline, name_of, unless_stuck
 from gavel.scenarios.group import MemberBound, TrajectoryGroup, discard, member_runner
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
@@ -236,8 +236,9 @@ class _Gathering:
         return trajectory
 
     async def _run_in_time(self, member: Awaitable[Trajectory]) -> Trajectory:
+        name = name_of(member)
         if self.rollout_seconds is None:
-            return await self.bound.run(member)
+            return await unless_stuck(self.bound.run(member), name)
         limit = Deadline(self.rollout_seconds, "the rollout")
 
         async def run() -> Trajectory:
@@ -245,7 +246,7 @@ class _Gathering:
                 return await self.bound.run(member)
 
         try:
-            return await unless_stuck(run())
+            return await unless_stuck(run(), name)
         except TimeoutError:
             if limit.expired():
                 raise TimeoutError(f"the rollout took longer than {self.rollout_seconds:g} s") from None

@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue, PrivateAttr
 
 from gavel.base.errors import contain_cancellation
 from gavel.llm.types import Message
+from gavel.scenarios.deadline import name_of, unless_stuck
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Metrics, Record, RolloutError, Trajectory
 
@@ -30,6 +31,10 @@ async def run_member(member: Awaitable[object]) -> Trajectory:
 
 member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=run_member)
 """Runs one member in the current context; `gather` sets it to bound and count the members that run."""
+
+
+async def _run_unless_stuck(member: Awaitable[Trajectory]) -> Trajectory:
+    return await unless_stuck(run_member(member), name_of(member))
 
 
 class MemberBound:
@@ -57,6 +62,8 @@ async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | Base
     Stopped, as by a cancellation, the members that had finished are kept, and the others have raised CancelledError.
     """
     run = member_runner.get()
+    if run is run_member:
+        run = _run_unless_stuck
     stopped: BaseException | None = None
     outcomes: list[Trajectory | BaseException] = [
         member if isinstance(member, Trajectory | BaseException) else asyncio.CancelledError("it had not finished")

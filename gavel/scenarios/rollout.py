@@ -16,11 +16,11 @@ from openai import OpenAIError, omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError, contain_cancellation
-from gavel.llm.failures import is_too_long
+from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import RolloutClient, first_choice
-from gavel.scenarios.deadline import Deadline, StuckError, unless_stuck
+from gavel.scenarios.deadline import Deadline, StuckError, name_of, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
@@ -61,7 +61,9 @@ async def rollout(
     else:
         work = _Play(model, scenario, episode, fields or {}).play()
     try:
-        first, *further = await _contained(work, episode.trajectory)
+        whose = f"the scenario {scenario.name}"
+        what = f"an episode of {whose}" if scenario.rollout is None else f"{name_of(scenario.rollout)} of {whose}"
+        first, *further = await _contained(work, episode.trajectory, what)
     finally:
         episode.plain_calls.close()
     if others is not None:
@@ -69,11 +71,13 @@ async def rollout(
     return first
 
 
-async def _contained(work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory) -> list[Trajectory]:
+async def _contained(
+    work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory, what: str
+) -> list[Trajectory]:
     """What an episode gives, in a task of its own: a world that cancels it, or that cannot be cancelled, costs
     no other episode."""
     try:
-        return await unless_stuck(work)
+        return await unless_stuck(work, what)
     except StuckError as error:
         reason = str(error)
     except asyncio.CancelledError:
@@ -162,11 +166,12 @@ class _Play:
             if turn and is_too_long(error):  # what the policy did until here can be scored
                 self._end("truncated", f"the conversation outgrew the model's context: {error}")
             else:
-                self._end("failed", f"{type(error).__name__}: {error}")
+                self._end("failed", with_remedy(error, self._name))
             return None
         choice = first_choice(reply)
         if choice is None:
-            self._end("failed", f"the model returned no choice: {reply!s:.200}")
+            hint = f" {PAGE_REMEDY}" if is_page(str(reply)) else ""
+            self._end("failed", f"the model returned no choice: {reply!s:.200}{hint}")
             return None
         self._trajectory.messages_and_choices.append(choice)
         self._tokens = reply.usage.total_tokens if reply.usage else 0

@@ -261,3 +261,18 @@ async def test_an_error_of_the_server_costs_nothing(endpoint, wire, once, status
 async def test_a_request_that_was_not_sent_costs_nothing(host: str, once) -> None:
     budget = await budget_after({"api_base": f"http://{host}/v1", "api_key": "none"})
     assert (budget.calls, budget.cost) == (0, "0.00 USD")
+
+
+PAGE = b"<!DOCTYPE html><html><head><title>Sign in</title></head></html>"
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "anthropic/claude-haiku-4-5", "mistral/mistral-medium-latest"])
+async def test_a_login_page_in_place_of_a_reply_is_an_error_about_the_address(
+    endpoint: Endpoint, wire: str, model: str, monkeypatch: pytest.MonkeyPatch
+):
+    limit_attempts(monkeypatch, 1)
+    endpoint.script = [lambda _: Answer(PAGE, headers={"Content-Type": "text/html"})]
+    with pytest.raises(LlmError) as error:
+        await Client(model, endpoint.params).ask([{"role": "user", "content": "hi"}], {"type": "object"})
+    assert "api_base" in error.value.remedy
+    assert "proxy" in error.value.remedy

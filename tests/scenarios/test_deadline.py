@@ -55,7 +55,7 @@ async def test_a_block_that_never_ends_is_given_up() -> None:
             await stubborn(freed)
 
     with pytest.raises(StuckError, match=r"the tool took longer than 0.01 s, and went on when it was cancelled"):
-        await unless_stuck(work())
+        await unless_stuck(work(), "the work")
     freed.set()
 
 
@@ -64,7 +64,7 @@ async def test_what_the_work_raises_is_raised() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await unless_stuck(work())
+        await unless_stuck(work(), "the work")
 
 
 async def test_a_cancellation_from_outside_reaches_the_work_and_waits_for_its_end() -> None:
@@ -77,7 +77,7 @@ async def test_a_cancellation_from_outside_reaches_the_work_and_waits_for_its_en
         finally:
             ended.set()
 
-    task = asyncio.create_task(unless_stuck(work()))
+    task = asyncio.create_task(unless_stuck(work(), "the work"))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -147,7 +147,7 @@ async def test_a_rollout_that_swallows_its_cancellation_fails() -> None:
 
 
 STUBBORN = """
-import asyncio, gavel
+import asyncio, contextlib, gavel
 from gavel.scenarios import deadline
 
 deadline.GRACE_SECONDS = 0.1
@@ -160,7 +160,7 @@ async def never():
     while True:
         try:
             await asyncio.sleep(0.05)
-        except asyncio.CancelledError:
+        except:
             pass
 
 async def raises_later():
@@ -171,20 +171,55 @@ async def raises_later():
             pass
     raise ValueError("too late")
 
-async def main():
+async def main(cancelled):
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(cancelled(never()), 0.1)
     members = [done(), never(), raises_later()]
     group = gavel.TrajectoryGroup(members)
     (group,) = await gavel.gather_trajectory_groups([group], rollout_seconds=0.1, max_exceptions=9, progress=False)
     await asyncio.sleep(1)
     print(len(group), *(error.type for error in group.exceptions))
 
-asyncio.run(main())
+async def gathered(member):
+    await gavel.gather_trajectories([member], progress=False)
+
+async def awaited(member):
+    await gavel.TrajectoryGroup([member])
+
+async def played(member):
+    async def rollout(model, task):
+        await member
+
+    scenario = gavel.Scenario("stuck", rollout=rollout, tasks=[gavel.Task(user="x")], held_out=0)
+    await gavel.rollout(None, scenario, scenario.tasks()[0])
+
+async def in_a_command(member):
+    asyncio.create_task(member)
+    await asyncio.sleep(0.01)
+
+asyncio.run(main(CANCELLED))
 """
 
 
-def test_rollouts_that_are_given_up_cost_no_other_keep_no_process_and_leave_nothing_on_its_screen() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
-    )
+@pytest.mark.parametrize(
+    ("cancelled", "named"), [("gathered", "never"), ("awaited", "never"), ("played", "rollout of the scenario stuck")]
+)
+def test_rollouts_that_swallow_their_cancellation_keep_no_process_and_are_named(cancelled: str, named: str) -> None:
+    done = _run(STUBBORN.replace("CANCELLED", cancelled))
     assert done.stdout == "1 StuckError StuckError\n"
-    assert (done.returncode, done.stderr) == (0, "")
+    (warning,) = done.stderr.splitlines()  # those that had a deadline are told by their errors
+    assert f"{named} went on when it was cancelled" in warning
+    assert done.returncode == 0
+
+
+def test_a_command_ends_although_a_task_of_the_users_swallows_its_cancellation() -> None:
+    command = "from gavel.cli.interrupts import run_to_end\nrun_to_end(in_a_command(never()))\n"
+    done = _run(STUBBORN.partition("asyncio.run(main(")[0] + command)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "never went on when it was cancelled" in done.stderr
+
+
+def _run(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )

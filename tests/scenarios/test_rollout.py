@@ -230,7 +230,7 @@ async def test_a_long_result_is_cut_with_a_count_and_a_short_one_is_left_alone()
         Answer({}),
         Answer(None),
         Answer([]),
-        Answer("a web page", headers={"Content-Type": "text/html"}),
+        Answer(b"<!DOCTYPE html><html></html>", headers={"Content-Type": "text/html"}),
         Answer({"choices": [{"index": 0, "finish_reason": "stop", "message": None}]}),
     ],
 )
@@ -239,6 +239,7 @@ async def test_a_reply_without_a_choice_is_a_failure(endpoint: Endpoint, model: 
     trajectory = await rollout(model, SCENARIO, TASK)
     assert trajectory.status == "failed"
     assert "the model returned no choice" in (trajectory.status_reason or "")
+    assert ("api_base" in (trajectory.status_reason or "")) == isinstance(answer.body, bytes)
     assert not list(trajectory.choices())
 
 

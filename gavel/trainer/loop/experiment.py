@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.prompts import content_hash
@@ -30,6 +32,9 @@ _CHANGEABLE_LOOP = {
 }
 """Settings of the loop that may differ when a run goes on."""
 _CHANGEABLE = {"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "restart"}
+_NAMED_APART = {"models", "rubric", "mode", "anchors"}
+_PLACE = {"api_base", "base_url", "api_version", "timeout"}
+"""Parameters of a judge model that say where it is asked, which a server that moves changes."""
 
 
 def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
@@ -59,22 +64,32 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
         experiment["mixture"] = mixture.dump()
     if judge is None:
         return experiment
-    experiment |= {
-        "judge": judge.names,
-        "rubric": judge.rubric.dump(),
-        "orders": judge.orders,
-        "mode": judge.mode,
-        "redact": judge.settings["redact"],
-        "anchors": sorted(anchor.id for anchor in judge.anchors),
-    }
+    experiment |= described_judge(judge)
     if len(mixture) > 1:
         experiment["rubrics"] = {name: each.rubric.dump() for name, each in judges_of(mixture, judge).items()}
     told = [task for scenario in mixture for split in SPLITS for task in _told(scenario.tasks(split))]
     truths = [(task.id, task.truth.dump()) for task in told if task.truth]
     experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
-    if judge.config.noise_prior is not None:
-        experiment["noise_prior"] = judge.config.noise_prior.model_dump()
     return experiment
+
+
+def described_judge(judge: Judge) -> dict[str, Any]:
+    """Models, rubric, and under `judging` whatever else changes a score; not retries, limits, costs and addresses."""
+    judging = {name: value for name, value in judge.settings.items() if name not in _NAMED_APART | {"content_retries"}}
+    public = [{name: value for name, value in one.public_params.items() if name not in _PLACE} for one in judge.jurors]
+    return {
+        "judge": judge.names,
+        "rubric": judge.rubric.dump(),
+        "orders": judge.orders,
+        "mode": judge.mode,
+        "anchors": sorted(anchor.id for anchor in judge.anchors),
+        "judging": judging
+        | {
+            "orders": [juror.orders for juror in judge.jurors],
+            "params": to_jsonable_python(public, fallback=str),
+            "context": [juror.context for juror in judge.jurors],
+        },
+    }
 
 
 def described_scenario(scenario: Scenario) -> dict[str, Any]:

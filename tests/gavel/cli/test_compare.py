@@ -13,6 +13,7 @@ import pytest
 
 from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel
+from tests.gavel.cli.test_cli import EXAMPLES
 from tests.gavel.reports.made_runs import damage_row, made_run
 from tests.limits import HANG_SECONDS
 
@@ -188,3 +189,11 @@ def _wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.2)
+
+
+def test_the_built_in_model_is_not_trained_on_a_foreign_scenario_unasked(tmp_path: Path) -> None:
+    command = ("compare", str(EXAMPLES / "returns.py"), "--rewards", "judge", "--seeds", "1", "--steps", "1")
+    refused = gavel(*command, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "--model smollm2-135m" in refused.stderr
+    assert not list(tmp_path.iterdir())

@@ -161,8 +161,10 @@ async def test_a_model_that_cannot_be_reached_is_an_error_after_a_few_tries(
     endpoint.script = [fails(401, "wrong key")]
     settings = RunConfig.model_validate({"scenario": "returns_desk", "loop": {"concurrency": 2}})
     many = [Task(user=f"What is {number} + 1?", data={"answer": number + 1}) for number in range(200)]
-    with pytest.raises(EvaluationError, match="wrong key"):
+    with pytest.raises(EvaluationError, match="wrong key") as refused:
         await evaluate(sums(tasks=many), models=["openai/gpt-5-mini"], tasks=100, settings=settings)
+    assert "OPENAI_API_KEY" in refused.value.message
+    assert "judge" not in str(refused.value)  # it is the key of a compared model
     assert len(endpoint.requests) < 20
 
 

@@ -11,7 +11,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli import compare, config, demo, score, train
+from gavel.cli import compare, config, demo, evaluate, score, train
 from gavel.cli.compare import over
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
@@ -306,7 +306,7 @@ def test_models_separated_by_commas_are_a_jury():
     ]
 
 
-@pytest.mark.parametrize("command", [score, train, compare, demo])
+@pytest.mark.parametrize("command", [score, train, compare, demo, evaluate])
 def test_the_commands_with_a_judge_take_what_it_may_cost_and_a_dry_run(command):
     options = {name for parameter in get_command(command.app).params for name in parameter.opts}
     wanted = {"--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--dry-run"}

@@ -111,7 +111,7 @@ def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
     run.close()
 
 
-def test_a_run_does_not_go_on_when_a_helper_of_its_tools_or_the_judges_redaction_changed(tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed(tmp_path: Path) -> None:
     (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 3\n")
     file = tmp_path / "shop.py"
     text = """
@@ -141,11 +141,43 @@ scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), 
     assert differences(begun, described()) == []
     (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 4\n")
     assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (prices_apart.py)"]
+
+
+@pytest.mark.parametrize(
+    ("judging", "named"),
+    [
+        ({"redact": "secrets"}, "redact"),
+        ({"unseen": "flag"}, "unseen"),
+        ({"alone": "scored"}, "alone"),
+        ({"images": "flag"}, "images"),
+        ({"quorum": 0.5}, "quorum"),
+        ({"caps": {"empty": 0.1}}, "caps"),
+        ({"params": {"temperature": 0.5}}, "params"),
+        ({"noise_prior": {"variance": 0.1, "df": 9}}, "noise_prior"),
+        ({"models": [{"model": "stand-in", "orders": 4}]}, "orders"),
+        ({"models": [{"model": "stand-in", "context": 9000}]}, "context"),
+        ({"timeout": 9, "concurrency": 3, "content_retries": 4, "max_cost_usd": 9}, None),
+        ({"params": {"api_base": "http://127.0.0.1:8001/v1", "api_key": "sk-1"}}, None),
+    ],
+)
+def test_a_run_does_not_go_on_with_a_judge_that_scores_otherwise(
+    tmp_path: Path, judging: dict[str, Any], named: str | None
+) -> None:
     mixture = Mixture([returns_desk.scenario])
-    plain, redacted = (
-        described_experiment(mixture, Judge("stand-in", config=JudgeConfig(redact=each))) for each in (None, "secrets")
-    )
-    assert differences(plain, redacted) == ["redact None, not 'redact_secrets'"]
+
+    def described(**settings: Any) -> dict[str, Any]:
+        return described_experiment(mixture, JudgeConfig.model_validate({"models": "stand-in"} | settings).build())
+
+    run = RunDirectory(tmp_path, "desk", "clerk")
+    run.describe(described(), "experiment.json")
+    if named is None:
+        run.check(described(**judging), "experiment.json")
+    else:
+        with pytest.raises(RunDirectoryError) as error:
+            run.check(described(**judging), "experiment.json")
+        assert f"judging: {named}" in error.value.message
+        assert "--fresh" in error.value.remedy
+    run.close()
 
 
 def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> None:
