@@ -24,8 +24,7 @@ from gavel.cli.written_file import write_file
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
-    from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
-    from gavel.trainer.backends.skypilot.exports.job_group import GroupParts
+    from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob, GroupParts
     from gavel.trainer.run_config import RunConfig
 
 Program = Annotated[
@@ -81,11 +80,13 @@ def export(
     need_service()
     from gavel.cli.exported_train import scenario_file, train_config
     from gavel.trainer.backends.skypilot.cluster_record import state_directory
-    from gavel.trainer.backends.skypilot.exports.dockerfile import dockerfile
-    from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
-    from gavel.trainer.backends.skypilot.exports.job_group import job_group as group_of
-    from gavel.trainer.backends.skypilot.exports.kubernetes_job import kubernetes_job
-    from gavel.trainer.backends.skypilot.exports.slurm_script import slurm_script
+    from gavel.trainer.backends.skypilot.exports.exported_job import (
+        ExportedJob,
+        dockerfile,
+        kubernetes_job,
+        slurm_script,
+    )
+    from gavel.trainer.backends.skypilot.exports.exported_job import job_group as group_of
     from gavel.trainer.backends.skypilot.launch import cluster_settings
     from gavel.trainer.backends.skypilot.own_package import own_package
 
@@ -137,7 +138,7 @@ def _parts(
     judge_secret: list[str] | None,
     shared: str,
 ) -> "GroupParts":
-    from gavel.trainer.backends.skypilot.exports.job_group import GroupParts
+    from gavel.trainer.backends.skypilot.exports.exported_job import GroupParts
 
     if config is not None:
         base = config.model.base_model

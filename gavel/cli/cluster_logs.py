@@ -19,7 +19,7 @@ def logs(
     import asyncio
 
     from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
-    from gavel.trainer.backends.skypilot.secret_values import redacted
+    from gavel.trainer.backends.skypilot.cluster_settings import redacted
 
     host, record = host_of_cluster(name), ClusterRecord.find(name)
     job = record.job if record else None

@@ -47,8 +47,8 @@ def up(
     """
     need_service()
     from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
+    from gavel.trainer.backends.skypilot.cluster_settings import secret_values
     from gavel.trainer.backends.skypilot.launch import Launch, cluster_settings
-    from gavel.trainer.backends.skypilot.secret_values import secret_values
     from gavel.trainer.backends.skypilot.sky_host import SkyHost
 
     values = secret_values(secret or [])

@@ -13,8 +13,7 @@ from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import Report
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.runs.checkpoint_retention import chosen_step
-from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.checkpoints import Checkpoints, chosen_step
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import read_description
 
