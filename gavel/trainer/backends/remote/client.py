@@ -39,9 +39,9 @@ from gavel.trainer.backends.remote.wire import (
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.checkpoints import ExportError, find_checkpoint, names_something, read_export_mark, taken
+from gavel.trainer.runs.checkpoints import ExportError, read_export_mark, taken
 from gavel.trainer.runs.file_hash import file_sha256
-from gavel.trainer.runs.run_directory import read_description, run_path, runs_root
+from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
 
 _FETCHES = 2
 """Of a file that arrives altered, or of which another version was begun."""

@@ -51,9 +51,15 @@ from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.policy.adapter import FILES
 from gavel.trainer.policy.reference import kept_reference
-from gavel.trainer.runs.checkpoints import Checkpoints, NamedCheckpointError, find_checkpoint
+from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.file_hash import file_sha256
-from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
+from gavel.trainer.runs.run_directory import (
+    NamedCheckpointError,
+    RunDirectoryError,
+    find_checkpoint,
+    read_description,
+    run_path,
+)
 from gavel.trainer.runs.storage.store import open_store
 from gavel.trainer.runs.storage.transfer import push_checkpoint
 
