@@ -30,8 +30,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gavel.trainer.backends.publish_proof import PublishCheck, PublishError
-from gavel.trainer.backends.sampler_proof import prove_engine
+from gavel.trainer.backends.proof import PublishCheck, PublishError, prove_engine
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence

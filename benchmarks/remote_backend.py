@@ -22,8 +22,8 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import Backend
-from gavel.trainer.backends.remote.batch_file import BatchFile
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.connection import BatchFile
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.file_hash import file_sha256

@@ -57,6 +57,7 @@ from .trainer.config import SamplerCorrection as SamplerCorrection
 from .trainer.config import SftConfig as SftConfig
 from .trainer.config import TrainConfig as TrainConfig
 from .trainer.config import VllmSettings as VllmSettings
+from .trainer.config import recipe as recipe
 from .trainer.deploy.host import Deployment as Deployment
 from .trainer.deploy.record import DeployError as DeployError
 from .trainer.evolve_config import EvolveConfig as EvolveConfig
@@ -64,7 +65,6 @@ from .trainer.loop.evolve import evolve as evolve
 from .trainer.loop.train_loop import train_scenario as train_scenario
 from .trainer.model import Model as Model
 from .trainer.model import TrainableModel as TrainableModel
-from .trainer.recipes import recipe as recipe
 from .trainer.run_config import RunConfig as RunConfig
 from .trainer.runs.storage.store import StorageError as StorageError
 

@@ -50,7 +50,7 @@ def backend(
         raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
     from gavel.cli.run_file import validated
     from gavel.trainer.backends.local import LocalBackend
-    from gavel.trainer.backends.remote.address import checked_key
+    from gavel.trainer.backends.remote.wire import checked_key
     from gavel.trainer.backends.server.serve import serve
     from gavel.trainer.config import EngineChoice, VllmSettings
     from gavel.trainer.distributed import join, launched

@@ -26,7 +26,7 @@ from gavel.reports.comparison import CellFigures, Comparison, compare_cells, rea
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
 from gavel.trainer.loop.experiment import described_scenario
-from gavel.trainer.loop.weighted_reward import check_rewards
+from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import differences, run_path, runs_root
 

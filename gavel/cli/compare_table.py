@@ -25,7 +25,7 @@ from gavel.reports.demo_page import duration
 from gavel.reports.statistics import with_interval
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
-from gavel.trainer.loop.turn_limits import check_turn_limits
+from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 

@@ -78,8 +78,7 @@ def deploy(
 def _found_here(run: str, best: bool, best_by: str) -> "_Checkpoint":
     from gavel.cli.kept_run import of_this_machine, one_step
     from gavel.trainer.deploy.deploy import facts_of_run
-    from gavel.trainer.runs.named_checkpoint import split_step
-    from gavel.trainer.runs.run_directory import read_description
+    from gavel.trainer.runs.run_directory import read_description, split_step
 
     with of_this_machine(run):
         directory, step = split_step(run)

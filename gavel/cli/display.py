@@ -15,8 +15,7 @@ from gavel.reports.demo_page import duration
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.judged_wins import BASE, WINS
-from gavel.trainer.loop.observer import Observer, StepReport
-from gavel.trainer.loop.train_loop import EVALUATING
+from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
 
 _WIDTH = 80
 """Characters of a line where there is no terminal; figures that do not fit are left out, the least important first."""

@@ -34,8 +34,14 @@ from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.model_samples import COST, Play, SampledModel
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.named_checkpoint import NamedCheckpointError, find_checkpoint, names_something
-from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, runs_root
+from gavel.trainer.runs.run_directory import (
+    NamedCheckpointError,
+    RunDirectoryError,
+    find_checkpoint,
+    names_something,
+    read_description,
+    runs_root,
+)
 
 _BASE = "base:"
 _RETRIES = 4

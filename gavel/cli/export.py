@@ -35,7 +35,7 @@ def export(
     need_extra("train", "gavel export")
     from gavel.cli.kept_run import of_this_machine, one_step
     from gavel.trainer.backends.run_export import export_run
-    from gavel.trainer.runs.named_checkpoint import split_step
+    from gavel.trainer.runs.run_directory import split_step
 
     with of_this_machine(run):
         directory, named = split_step(run)

@@ -7,8 +7,7 @@ from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBackend
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.runs.named_checkpoint import NamedRunError
-from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.run_directory import NamedRunError, runs_root
 
 
 async def remote_backend(url: str) -> RemoteBackend:

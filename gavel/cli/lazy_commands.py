@@ -58,7 +58,11 @@ def _whole_name(name: str, text: str) -> tuple[str, str]:
 
 
 class PlainGroup(_Grouped, TyperGroup):
-    """A group of commands whose help is plain text."""
+    """A group of commands whose help is plain text; their lines are wrapped, not cut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(1_000)) for name, command in self.commands.items()])
 
 
 class PlainCommand(_Grouped, TyperCommand):

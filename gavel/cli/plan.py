@@ -18,7 +18,7 @@ from gavel.cli.run_options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assign
 from gavel.trainer.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from gavel.trainer.memory_plan import Device, MemoryPlan
+    from gavel.trainer.memory.plan import Device, MemoryPlan
 
 FLAGS = [
     *LORA_FLAGS,
@@ -52,7 +52,7 @@ def plan(
     """
     need_extra("train", "gavel plan")
     run = run_config("", {**values, _MODEL.key: model}, assignments, flags=[_MODEL, *FLAGS])
-    from gavel.trainer.memory_plan import make_plan
+    from gavel.trainer.memory.plan import make_plan
 
     console = Console(stderr=True)
     with console.status("counting …"):
@@ -65,7 +65,7 @@ def _device(gpu: float | None) -> "Device":
     import torch
 
     from gavel.trainer.device_memory import DeviceMemory
-    from gavel.trainer.memory_plan import Device
+    from gavel.trainer.memory.plan import Device
 
     if gpu is not None and not math.isfinite(gpu):
         raise typer.BadParameter(f"{gpu} is no number of GiB.", param_hint="--gpu")
@@ -120,7 +120,7 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
             f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.",
         )
         return
-    from gavel.trainer.memory_remedies import size
+    from gavel.trainer.memory.plan import size
 
     _say(console, f"It does not fit: {size(plan.missing)} missing. What helps:")
     for remedy in plan.remedies:

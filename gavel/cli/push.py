@@ -23,8 +23,7 @@ def push(
     backend is pushed from there, with the credentials of there.
     """
     from gavel.cli.kept_run import of_this_machine
-    from gavel.trainer.runs.named_checkpoint import NamedCheckpointError, find_checkpoint
-    from gavel.trainer.runs.run_directory import runs_root
+    from gavel.trainer.runs.run_directory import NamedCheckpointError, find_checkpoint, runs_root
     from gavel.trainer.runs.storage.store import open_store
     from gavel.trainer.runs.storage.transfer import push_checkpoint
 

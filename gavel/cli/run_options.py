@@ -18,7 +18,7 @@ from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
-from gavel.trainer.recipes import RecipeName, recipe_tables
+from gavel.trainer.config import RecipeName, recipe_tables
 from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
 
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)

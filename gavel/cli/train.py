@@ -63,8 +63,8 @@ def train(
     given = run_config(source, values, assignments, recipe=recipe)
     config = given.resolved()
     scenario = scenarios_named(config.scenario, config.weights)
-    from gavel.trainer.loop.turn_limits import check_turn_limits
-    from gavel.trainer.loop.weighted_reward import check_rewards
+    from gavel.trainer.loop.group_maker import check_rewards
+    from gavel.trainer.loop.watchdog import check_turn_limits
     from gavel.trainer.runs.run_directory import run_path, runs_root
 
     for each in Mixture.of(scenario):

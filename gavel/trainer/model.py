@@ -23,7 +23,7 @@ from gavel.trainer.deploy.deploy import BEST_BY, deploy_step, exported_facts
 from gavel.trainer.deploy.host import Deployment, Report
 from gavel.trainer.engines.protocol import deadline as turn_deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.checkpoint_retention import chosen_step, steps_to_keep
+from gavel.trainer.runs.checkpoints import chosen_step, steps_to_keep
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.storage.store import StorageError, open_store, split_place
 from gavel.trainer.runs.storage.transfer import description, pull_checkpoint

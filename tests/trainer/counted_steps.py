@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from gavel.trainer import memory_needs
 from gavel.trainer.learner.step_bytes import PassBytes
-from gavel.trainer.memory.planned_policy import PlannedPolicy
+from gavel.trainer.memory import needs as memory_needs
+from gavel.trainer.memory.needs import PlannedPolicy
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import gavel
-from gavel.trainer.config import TrainConfig
-from gavel.trainer.recipes import RECIPES
+from gavel.trainer.config import RECIPES, TrainConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 CLASSES = ("Cispo", "ClippedSurrogate", "Gspo", "Ppo", "Reinforce", "SamplerCorrection")

@@ -19,7 +19,7 @@ from gavel.trainer.config import LoraSettings, Ppo, SamplerCorrection, TrainConf
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner import learner as learner_room
-from gavel.trainer.learner.errors import LearnerError
+from gavel.trainer.learner.learner import LearnerError
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.policy.policy import BaseModelError, Policy
 from tests.limits import HANG_SECONDS

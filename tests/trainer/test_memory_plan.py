@@ -8,7 +8,7 @@ import pytest
 from gavel.trainer.config import TrainConfig, VllmSettings
 from gavel.trainer.device_memory import GIB
 from gavel.trainer.learner.step_bytes import MARGIN
-from gavel.trainer.memory_plan import Device, MemoryPlan, make_plan
+from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.run_config import RunConfig
 from tests.trainer.counted_steps import counted_once

@@ -18,8 +18,7 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.publish_proof import PublishError
-from gavel.trainer.backends.sampler_proof import SamplerProof
+from gavel.trainer.backends.proof import PublishError, SamplerProof
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.protocol import EngineError

@@ -3,7 +3,7 @@
 import pytest
 
 import gavel
-from gavel.trainer.recipes import RECIPES, RecipeError, recipe_settings, recipe_tables
+from gavel.trainer.config import RECIPES, RecipeError, recipe_settings, recipe_tables
 
 
 @pytest.mark.parametrize("name", RECIPES)

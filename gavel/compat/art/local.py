@@ -27,8 +27,13 @@ from gavel.trainer.config import EngineChoice, VllmSettings
 from gavel.trainer.model import Model as CoreModel
 from gavel.trainer.model import TrainableModel as CoreTrainable
 from gavel.trainer.runs.checkpoints import MANIFEST, Checkpoints
-from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, read_description, run_path
+from gavel.trainer.runs.run_directory import (
+    NamedCheckpointError,
+    RunDirectory,
+    RunDirectoryError,
+    read_description,
+    run_path,
+)
 from gavel.trainer.runs.storage.store import StorageError, open_store
 from gavel.trainer.runs.storage.transfer import pull_checkpoint, stored_steps
 

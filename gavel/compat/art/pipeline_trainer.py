@@ -26,7 +26,7 @@ from gavel.compat.art.trajectories import TrajectoryGroup
 from gavel.scenarios.gather import GatherError
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.model import TrainableModel as CoreTrainable
-from gavel.trainer.runs.checkpoint_retention import steps_to_keep
+from gavel.trainer.runs.checkpoints import steps_to_keep
 
 add_aliases(__name__, "trainer", "types")
 

@@ -26,8 +26,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.loop.outage import stop_at_outage
-from gavel.trainer.loop.watchdog import LoopError
+from gavel.trainer.loop.watchdog import LoopError, stop_at_outage
 from gavel.trainer.model import TrainableModel
 
 logger = logging.getLogger(__name__)

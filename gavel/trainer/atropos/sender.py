@@ -27,7 +27,7 @@ from gavel.trainer.atropos.client import AtroposClient
 from gavel.trainer.atropos.registration import EnvRegistration
 from gavel.trainer.config import RewardName
 from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.weighted_reward import check_rewards, needs_judge, programmed_parts, set_rewards
+from gavel.trainer.loop.group_maker import check_rewards, needs_judge, programmed_parts, set_rewards
 
 EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
 """What a request asks for so that a turn carries its tokens: of vLLM, and of Gavel's endpoint."""

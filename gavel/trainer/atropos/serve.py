@@ -13,8 +13,7 @@ from gavel.base.errors import GavelError
 from gavel.base.network import is_loopback
 from gavel.trainer.atropos.app import create_app
 from gavel.trainer.atropos.queue_state import QueueState
-from gavel.trainer.serving.announced_server import AnnouncedServer
-from gavel.trainer.serving.listener import address_of, listen
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
 _CLOSING_SECONDS = 5
 _CONNECTIONS = 1024

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.proof import PublishError
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
-from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.training_run import DESCRIBED, SaveError, TrainingRun, saving
 from gavel.trainer.config import EngineChoice, ExportDtype, ExportForm, SftConfig, TrainConfig, VllmSettings

@@ -20,12 +20,10 @@ from gavel.base.files import new_folder
 from gavel.trainer.config import ExportDtype, ExportForm, PolicySettings
 from gavel.trainer.policy.merged_model import export_dtype, write_merged
 from gavel.trainer.policy.policy import source_of
-from gavel.trainer.runs.checkpoints import CARD, Checkpoints
-from gavel.trainer.runs.export_mark import EXPORT_MARK, ExportError, read_export_mark, taken
-from gavel.trainer.runs.format_version import check_format_version
+from gavel.trainer.runs.checkpoints import CARD, EXPORT_MARK, Checkpoints, ExportError, read_export_mark, taken
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.model_card import model_card
-from gavel.trainer.runs.run_directory import START, RunDirectoryError, read_description
+from gavel.trainer.runs.run_directory import START, RunDirectoryError, check_format_version, read_description
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,15 @@ from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.policy import Policy, source_of
 from gavel.trainer.policy.starting_adapter import adapter_base, check_base, check_lora, read_start, start_from
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.named_checkpoint import find_checkpoint, names_checkpoint
-from gavel.trainer.runs.run_directory import PULLED, START, RunDirectory, RunDirectoryError, read_description
+from gavel.trainer.runs.run_directory import (
+    PULLED,
+    START,
+    RunDirectory,
+    RunDirectoryError,
+    find_checkpoint,
+    names_checkpoint,
+    read_description,
+)
 from gavel.trainer.runs.storage.transfer import pull_named
 
 ORIGIN = "gavel_origin.json"

@@ -34,10 +34,9 @@ from safetensors import SafetensorError
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.proof import PublishError, SamplerProof
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
-from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.run_start import RunStart
-from gavel.trainer.backends.sampler_proof import SamplerProof
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, ServedTokens, TokenSpace, make_batch
@@ -55,10 +54,9 @@ from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_config, source_of
 from gavel.trainer.policy.reference import keep_reference, reference_weights
 from gavel.trainer.runs.checkpoints import CARD
-from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
 from gavel.trainer.runs.model_card import model_card
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import FORMAT_VERSION, RunDirectory, RunDirectoryError, check_format_version
 from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
 

@@ -14,8 +14,7 @@ from gavel.trainer.backends.protocol import Backend
 from gavel.trainer.deploy.host import DeployHost, Deployment, Report, explained, open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, open_record, read_facts
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.runs.checkpoint_retention import chosen_step
-from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.checkpoints import Checkpoints, chosen_step
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import read_description
 

@@ -18,8 +18,7 @@ from torch.autograd.graph import increment_version
 
 from gavel.base.errors import GavelError
 from gavel.trainer.config import PolicySettings
-from gavel.trainer.kernels.gated_mlp import computes_y, gated_forward
-from gavel.trainer.kernels.lora_linear import LoraWeights
+from gavel.trainer.kernels.fused_layers import LoraWeights, computes_y, gated_forward
 
 _ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 0.02, torch.float16: 0.005}
 """Largest difference by type, as a share of the largest value: transformers round intermediate results too."""
@@ -192,7 +191,7 @@ def _gated(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 class _LigerGatedLora(torch.autograd.Function):
-    """As `gated_mlp` computes it. The gradients of gate x and up x are written over these."""
+    """As `fused_layers` computes it. The gradients of gate x and up x are written over these."""
 
     @staticmethod
     def forward(ctx: Any, gate: Any, up: Any, *layer: Any) -> torch.Tensor:

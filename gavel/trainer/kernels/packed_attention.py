@@ -26,8 +26,7 @@ from gavel.trainer.kernels.attention_kernels import (
     dense_attention,
     kernel_for,
 )
-from gavel.trainer.kernels.attention_span import FULL, Span, layer_spans
-from gavel.trainer.kernels.packed_parts import Part, limited_parts
+from gavel.trainer.kernels.packed_parts import FULL, Part, Span, layer_spans, limited_parts
 
 NAME = "gavel_packed"
 """Name of the attention function in transformers' registry."""

@@ -4,11 +4,20 @@ By default there is one update per batch, with the ratio taken against the sampl
 pass is needed. The log-probs in the ratio's denominator are fixed at the start of the batch, however many updates
 follow; each update is averaged over its own mini-batch. Several processes compute the gradients of whole groups each
 and sum them, so the update equals that of one process.
+
+The KL divergence from the reference as part of the reward, by k1 = the sampler's log-prob - the reference's.
+
+    per token       A_t = A - beta * (k1_t + k1_{t+1} + … of its sequence)               (REINFORCE++, arXiv 2501.03262)
+    per sequence    A = advantage of R - beta * (sum of k1 of the sequence) in its group (RLOO, arXiv 2402.14740)
+
+A group's advantages are linear in its rewards for `mean` and `rloo`, so the penalty's own are subtracted from them; its
+mean is over the group's trained sequences. With a value head the penalty is part of the tokens' rewards instead.
 """
 
 import contextlib
 import copy
 import gc
+import hashlib
 import importlib
 import math
 from collections import defaultdict
@@ -17,6 +26,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from peft.tuners.lora import LoraLayer
+from torch.nn import Dropout
 
 from gavel.base.errors import GavelError
 from gavel.trainer.config import Gspo, Ppo, TrainConfig
@@ -24,10 +35,8 @@ from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_to
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
-from gavel.trainer.learner.errors import LearnerError
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenLosses, TokenScores, highest, token_losses, token_weights
-from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
 from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -36,9 +45,88 @@ from gavel.trainer.learner.value_head import (
     value_head,
     value_losses,
     value_metrics,
+    whiten,
 )
-from gavel.trainer.policy.lora_dropout import dropping_out
 from gavel.trainer.policy.policy import Policy
+
+
+class LearnerError(GavelError):
+    """A training step failed; nothing was changed."""
+
+
+def penalized_advantages(
+    sequences: Sequence[TrainedSequence], k1: Sequence[torch.Tensor], config: TrainConfig
+) -> list[torch.Tensor]:
+    """The advantages of the tokens of each sequence. `[T]` each, as of `k1`
+
+    With `normalize_over_batch` those of tokens are brought to mean 0 and standard deviation 1 over all tokens; those of
+    whole sequences are divided by their root mean square.
+    """
+    if config.kl_in_reward_per == "token":
+        found = [
+            sequence.advantage - config.kl_in_reward * _later(own) for sequence, own in zip(sequences, k1, strict=True)
+        ]
+        return [*whiten(torch.cat(found)).split([len(own) for own in k1])] if config.normalize_over_batch else found
+    penalties = _group_penalties(sequences, [own.sum().item() for own in k1], leave_one_out=config.advantage == "rloo")
+    values = [
+        sequence.advantage - config.kl_in_reward * penalty
+        for sequence, penalty in zip(sequences, penalties, strict=True)
+    ]
+    scale = math.sqrt(math.fsum(value**2 for value in values) / len(values)) if config.normalize_over_batch else 1.0
+    return [torch.full_like(own, value / (scale or 1.0)) for own, value in zip(k1, values, strict=True)]
+
+
+def penalized_rewards(
+    sequences: Sequence[TrainedSequence], k1: Sequence[torch.Tensor], config: TrainConfig
+) -> list[list[float]]:
+    """The rewards of the tokens of each sequence, for a loss with a value head. `[T]` each"""
+    found = []
+    for sequence, own in zip(sequences, k1, strict=True):
+        charged = own.tolist()
+        if config.kl_in_reward_per == "sequence":
+            charged = [0.0] * (len(charged) - 1) + [math.fsum(charged)]
+        found.append([r - config.kl_in_reward * kl for r, kl in zip(sequence.rewards, charged, strict=True)])
+    return found
+
+
+def _later(k1: torch.Tensor) -> torch.Tensor:
+    """The sum from each token to the last. `[T]`"""
+    return k1.flip(0).cumsum(0).flip(0)
+
+
+def _group_penalties(
+    sequences: Sequence[TrainedSequence], sums: Sequence[float], *, leave_one_out: bool
+) -> list[float]:
+    """Less the mean of the group, or of the others in it."""
+    groups: dict[int, list[float]] = defaultdict(list)
+    for sequence, own in zip(sequences, sums, strict=True):
+        groups[sequence.group].append(own)
+    found = []
+    for sequence, own in zip(sequences, sums, strict=True):
+        members = groups[sequence.group]
+        factor = len(members) / (len(members) - 1) if leave_one_out and len(members) > 1 else 1.0
+        found.append((own - math.fsum(members) / len(members)) * factor)
+    return found
+
+
+@contextlib.contextmanager
+def dropping_out(model: Any, seed: str) -> Iterator[None]:
+    """The adapter of `model` drops out, if it has a dropout, as drawn by `seed`; other draws are unchanged."""
+    adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    layers = [each for module in adapted for each in module.lora_dropout.values() if isinstance(each, Dropout)]
+    if not layers:
+        yield
+        return
+    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7]))
+        for layer in layers:
+            layer.train()
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.eval()
+
 
 OptimizerName = Literal["adamw", "adamw_8bit"]
 

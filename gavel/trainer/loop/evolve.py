@@ -29,12 +29,18 @@ from gavel.trainer.config import SftConfig
 from gavel.trainer.evolve_config import EvolveConfig
 from gavel.trainer.loop.evaluation import Evaluation, evaluate
 from gavel.trainer.loop.experiment import described_experiment
-from gavel.trainer.loop.group_maker import GroupMaker
+from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards
 from gavel.trainer.loop.imitation import fingerprint, imitation_plan, with_schedule
-from gavel.trainer.loop.outage import RESUME, stop_at_outage
-from gavel.trainer.loop.turn_limits import check_turn_limits, held_out_scenario, with_turn_limit
-from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
-from gavel.trainer.loop.weighted_reward import Weights, check_rewards
+from gavel.trainer.loop.watchdog import (
+    RESUME,
+    LoopError,
+    Watchdog,
+    check_turn_limits,
+    held_out_scenario,
+    stall_seconds,
+    stop_at_outage,
+    with_turn_limit,
+)
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import judge_totals
 from gavel.trainer.sft.best_members import BestMembers, best_members

@@ -5,17 +5,54 @@ A step takes the first groups of the plan that are ready, so one slow group does
 groups of the step to train. A group that becomes too old is cancelled, counted and replaced by the next of the plan.
 A group without a signal is replaced by a further one while its step may have one more (DAPO's dynamic sampling, arXiv
 2503.14476): how many these are does not depend on which group is ready first.
+
+Staleness: by how many steps the policy that sampled a group is older than the policy that learns from it.
+
+    max_staleness = 1, the policy of step 7 is live:
+    a group whose first rollout began at step 6 may be trained        is_too_old(6, step=7, max_staleness=1) is False
+    one that began at step 5 is cancelled, and made anew              is_too_old(5, step=7, max_staleness=1) is True
+
+With `max_staleness` 0 every group is sampled by the policy that learns from it. `prefetch.py` holds these bounds.
 """
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Generic, Self, TypeVar
 
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import GroupTally
-from gavel.trainer.loop.staleness import is_too_old, steps_ahead
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.loop.watchdog import Watchdog, end
+
+
+def is_too_old(version: int | None, step: int, max_staleness: int) -> bool:
+    """Whether a group may not be trained at `step`. `version`: the step of its first rollout; None = none began."""
+    return version is not None and step - version > max_staleness
+
+
+def steps_ahead(step: int, steps: int, max_staleness: int) -> int:
+    """How many of a run's `steps` may have groups in the making at `step`, counted from the first step of all."""
+    return min(step + max_staleness + 1, steps)
+
+
+def staleness(groups: Iterable[TrajectoryGroup], step: int) -> dict[str, float]:
+    """`staleness/mean` and `staleness/max` over trajectories: how many steps their policies are older than `step`.
+
+    A trajectory is as old as its oldest turn. Empty when no turn carries its policy version.
+    """
+    oldest = [version for group in groups for trajectory in group if (version := _oldest(trajectory)) is not None]
+    if not oldest:
+        return {}
+    return {"staleness/mean": step - fmean(oldest), "staleness/max": float(step - min(oldest))}
+
+
+def _oldest(trajectory: Trajectory) -> int | None:
+    versions = [(choice.model_extra or {}).get("policy_version") for choice in trajectory.choices()]
+    return min((version for version in versions if version is not None), default=None)
+
 
 Made = TypeVar("Made")
 """What is made for a position of the plan: a group, or all groups of one task."""

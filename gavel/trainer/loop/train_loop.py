@@ -5,21 +5,34 @@ There is one loop, for one scenario or a mixture of several. Groups are prefetch
 
 It resumes after the last finished step: tasks and seeds depend on the step and the position in it alone, a step is on
 disk before the next one is trained, and groups in flight at a kill are made again. The reward is `LoopConfig.reward`.
+
+Checks of a judge that ask it, or another one, more than training does: is it still the one that the run began with?
+
+    checks = checks_of(judge, None, JudgeChecks(every=10, second="anthropic/claude-haiku-4-5"), model)
+    await checks.metrics(step, groups)        # {"health/golden_right": 0.97, "health/second_tau": 0.6, …}
+
+The golden set and the anchors are the same at every check, so only the judge can change their figures; a cassette would
+hide that, and is not read. A check that fails is counted and told, and training goes on without its figures.
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import Any
 
-from gavel.judge.audit.health import judge_health
+from gavel.base.errors import first_error
+from gavel.judge.audit.agreement import kendall_tau
+from gavel.judge.audit.golden import SHIPPED, GoldenGroup, check_golden, load_golden
+from gavel.judge.audit.health import PREFIX, judge_health
 from gavel.judge.audit.votes import fit_noise_prior
+from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.scenarios.group import TrajectoryGroup
@@ -27,24 +40,184 @@ from gavel.scenarios.mixture import Mixture, PlannedTask
 from gavel.scenarios.progress import gather_display
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
-from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
+from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.config import JudgeChecks, LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, evaluated_together
 from gavel.trainer.loop.experiment import described_run, judges_of
-from gavel.trainer.loop.group_maker import GroupMaker, with_scenario_metrics
-from gavel.trainer.loop.judge_alarms import judge_alarms
-from gavel.trainer.loop.judge_checks import Checks, checks_of
+from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needs_judge, with_scenario_metrics
+from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
 from gavel.trainer.loop.judged_wins import BASE, BEST, WINS, best_step, judge_wins
-from gavel.trainer.loop.observer import Observer, StepReport
-from gavel.trainer.loop.outage import stop_at_outage
-from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
-from gavel.trainer.loop.staleness import staleness
-from gavel.trainer.loop.turn_limits import check_turn_limits, held_out_scenario, with_turn_limit
-from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
-from gavel.trainer.loop.weighted_reward import check_rewards, needs_judge
+from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
+from gavel.trainer.loop.watchdog import (
+    LoopError,
+    Watchdog,
+    check_turn_limits,
+    held_out_scenario,
+    stall_seconds,
+    stop_at_outage,
+    with_turn_limit,
+)
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import sampled_tokens
+
+logger = logging.getLogger(__name__)
+
+_BASELINE = 1
+"""The training step whose groups are the anchors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The checks of one run."""
+
+    judge: Judge
+    second: Judge | None
+    config: JudgeChecks
+    model: TrainableModel
+    golden: Sequence[GoldenGroup]
+
+    async def metrics(self, step: int, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """What is found after `step` training steps, whose next one trains `groups`. Costs are in `checks/…`."""
+        found: dict[str, float] = {}
+        asked: list[TrajectoryGroup] = []
+        try:
+            if self.second is not None:
+                found |= await second_opinion(self.second, groups, self.config.second_groups, asked)
+            if self.config.every and step % self.config.every == 0:
+                found |= await self._replayed(step, asked)
+        except JudgeError as error:
+            logger.warning("The judge was not checked at step %d: %s", step + 1, error)
+            found["checks/failed"] = 1.0
+        return found | _costs(asked)
+
+    async def _replayed(self, step: int, asked: list[TrajectoryGroup]) -> dict[str, float]:
+        judge, found = self.judge.without_cassette(), dict[str, float]()
+        results = await check_golden(judge, self.golden)
+        asked += [result.judged for result in results if result.judged is not None]
+        if all(result.scores for result in results):
+            pairs = sum(len(result.group.pairs) for result in results)
+            found[f"{PREFIX}golden_right"] = sum(result.right for result in results) / pairs
+        if step >= _BASELINE and self.config.anchors:
+            stored = await self.model.backend.logged(self.model, "train", _BASELINE)
+            found |= await anchor_drift(judge, stored, self.config.anchors, asked)
+        return found
+
+
+def checks_of(judge: Judge, second: Judge | None, config: JudgeChecks, model: TrainableModel) -> Checks:
+    """The checks that the settings ask for; `second` is instead of the model that they name, which has the rubric,
+    orders and budget of `judge`.
+
+    Raises `JudgeError` for a golden set that cannot be read, and a second judge that cannot be asked.
+    """
+    if second is None and config.second is not None:
+        second = Judge(
+            config.second, rubric=judge.rubric, orders=judge.orders, budget=judge.budget, cassette=judge.cassette
+        )
+    if second is not None:
+        second.check()
+    golden = load_golden(config.golden or SHIPPED) if config.every else []
+    return Checks(judge, second, config, model, golden)
+
+
+async def second_opinion(
+    second: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
+) -> dict[str, float]:
+    """How another judge scores the first `most` scored groups: its mean score, the first judge's mean of the same
+    members, and the mean Kendall tau-b within groups. What it judged is appended to `asked`."""
+    pairs = await _scored_again(second, groups, most, asked)
+    both = [pair for of_group in pairs for pair in of_group]
+    if not both:
+        return {}
+    found = {
+        f"{PREFIX}second_score": fmean(theirs for _, theirs in both),
+        f"{PREFIX}second_sampled": fmean(ours for ours, _ in both),
+    }
+    taus = [tau for of_group in pairs if (tau := kendall_tau(of_group)) is not None]
+    return found | ({f"{PREFIX}second_tau": fmean(taus)} if taus else {})
+
+
+async def anchor_drift(
+    judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
+) -> dict[str, float]:
+    """How far the scores of the first `most` scored groups moved since they were stored: mean, and mean of the size."""
+    changes = [now - before for of_group in await _scored_again(judge, groups, most, asked) for before, now in of_group]
+    if not changes:
+        return {}
+    return {f"{PREFIX}anchor_drift": fmean(changes), f"{PREFIX}anchor_change": fmean(map(abs, changes))}
+
+
+async def _scored_again(
+    judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
+) -> list[list[tuple[float, float]]]:
+    """The stored and the new score of each member that has both, by group."""
+    chosen = [group for group in groups if group.judgement and group.judgement.status in ("scored", "partial")][:most]
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(judge.score(_bare(group))) for group in chosen]
+    again = [task.result() for task in running]
+    asked += again
+    return [
+        [
+            (old.judgement.score, new.judgement.score)
+            for old, new in zip(before, after, strict=True)
+            if old.judgement and new.judgement
+            if old.judgement.score is not None and new.judgement.score is not None
+        ]
+        for before, after in zip(chosen, again, strict=True)
+    ]
+
+
+def _bare(group: TrajectoryGroup) -> TrajectoryGroup:
+    """Without what an earlier judge said."""
+    members = [member.model_copy(update={"reward": None, "judgement": None}) for member in group]
+    return group.model_copy(update={"trajectories": members, "judgement": None})
+
+
+def _costs(asked: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Calls of the checks, and dollars where all are known."""
+    judgements = [group.judgement for group in asked if group.judgement is not None]
+    if not judgements:
+        return {}
+    costs = [judgement.cost_usd for judgement in judgements if judgement.calls]
+    known = [cost for cost in costs if cost is not None]
+    found = {"checks/calls": float(sum(judgement.calls for judgement in judgements))}
+    return found | ({"checks/cost_usd": sum(known)} if len(known) == len(costs) else {})
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did and how long its parts took, in seconds; parts overlap, so their sum may exceed `whole`."""
+
+    result: TrainResult
+    groups: list[TrajectoryGroup]
+    rollout: float
+    """While at least one rollout ran, whichever step it is for."""
+    judge: float
+    """While at least one group was being judged; part of it may fall into `rollout`."""
+    train: float
+    whole: float
+
+
+class Observer:
+    """Is called by a running loop; the methods do nothing unless overridden."""
+
+    def doing(self, what: str) -> None:
+        """The loop starts `what` and waits for it."""
+
+    def advanced(self, done: int, total: int) -> None:
+        """So many of the parts of what it waits for are done."""
+
+    def stepped(self, report: StepReport) -> None:
+        """A step is done and saved."""
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        """A point of the learning curve is known."""
+
+    def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
+        """The judge's scores are to be distrusted, for a reason that the run has not had before."""
+
 
 EVALUATION = "held_out"
 EVALUATING = "evaluation on held-out tasks"

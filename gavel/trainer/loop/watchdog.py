@@ -1,16 +1,26 @@
 """Ends a run that makes no progress, with an error that says what each stage is doing.
 
 Anything that starts or ends in a stage is progress. A run without any for `stall_seconds` is cancelled and raises.
+
+A schedule of turn limits: short episodes first, longer ones later (ScalingInter-RL, arXiv 2509.08755).
+
+    turn_limit({0: 10, 20: 20, 40: 30}, 19)  ->  10        turn_limit({20: 20}, 19)  ->  None, the scenario's own
+
+The limit of a rollout depends on its step alone, so a run that goes on has the same. Held-out episodes always have the
+largest limit, so the points of a learning curve can be compared.
 """
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Generator
+from collections.abc import Collection, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from gavel.base.errors import GavelError
+from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.engines.protocol import deadline
 
@@ -108,3 +118,54 @@ async def end(tasks: "Collection[asyncio.Future[Any]]") -> None:
         for task in (await asyncio.wait(tasks, timeout=_GRACE))[0]:
             if not task.cancelled():
                 task.exception()  # whoever needs it has it already; asyncio would complain that nobody asked
+
+
+RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
+
+
+def stop_at_outage(judge: Judge | None, groups: list[TrajectoryGroup]) -> None:
+    """Raises `LoopError` at an outage (all rollouts failed, nothing was scored, or the judge has stopped for good,
+    as with a spent budget): training would hide it."""
+    trajectories = [trajectory for group in groups for trajectory in group]
+    errors = [error.message for group in groups for error in group.exceptions]
+    if all(trajectory.status == "failed" for trajectory in trajectories):
+        reasons = [trajectory.status_reason for trajectory in trajectories] + errors
+        raise LoopError(f"every rollout of this step failed; the first: {reasons[0]}", RESUME)
+    if judge is None:
+        if all(trajectory.reward is None for trajectory in trajectories):
+            raise LoopError(f"no member of this step has a reward; the first error: {errors[0]}", RESUME)
+        return
+    if (stopped := judge.stopped) is not None:
+        raise LoopError(stopped.message, f"{stopped.remedy} {RESUME}")
+    unjudged = [group for group in groups if group.judgement is None or group.judgement.status == "unscored"]
+    if len(unjudged) == len(groups):
+        first = unjudged[0]
+        reason = first.judgement.reason if first.judgement else first.exceptions[-1].message
+        raise LoopError(f"the judge scored no group of this step; the first: {reason}", RESUME)
+
+
+def turn_limit(limits: Mapping[int, int], step: int) -> int | None:
+    """The limit at `step`; None before the first one."""
+    begun = [first for first in limits if first <= step]
+    return limits[max(begun)] if begun else None
+
+
+def with_turn_limit(scenario: Scenario, limits: Mapping[int, int], step: int) -> Scenario:
+    """The scenario with the turns of a rollout for training at `step`."""
+    limit = turn_limit(limits, step)
+    return scenario if limit is None else scenario.with_max_turns(limit)
+
+
+def held_out_scenario(scenario: Scenario, limits: Mapping[int, int]) -> Scenario:
+    """The scenario with the turns of a held-out episode."""
+    most = max(limits.values(), default=0)
+    return scenario.with_max_turns(most) if most > scenario.max_turns else scenario
+
+
+def check_turn_limits(scenario: Scenario, limits: Mapping[int, int]) -> None:
+    """Raises `LoopError` for a scenario whose rollouts count their turns themselves."""
+    if limits and scenario.rollout is not None:
+        raise LoopError(
+            f"turn_limits are for the built-in agent loop; {scenario.name} has a rollout of its own, which they miss",
+            "Leave turn_limits (--turn-limits) out, and count the turns within the rollout.",
+        )

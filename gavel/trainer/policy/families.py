@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 )
 
-from gavel.trainer.kernels.attention_span import layer_spans
+from gavel.trainer.kernels.packed_parts import layer_spans
 from gavel.trainer.policy.loading import BaseModelError, auto_class
 
 _BY_LENGTH = ("dynamic", "longrope")

@@ -23,7 +23,7 @@ from gavel.trainer.config import ExportDtype, PolicySettings
 from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.loading import BaseModelError, dtype_of, is_quantized, plain_logits
 from gavel.trainer.policy.policy import load_base, load_config, source_of
-from gavel.trainer.runs.export_mark import ExportError
+from gavel.trainer.runs.checkpoints import ExportError
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 _PROBE_TOKENS = 48

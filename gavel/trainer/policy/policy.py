@@ -7,12 +7,23 @@ Sharding a frozen base over processes (FSDP2), for bases that do not fit one dev
 Each process reads its part of every decoder layer from the checkpoint, keeps it, and gathers a layer while it is
 computed; so all processes must make the same number of passes. The adapter, the embeddings and the vocabulary head are
 replicated, so updates are unchanged.
+
+Which layers of a base model are adapted: the linear layers of its text decoder that can be published.
+
+Not the vocabulary head. Not routers and gates: sampler and learner must choose the same experts. The experts of a
+mixture, which transformers and servers hold as one tensor for all of them, only where they are asked for; where PEFT
+takes the names of dense layers for those of the experts, not these either. Not the layers of a state-space mixer, whose
+kernels read weights past their modules. Not a layer whose adapter PEFT, reading it from a file, takes for another's.
+
+The bytes of a base model by its config alone, and whether they fit into memory.
+
+Without this, a base that does not fit ends the process after minutes of loading: on Linux by a kill without a word.
 """
 
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +35,10 @@ from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from peft.utils.transformers_weight_conversion import (
+    convert_peft_adapter_state_dict_for_transformers,
+    convert_peft_config_for_transformers,
+)
 from renderers import Renderer
 from safetensors import SafetensorError
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,20 +46,19 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
 
 from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.device_memory import GIB, DeviceMemory
 from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
-from gavel.trainer.kernels.attention_span import Span
-from gavel.trainer.kernels.gated_mlp import fuse_mlps
+from gavel.trainer.kernels.fused_layers import LoraLinear, fuse_mlps, fuse_norms
 from gavel.trainer.kernels.liger import liger_is_used, use_liger
-from gavel.trainer.kernels.lora_experts import compute_experts
-from gavel.trainer.kernels.lora_linear import LoraLinear
+from gavel.trainer.kernels.lora_experts import compute_experts, has_stacked_experts, stacked_weights
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
-from gavel.trainer.kernels.rms_norm import fuse_norms
+from gavel.trainer.kernels.packed_parts import Span
 from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.adapter import LoraFactors
-from gavel.trainer.policy.base_size import check_room
 from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.loading import (
@@ -55,6 +69,7 @@ from gavel.trainer.policy.loading import (
     dtype_of,
     is_quantized,
     loaded_whole,
+    misnamed,
     model_class,
     no_progress_bar,
     prepare_4bit_layers,
@@ -63,9 +78,148 @@ from gavel.trainer.policy.loading import (
     text_decoder,
     unsloth_adapted,
     unsloth_base,
+    what_transformers_says,
 )
-from gavel.trainer.policy.lora_targets import expert_targets, lora_targets
-from gavel.trainer.policy.misnamed_base import misnamed, what_transformers_says
+
+_LEFT_OUT = {
+    "experts": "the experts of a mixture are one tensor for all of them: --lora-experts, or LoraSettings(experts=True)",
+    "router": "sampler and learner must choose the same experts",
+    "gate": "sampler and learner must choose the same experts",
+    "shared_expert_gate": "it is a gate, not a layer",
+    "mamba": "the kernels of a state-space mixer read weights past their modules",
+}
+"""Components of names, and why such layers keep their weights."""
+_HEAD = "the vocabulary head is frozen"
+_ELSEWHERE = "it is no linear layer of the text decoder"
+_UNPUBLISHED = "PEFT would read its adapter as that of another layer"
+
+
+def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
+    """The layers' names: their last components where these name no other module, otherwise whole names.
+
+    `wanted`: the ends of names, of which each must name a layer; none for all. Raises `BaseModelError` when there are
+    none.
+    """
+    inside = set(text_decoder(model).modules())
+    mixers = tuple(name for name, module in model.named_modules() if "Mamba" in type(module).__name__)
+    names = {
+        name
+        for name, module in model.named_modules()
+        if module in inside
+        and isinstance(module, torch.nn.Linear | Conv1D)
+        and not _LEFT_OUT.keys() & set(name.split("."))
+        and name.rpartition(".")[0] not in mixers
+    }
+    names = _not_of_experts(names, model)
+    names &= _that_load_again(names, model)
+    if not names:
+        raise BaseModelError(
+            f"{model.config.model_type} has no linear layers that can be adapted", "Choose another base model."
+        )
+    names = _chosen(names, wanted, model)
+    leaves = {_leaf(name) for name in names}
+    named_alike = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
+    return sorted(leaves if named_alike == names else names)
+
+
+def expert_targets(model: Any) -> list[str]:
+    """The names of the stacked weights of the experts in the text decoder, for PEFT's `target_parameters`.
+
+    Raises `BaseModelError` when there are none that can be adapted.
+    """
+    inside = set(text_decoder(model).modules())
+    found = {name: module for name, module in model.named_modules() if module in inside and has_stacked_experts(module)}
+    layers = {name: name for name in found} | {f"{name}.base_layer": name for name in found}
+    read = _that_load_again(layers, model)
+    if not found or read != layers.keys():
+        why = (
+            "no experts as transformers stacks them" if not found else "experts whose adapter PEFT would not read again"
+        )
+        raise BaseModelError(
+            f"{model.config.model_type} has {why}", "Leave out --lora-experts: its other linear layers are adapted."
+        )
+    names = {f"{name}.{weight}" for name, module in found.items() for weight in stacked_weights(module)}
+    ends = {".".join(name.split(".")[-2:]) for name in names}
+    named_alike = {name for name, _ in model.named_parameters() if ".".join(name.split(".")[-2:]) in ends}
+    return sorted(ends if named_alike == names else names)
+
+
+def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
+    if not wanted:
+        return names
+    chosen: set[str] = set()
+    for end in wanted:
+        named = {name for name in names if f".{name}".endswith(f".{end}")}
+        if not named:
+            known = f"There are: {', '.join(sorted({_leaf(name) for name in names}))}; whole names work, too."
+            raise BaseModelError(
+                f"{model.config.model_type} has no layer {end!r} that can be adapted{_why_not(end, model)}", known
+            )
+        chosen |= named
+    return chosen
+
+
+def _not_of_experts(names: set[str], model: Any) -> set[str]:
+    """Those that PEFT does not take for the parameters of fused experts."""
+    asked = LoraConfig(target_modules=list(names))
+    convert_peft_config_for_transformers(asked, model, None)
+    return set(asked.target_modules or ())
+
+
+def _that_load_again(names: Iterable[str], model: Any) -> set[str]:
+    """Those whose adapter has the same name when PEFT reads it from a file: transformers' names of checkpoints, which
+    PEFT goes by, fit other modules too."""
+    halves = {name: f"base_model.model.{name}.lora_A.weight" for name in names}
+    weights = {half: torch.empty(0) for half in halves.values()}
+    read = convert_peft_adapter_state_dict_for_transformers(model, LoraConfig(target_modules=list(names)), weights)
+    return {name for name, half in halves.items() if half in read}
+
+
+def _why_not(end: str, model: Any) -> str:
+    """Why no layer of this name is adapted; empty for a name that the model does not have."""
+    name = next((name for name, _ in model.named_modules() if f".{name}".endswith(f".{end}")), None)
+    if name is None:  # a parameter of fused experts, perhaps
+        name = next((name for name, _ in model.named_parameters() if f".{name}".endswith(f".{end}")), None)
+    if name is None:
+        return ""
+    reasons = [reason for part, reason in _LEFT_OUT.items() if part in name.split(".")]
+    module = model.get_submodule(name) if not reasons else None
+    if module is not None and module is model.get_output_embeddings():
+        reasons = [_HEAD]
+    elif module is not None:
+        inside = module in set(text_decoder(model).modules()) and isinstance(module, torch.nn.Linear | Conv1D)
+        reasons = [_UNPUBLISHED if inside else _ELSEWHERE]
+    return f": {reasons[0]}"
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def storage_bytes(model: torch.nn.Module) -> int:
+    """Of parameters and buffers; tied ones once."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return sum({id(each): each.nbytes for each in tensors}.values())
+
+
+def check_room(base_model: str, config: Any, dtype: torch.dtype, device: str) -> None:
+    """Raises `BaseModelError` when the weights in `dtype` are larger than the free memory of the device.
+
+    Nothing is said of weights that are published quantized, whose size the config does not tell.
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        return
+    with torch.device("meta"):
+        needed = storage_bytes(auto_class(config).from_config(config, dtype=dtype))
+    free = DeviceMemory(torch.device(device)).free()
+    if needed > free:
+        where = "of the GPU's memory is" if device == "cuda" else "of memory is"
+        less = "" if dtype == torch.bfloat16 else " --set model.policy.dtype=bfloat16 and"
+        raise BaseModelError(
+            f"the weights of {base_model!r} take {needed / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}, and "
+            f"{free / GIB:.1f} GiB {where} free",
+            f"`gavel plan {base_model}` tells what fits;{less} --quantization 4bit need less.",
+        )
 
 
 def sharded_base(source: str, config: Any, dtype: torch.dtype, device: str) -> Any:

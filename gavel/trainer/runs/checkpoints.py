@@ -4,18 +4,47 @@
 name, hashed into a manifest, flushed to disk and then renamed, so a kill at any point leaves the earlier ones as they
 were; deleting renames first. What is written may be proven before the renaming (`prepare`, then `complete` or
 `discard`). A checkpoint that does not match its hashes is skipped with a warning.
+
+Which checkpoints of a run stay: the newest, and the best by a metric.
+
+steps_to_keep([1, 2, 3, 4], {1: 0.9, 2: 0.5, 4: 0.7}, keep_last=1, keep_best=1)      {4, 1}
 """
 
 import json
 import logging
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from gavel.base.errors import GavelError
 from gavel.base.files import sync, sync_all, write_atomically
 from gavel.trainer.runs.file_hash import file_sha256
+
+
+def steps_to_keep(saved: Sequence[int], values: Mapping[int, object], *, keep_last: int, keep_best: int) -> set[int]:
+    """Of the saved steps, in ascending order, the last and those with the highest values, the newer among equals.
+
+    A step without a number among `values` is not among the best.
+    """
+    scored = sorted((value, step) for step in saved if isinstance(value := values.get(step), int | float))
+    best = [step for _, step in scored[max(0, len(scored) - keep_best) :]]
+    return {*best, *saved[max(0, len(saved) - keep_last) :]}
+
+
+def chosen_step(
+    saved: Sequence[int], rows: Iterable[Mapping[str, Any]], step: int | Literal["latest", "best"], best_by: str
+) -> int | None:
+    """The saved step that is meant, None where there is none. best: by `split/metric` in rows of metrics.jsonl."""
+    if step == "latest":
+        return saved[-1] if saved else None
+    if step != "best":
+        return step
+    split, _, metric = best_by.partition("/")
+    values = {row["step"]: row[metric] for row in rows if row.get("split") == split and metric in row}
+    return next(iter(steps_to_keep(saved, values, keep_last=0, keep_best=1)), None)
+
 
 CARD = "README.md"
 """The model card, which no hash covers: evaluations of a checkpoint follow its saving."""
@@ -127,3 +156,23 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
 
 def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+EXPORT_MARK = "gavel_export.json"
+
+
+class ExportError(GavelError):
+    """A model cannot be exported."""
+
+
+def read_export_mark(directory: Path) -> Any:
+    """What is exported there; None for a directory that is no export."""
+    try:
+        return json.loads((directory / EXPORT_MARK).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def taken(directory: Path) -> ExportError:
+    """Something else is there."""
+    return ExportError(f"{directory} is there already, and is not this export", "Name another directory with --out.")

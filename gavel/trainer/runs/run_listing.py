@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gavel.base.errors import GavelError
-from gavel.trainer.runs.format_version import check_format_version
 from gavel.trainer.runs.metrics import MetricsError, whole_rows
-from gavel.trainer.runs.run_directory import read_description
+from gavel.trainer.runs.run_directory import check_format_version, read_description
 
 _PLACES = ("*/*/model.json", "compare/*/*/model.json")
 _HELD_OUT = "held_out"

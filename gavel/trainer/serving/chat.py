@@ -36,8 +36,9 @@ from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.template_renderer import ChatFormatError
-from gavel.trainer.serving.capture_book import current_capture
+from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (
+    StreamedText,
     choice_object,
     completion_object,
     head_object,
@@ -48,7 +49,6 @@ from gavel.trainer.serving.chat_objects import (
 )
 from gavel.trainer.serving.chat_request import ChatRequest, check_characters, read_chat_request
 from gavel.trainer.serving.errors import BadRequest, UnknownModel
-from gavel.trainer.serving.streamed_text import StreamedText
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_sampling import Ends, Heard, sample_turn
 

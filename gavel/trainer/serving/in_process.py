@@ -17,7 +17,7 @@ from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.llm.failures import openai_httpx
 from gavel.scenarios.chat_model import RolloutClient
-from gavel.trainer.serving.capture_book import KEY_PREFIX
+from gavel.trainer.serving.capture import KEY_PREFIX
 
 logger = logging.getLogger(__name__)
 

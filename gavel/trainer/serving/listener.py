@@ -1,9 +1,29 @@
 """The socket that a server listens on, taken before it starts: its port is known, and a taken one is told at once."""
 
+import contextlib
 import errno
 import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
 
 from gavel.trainer.serving.errors import EndpointError
+
+
+class AnnouncedServer(uvicorn.Server):
+    """Calls `on_started` once requests are answered."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -10,8 +10,22 @@ Chunks of a chat completion as the events of a streamed response.
     reasoning, text, tool call   ->   for each an output item: added, deltas, done
 
 An item is done when the next one begins, so no two are open at once.
+
+A request of OpenAI's Responses API as a request of Chat Completions.
+
+    reasoning, message, function_call, function_call     ->   one assistant message
+    function_call_output                                 ->   one tool message
+
+Fields that both APIs have pass through, so what the endpoint does not know is refused there, by its name.
+
+Which of a turn's tokens spell which of its texts, for APIs that show log-probs beside a text.
+
+Texts are looked for in the order in which they were sampled. A character of several tokens has no text of its own in
+any of them, so runs of characters beyond ASCII are compared by where they stand, not by which they are.
 """
 
+import re
+import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, Literal
@@ -21,23 +35,359 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.body_fields import text
 from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.chat_request import switch
-from gavel.trainer.serving.errors import ANSWERED, BadRequest, shown
-from gavel.trainer.serving.responses_objects import (
-    call_item,
-    complete,
-    message_item,
-    new_id,
-    reasoning_item,
-    response,
-    response_object,
-    text_part,
+from gavel.trainer.serving.chat_request import (
+    an_object,
+    check_types,
+    kind_of,
+    objects,
+    parts,
+    switch,
+    text,
+    token_limit,
 )
-from gavel.trainer.serving.responses_request import chat_messages, chat_request, input_items, shows_logprobs
+from gavel.trainer.serving.errors import ANSWERED, BadRequest, shown
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
-from gavel.trainer.serving.text_logprobs import TextLogprobs
+
+_ROLES = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_INERT = {
+    "include": list,
+    "max_tool_calls": int,
+    "metadata": dict,
+    "moderation": object,
+    "prompt_cache_key": str,
+    "prompt_cache_options": dict,
+    "prompt_cache_retention": str,
+    "reasoning": dict,
+    "safety_identifier": str,
+    "service_tier": str,
+    "store": bool,
+    "stream_options": dict,
+    "user": str,
+}
+"""What changes nothing that is sampled, with its types."""
+_TRANSLATED = {
+    "background",
+    "input",
+    "instructions",
+    "max_output_tokens",
+    "previous_response_id",
+    "stream",
+    "text",
+    "tool_choice",
+    "tools",
+    "truncation",
+}
+_LOGPROBS = "message.output_text.logprobs"
+
+
+def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Message]) -> Message:
+    """The chat request of `body`, whose conversation is `earlier` and then `items`. Raises `BadRequest`."""
+    _check(body)
+    chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
+    instructions = body.get("instructions")
+    if isinstance(instructions, list):
+        opening = chat_messages(objects(instructions, "instructions", "instruction"))
+    elif instructions is None or isinstance(instructions, str):
+        opening = [{"role": "system", "content": instructions}] if instructions else []
+    else:
+        raise BadRequest(f"instructions is {kind_of(instructions)}", "Give text, or a list of items.")
+    chat["messages"] = [*opening, *earlier, *chat_messages(items)]
+    if body.get("tools"):
+        chat["tools"] = [_tool(number, tool) for number, tool in enumerate(objects(body["tools"], "tools", "tool"))]
+    if body.get("tool_choice") is not None:
+        chat["tool_choice"] = _tool_choice(body["tool_choice"])
+    if (limit := token_limit(body, "max_output_tokens")) is not None:
+        chat["max_completion_tokens"] = limit
+    form = an_object(an_object(body.get("text") or {}, "text").get("format") or {"type": "text"}, "the format of text")
+    kind = text(form, "type", "the format of text")
+    if kind == "json_schema":
+        named = {name: form[name] for name in ("name", "description", "schema", "strict") if name in form}
+        chat["response_format"] = {"type": "json_schema", "json_schema": named}
+    elif kind != "text":
+        chat["response_format"] = form
+    return chat
+
+
+def shows_logprobs(body: Message) -> bool:
+    """Whether the response has log-probs beside its text."""
+    return _LOGPROBS in (body.get("include") or []) or bool(body.get("top_logprobs"))
+
+
+def input_items(body: Message) -> list[Message]:
+    """The items of `input`, which may be plain text."""
+    given: Any = body.get("input")
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise BadRequest(f"input is {kind_of(given)}", "Give text, or a list of items.")
+    return objects(given, "input", "input item")
+
+
+def chat_messages(items: Sequence[Message]) -> list[Message]:
+    """The messages of input items; what one reply consists of becomes one assistant message."""
+    messages: list[Message] = []
+    reply: Message | None = None
+    """The assistant message that the next item may still belong to."""
+    for number, item in enumerate(items):
+        kind, where = item.get("type") or "message", f"input item {number}"
+        if kind == "reasoning":
+            reply = {"role": "assistant", "content": "", "reasoning_content": _reasoning(item, where)}
+            messages.append(reply)
+        elif kind == "function_call":
+            if reply is None:
+                reply = {"role": "assistant", "content": ""}
+                messages.append(reply)
+            given = item.get("arguments")
+            arguments = given if isinstance(given, dict) else text(item, "arguments", where)
+            function: Message = {"name": text(item, "name", where), "arguments": arguments}
+            call_id = text(item, "call_id", where)
+            reply.setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
+        elif kind == "message" and text(item, "role", where) == "assistant":
+            if reply is None or reply["content"] or "tool_calls" in reply:
+                reply = {"role": "assistant", "content": ""}
+                messages.append(reply)
+            reply["content"] = _text(item, "content", where)
+        elif kind == "message":
+            reply = None
+            if item["role"] not in _ROLES:
+                raise BadRequest(
+                    f"{where} has the role {shown(item['role'])}",
+                    f"Known: {', '.join(_ROLES)}. What a tool says is a function_call_output.",
+                )
+            messages.append({"role": item["role"], "content": _text(item, "content", where)})
+        elif kind == "function_call_output":
+            reply = None
+            call_id = text(item, "call_id", where)
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(item, "output", where)})
+        else:
+            raise BadRequest(
+                f"{where} is of type {shown(kind)}, which is not supported here",
+                "Known: message, function_call, function_call_output, reasoning, item_reference.",
+            )
+    return messages
+
+
+def _text(item: Message, name: str, where: str) -> str:
+    """Of a field that is a string, or content parts."""
+    if not isinstance(item.get(name), list):
+        return text(item, name, where)
+    texts: list[str] = []
+    for part in parts(item[name], f"the {name} of {where}"):
+        if part.get("type") == "refusal":
+            texts.append(text(part, "refusal", where))
+        elif part.get("type") in _TEXT_PARTS:
+            texts.append(text(part, "text", f"the {name} of {where}"))
+        else:
+            raise BadRequest(
+                f"{where} has content of type {shown(part.get('type'))}", "This endpoint serves text only."
+            )
+    return "".join(texts)
+
+
+def _reasoning(item: Message, where: str) -> str:
+    thoughts = parts(item.get("content") or item.get("summary") or [], f"the reasoning of {where}")
+    return "".join(text(part, "text", f"the reasoning of {where}") for part in thoughts)
+
+
+def _tool(number: int, tool: Message) -> Message:
+    if tool.get("type") != "function":
+        raise BadRequest(
+            f"tool {number} is of type {shown(tool.get('type'))}, which is not supported here",
+            "Offer function tools alone.",
+        )
+    text(tool, "name", f"tool {number}")
+    # `strict` stays away: the same tools then make the same prompt, whichever API they come by.
+    function = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if an_object(choice, "tool_choice").get("type") != "function":
+        raise BadRequest(
+            f"tool_choice={shown(choice)} is not supported here",
+            "Known: auto, none, required, a function. To allow some tools alone, offer these alone.",
+        )
+    return {"type": "function", "function": {"name": text(choice, "name", "tool_choice")}}
+
+
+def _check(body: Message) -> None:
+    check_types(body, _INERT)
+    if body.get("background"):
+        raise BadRequest("background=True is not supported here", "Leave background out.")
+    if body.get("truncation") not in (None, "disabled"):
+        raise BadRequest(
+            f"truncation={shown(body['truncation'])} is not supported here", "Nothing is cut: leave truncation out."
+        )
+
+
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_RUN = "\ufffd"
+
+
+class TextLogprobs:
+    """The tokens of a turn, as a chat completion shows them, given out text by text."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Message] = []
+        self._begin = 0
+        """The first token that may belong to the next text."""
+        self._told = 0
+        """Tokens that were given, or stand before one that was."""
+
+    def add(self, tokens: Sequence[Message]) -> None:
+        self._tokens += tokens
+
+    def of(self, text: str) -> list[Message]:
+        """The tokens that spell `text`, without those given for a text before it; none where they spell it nowhere."""
+        spelled: list[str] = []
+        first: list[int] = []
+        last: list[int] = []
+        for number in range(self._begin, len(self._tokens)):
+            for character in _BEYOND_ASCII.sub(_RUN, self._tokens[number]["token"]):
+                if character == _RUN and spelled[-1:] == [_RUN]:
+                    last[-1] = number
+                    continue
+                spelled.append(character)
+                first.append(number)
+                last.append(number)
+        wanted = _BEYOND_ASCII.sub(_RUN, text)
+        at = "".join(spelled).find(wanted)
+        if not wanted or at < 0:
+            return []
+        begin, end = max(first[at], self._told), last[at + len(wanted) - 1] + 1
+        self._begin, self._told = end - 1, max(end, self._told)  # a token may spell the beginning of the next text too
+        return self._tokens[begin:end]
+
+
+_ECHOED = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""Fields of a request that its response repeats, and what they are where it has none."""
+
+
+def new_id(kind: str) -> str:
+    """An id as OpenAI's: the kind (`resp`, `rs`, `msg`, `fc`) and what tells it from all others."""
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+def response(request: Message, completion: Message, response_id: str) -> Message:
+    """The response to `request` that says what `completion` says."""
+    choice = completion["choices"][0]
+    tokens = choice["logprobs"]["content"] if shows_logprobs(request) else ()
+    begun = response_object(request, completion["model"], response_id, completion["created"])
+    return complete(begun, output_items(choice["message"], tokens), choice["finish_reason"], completion["usage"])
+
+
+def response_object(request: Message, model: str, response_id: str, created: int) -> Message:
+    """A response in progress, without output."""
+    echoed = {name: default if request.get(name) is None else request[name] for name, default in _ECHOED.items()}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [],
+        "usage": None,
+        **echoed,
+    }
+
+
+def complete(begun: Message, output: list[Message], finish_reason: str | None, usage: Message | None) -> Message:
+    """`begun` with all its output."""
+    cut = finish_reason == "length"
+    if cut:
+        output = [*output[:-1], {**output[-1], "status": "incomplete"}]
+    return begun | {
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": output,
+        "usage": usage and _usage(usage),
+    }
+
+
+def output_items(message: Message, tokens: Sequence[Message] = ()) -> list[Message]:
+    """The reasoning, the text and the tool calls of an assistant message; at least one item. `tokens`: those of the
+    turn, with their log-probs, of which the text shows its own."""
+    logprobs = TextLogprobs()
+    logprobs.add(tokens)
+    items: list[Message] = []
+    if message.get("reasoning_content"):
+        logprobs.of(message["reasoning_content"])
+        items.append(reasoning_item(new_id("rs"), message["reasoning_content"]))
+    calls = message.get("tool_calls") or ()
+    if message.get("content") or not calls:
+        text = message.get("content") or ""
+        items.append(message_item(new_id("msg"), text, logprobs=logprobs.of(text)))
+    return items + [call_item(new_id("fc"), call["id"], **call["function"]) for call in calls]
+
+
+def reasoning_item(item_id: str, text: str | None, status: str = "completed") -> Message:
+    """`text` None: it has just begun."""
+    content = [] if text is None else [{"type": "reasoning_text", "text": text}]
+    return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
+
+
+def message_item(
+    item_id: str, text: str | None, status: str = "completed", logprobs: Sequence[Message] = ()
+) -> Message:
+    """`text` None: it has just begun."""
+    content = [] if text is None else [text_part(text, logprobs)]
+    return {"id": item_id, "type": "message", "role": "assistant", "content": content, "status": status}
+
+
+def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Message:
+    return {
+        "id": item_id,
+        "type": "function_call",
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+        "status": status,
+    }
+
+
+def text_part(text: str, logprobs: Sequence[Message] = ()) -> Message:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def _usage(usage: Message) -> Message:
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": usage["total_tokens"],
+    }
+
 
 _STORED = 4096
 """Responses that are kept; of more, the one that was used least recently is forgotten."""

@@ -9,8 +9,7 @@ from gavel.cli.heartbeat import waited_for
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
-from gavel.trainer.loop.observer import StepReport
-from gavel.trainer.loop.train_loop import EVALUATING
+from gavel.trainer.loop.train_loop import EVALUATING, StepReport
 
 
 def report(step: int, score: float = 0.5) -> StepReport:

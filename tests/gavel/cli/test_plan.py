@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from gavel.cli.app import app
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.memory_remedies import size
+from gavel.trainer.memory.plan import size
 from tests.trainer.counted_steps import counted_once
 
 pytestmark = pytest.mark.slow

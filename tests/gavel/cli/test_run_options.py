@@ -15,8 +15,7 @@ from gavel.cli import compare, config, demo, evaluate, score, train
 from gavel.cli.compare import over
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
-from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, VllmSettings
-from gavel.trainer.recipes import recipe
+from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, VllmSettings, recipe
 from gavel.trainer.run_config import RunConfig
 from tests.endpoint import Endpoint
 from tests.vendors import PERMANENT

@@ -31,8 +31,7 @@ from gavel.trainer.engines.child_process import ServerProcess
 from gavel.trainer.engines.vllm_launch import Served
 from gavel.trainer.model import Model, TrainableModel
 from gavel.trainer.policy.policy import source_of
-from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
-from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError
 from tests.backend_server import KEY, serving
 
 CONTEXT = 1024

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gavel.trainer.backends.publish_proof import PublishError
-from gavel.trainer.backends.sampler_proof import prove_engine
+from gavel.trainer.backends.proof import PublishError, prove_engine
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine

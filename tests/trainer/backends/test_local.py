@@ -22,7 +22,7 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.publish_proof import PublishError
+from gavel.trainer.backends.proof import PublishError
 from gavel.trainer.backends.training_run import SaveError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError

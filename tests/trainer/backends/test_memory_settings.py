@@ -7,8 +7,7 @@ import pytest
 from gavel.trainer.backends.training_run import FILE, MemorySettings
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, PassBytes
-from gavel.trainer.runs.format_version import FormatVersionError
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import FormatVersionError, RunDirectory, RunDirectoryError
 
 OPEN = TrainConfig()
 

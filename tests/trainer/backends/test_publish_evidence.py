@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from gavel.trainer.backends.publish_evidence import FEWEST, Movement, Scores, Verdict, verdict
+from gavel.trainer.backends.proof import FEWEST, Movement, Scores, Verdict, verdict
 
 FLOOR = 0.02
 ROUNDING = 0.02

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from gavel.trainer.backends.publish_proof import PublishCheck, PublishError
+from gavel.trainer.backends.proof import PublishCheck, PublishError
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence

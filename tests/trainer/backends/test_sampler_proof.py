@@ -18,7 +18,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.publish_proof import PublishError
+from gavel.trainer.backends.proof import PublishError
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import engine_pool

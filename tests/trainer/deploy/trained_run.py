@@ -14,7 +14,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.format_version import FORMAT_VERSION
+from gavel.trainer.runs.run_directory import FORMAT_VERSION
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.trainer.serving.served import serving
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from gavel.trainer.engines.draws import Draw, draw_tokens
 from gavel.trainer.engines.grammar import GrammarError
-from gavel.trainer.engines.protocol import SamplingRequest
-from gavel.trainer.engines.shaping import Shaping
+from gavel.trainer.engines.protocol import SamplingRequest, Shaping
+from gavel.trainer.engines.transformers import Draw, draw_tokens
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, 0.0])
 

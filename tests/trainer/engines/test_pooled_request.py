@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.trainer.engines.engine_pool import PooledRequest
-from gavel.trainer.engines.protocol import EngineError, Grammar, Sampled, SamplingRequest
-from gavel.trainer.engines.shaping import Shaping
+from gavel.trainer.engines.protocol import EngineError, Grammar, Sampled, SamplingRequest, Shaping
 
 STOP = 9
 REQUEST = SamplingRequest([1, 2], frozenset({STOP}), max_tokens=8, temperature=1.0, seed=5)

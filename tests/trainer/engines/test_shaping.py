@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.engines.shaping import Shaping
+from gavel.trainer.engines.protocol import Shaping
 
 LOGITS = st.lists(st.floats(-8, 8), min_size=3, max_size=12).map(torch.tensor)
 

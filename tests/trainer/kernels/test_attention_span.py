@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import Gemma3TextConfig, Llama4TextConfig, MistralConfig, Qwen2MoeConfig, Qwen3NextConfig
 
-from gavel.trainer.kernels.attention_span import FULL, Span, layer_spans
+from gavel.trainer.kernels.packed_parts import FULL, Span, layer_spans
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.gemma3.modeling_gemma3 import Gemma3ForCausalLM
 
-from gavel.trainer.kernels.gated_mlp import fuse_mlps
-from gavel.trainer.kernels.lora_linear import LoraLinear
+from gavel.trainer.kernels.fused_layers import LoraLinear, fuse_mlps
 
 SHAPE = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}

@@ -3,7 +3,7 @@ import torch
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 from gavel.trainer.cached_pass import cached
-from gavel.trainer.kernels.gqa_decode import attend_grouped
+from gavel.trainer.engines.passes import attend_grouped
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])

@@ -15,9 +15,8 @@ from peft import PeftModel
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.kernels import liger
-from gavel.trainer.kernels.gated_mlp import fuse_mlps
+from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
 from gavel.trainer.kernels.liger import LigerError, use_liger
-from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import policy as policies
 from gavel.trainer.policy.policy import Policy, adapted

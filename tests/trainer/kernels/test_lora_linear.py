@@ -7,7 +7,7 @@ import torch
 from peft.tuners import lora
 from torch import nn
 
-from gavel.trainer.kernels.lora_linear import LoraLinear
+from gavel.trainer.kernels.fused_layers import LoraLinear
 
 
 @pytest.fixture(scope="module")

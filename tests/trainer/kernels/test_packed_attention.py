@@ -13,8 +13,8 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import attention_kernels, packed_parts
 from gavel.trainer.kernels import packed_attention as attention
 from gavel.trainer.kernels.attention_kernels import CpuFlash, CudaFlash, Plain, ScoreForm, kernel_for
-from gavel.trainer.kernels.attention_span import FULL, Span
 from gavel.trainer.kernels.packed_attention import AttentionError, PackedRow, attend_packed, packed_attention
+from gavel.trainer.kernels.packed_parts import FULL, Span
 
 
 def row(count: int, longest: int, words: int) -> Packed:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.kernels.attention_span import FULL, Span
-from gavel.trainer.kernels.packed_parts import joined_parts, limited_parts, square_parts
+from gavel.trainer.kernels.packed_parts import FULL, Span, joined_parts, limited_parts, square_parts
 
 tries = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=6)
 spans = st.builds(Span, st.integers(1, 9), st.booleans())

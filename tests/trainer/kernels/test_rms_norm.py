@@ -3,7 +3,7 @@ import torch
 from transformers import Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.gemma3.modeling_gemma3 import Gemma3ForCausalLM
 
-from gavel.trainer.kernels.rms_norm import fuse_norms
+from gavel.trainer.kernels.fused_layers import fuse_norms
 
 SHAPE = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}

@@ -27,10 +27,8 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner import learner as learner_room
-from gavel.trainer.learner.errors import LearnerError
-from gavel.trainer.learner.learner import Learner, learning_rate
+from gavel.trainer.learner.learner import Learner, LearnerError, learning_rate, penalized_advantages
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.learner.reward_kl import penalized_advantages
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import sequence
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.advantages import advantages
 from gavel.trainer.data.training_batch import TrainedSequence
-from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
+from gavel.trainer.learner.learner import penalized_advantages, penalized_rewards
 from tests.trainer.conftest import sequence
 
 WEIGHT = 0.3

@@ -17,8 +17,7 @@ from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.training_batch import Batch
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.learner.errors import LearnerError
-from gavel.trainer.learner.learner import Learner
+from gavel.trainer.learner.learner import Learner, LearnerError
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
 from gavel.trainer.learner.value_head import (

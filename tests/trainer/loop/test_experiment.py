@@ -17,8 +17,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.experiment import described_experiment, judges_of
-from gavel.trainer.loop.observer import Observer, StepReport
-from gavel.trainer.loop.train_loop import train_scenario
+from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, differences
 

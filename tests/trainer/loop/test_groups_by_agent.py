@@ -19,8 +19,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate
-from gavel.trainer.loop.observer import Observer, StepReport
-from gavel.trainer.loop.train_loop import train_scenario
+from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 
 pytestmark = pytest.mark.slow

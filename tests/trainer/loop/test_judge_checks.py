@@ -17,8 +17,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.loop.judge_checks import anchor_drift, checks_of, second_opinion
-from gavel.trainer.loop.train_loop import train_scenario
+from gavel.trainer.loop.train_loop import anchor_drift, checks_of, second_opinion, train_scenario
 from gavel.trainer.model import TrainableModel
 
 GOLDEN = [

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher
-from gavel.trainer.loop.staleness import staleness
+from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, staleness
 from gavel.trainer.loop.watchdog import Watchdog
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, sampled_turn

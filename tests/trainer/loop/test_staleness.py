@@ -22,8 +22,7 @@ from gavel.trainer.config import LoopConfig, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.loop import group_maker
-from gavel.trainer.loop.observer import Observer, StepReport
-from gavel.trainer.loop.train_loop import LoopError, train_scenario
+from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs

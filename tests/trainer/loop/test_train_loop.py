@@ -28,8 +28,7 @@ from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate, measure
 from gavel.trainer.loop.judge_alarms import HAND, JudgeAlarm
-from gavel.trainer.loop.observer import Observer, StepReport
-from gavel.trainer.loop.train_loop import ALARMS, CUT, TIMES, LoopError, train_scenario
+from gavel.trainer.loop.train_loop import ALARMS, CUT, TIMES, LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.trainer.loop_run import live

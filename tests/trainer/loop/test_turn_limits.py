@@ -6,8 +6,7 @@ from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.trainer.config import LoopConfig
-from gavel.trainer.loop.turn_limits import check_turn_limits, held_out_scenario, turn_limit, with_turn_limit
-from gavel.trainer.loop.watchdog import LoopError
+from gavel.trainer.loop.watchdog import LoopError, check_turn_limits, held_out_scenario, turn_limit, with_turn_limit
 
 LIMITS = {0: 10, 20: 20, 40: 30}
 

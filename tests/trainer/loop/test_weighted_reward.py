@@ -20,8 +20,8 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, RewardName, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop.group_maker import check_rewards, programmed_parts, set_rewards, weighted_reward
 from gavel.trainer.loop.train_loop import LoopError, train_scenario
-from gavel.trainer.loop.weighted_reward import check_rewards, programmed_parts, set_rewards, weighted_reward
 from gavel.trainer.model import TrainableModel
 
 DESK = find_scenario("returns_desk")

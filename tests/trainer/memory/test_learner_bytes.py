@@ -10,8 +10,7 @@ from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.step_bytes import probe_sequence
-from gavel.trainer.memory.planned_policy import PlannedPolicy
-from gavel.trainer.memory_needs import learner_bytes, step_peaks
+from gavel.trainer.memory.needs import PlannedPolicy, learner_bytes, step_peaks
 from gavel.trainer.policy.policy import Policy, load_base
 from gavel.trainer.tensor_bytes import TensorBytes
 from tests.trainer.families import FAMILIES, Family

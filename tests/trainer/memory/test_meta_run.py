@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from gavel.trainer.memory.meta_run import as_on, recomputing
+from gavel.trainer.memory.needs import as_on, recomputing
 
 
 @pytest.mark.parametrize("wide", [16, 24])

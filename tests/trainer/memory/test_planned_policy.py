@@ -7,10 +7,9 @@ import torch
 from transformers import T5Config
 
 from gavel.trainer.config import LoraSettings
-from gavel.trainer.memory.planned_policy import PlannedPolicy
-from gavel.trainer.policy.base_size import storage_bytes
+from gavel.trainer.memory.needs import PlannedPolicy
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.lora_targets import lora_targets
+from gavel.trainer.policy.policy import lora_targets, storage_bytes
 from tests.trainer.families import FAMILIES
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,8 @@ from transformers import AutoConfig
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.policy.base_size import check_room, storage_bytes
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.policy import Policy, load_config
+from gavel.trainer.policy.policy import Policy, check_room, load_config, storage_bytes
 
 
 def test_a_base_larger_than_memory_is_refused_without_its_weights(tmp_path: Path, policy: Policy) -> None:

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, Mamba2Config, Qwen3Config, Qwen3MoeConfig
 
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.lora_targets import expert_targets, lora_targets
+from gavel.trainer.policy.policy import expert_targets, lora_targets
 
 TINY: dict[str, Any] = {
     "vocab_size": 32,

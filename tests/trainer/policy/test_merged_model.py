@@ -13,9 +13,8 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.loading import auto_class, plain_logits
-from gavel.trainer.policy.lora_targets import expert_targets, lora_targets
 from gavel.trainer.policy.merged_model import ExportError, export_dtype, write_merged
-from gavel.trainer.policy.policy import Policy
+from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
 from tests.trainer.families import FAMILIES, Family
 
 pytestmark = pytest.mark.slow

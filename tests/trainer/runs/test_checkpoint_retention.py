@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.runs.checkpoint_retention import chosen_step, steps_to_keep
+from gavel.trainer.runs.checkpoints import chosen_step, steps_to_keep
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gavel.trainer.runs.format_version import (
+from gavel.trainer.runs.run_directory import (
     FORMAT_VERSION,
     FormatVersionError,
     check_format_version,

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.runs.format_version import FORMAT_VERSION, FormatVersionError
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, runs_root
+from gavel.trainer.runs.run_directory import (
+    FORMAT_VERSION,
+    FormatVersionError,
+    RunDirectory,
+    RunDirectoryError,
+    runs_root,
+)
 
 HOLDER = """
 import sys

@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gavel.trainer.serving.announced_server import AnnouncedServer
-from gavel.trainer.serving.listener import address_of, listen
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 from tests.limits import HANG_SECONDS
 
 

@@ -13,8 +13,7 @@ import gavel
 from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.serving.capture import Capture, CaptureError
-from gavel.trainer.serving.capture_book import KEY_PREFIX
+from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CaptureError
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, tool_result

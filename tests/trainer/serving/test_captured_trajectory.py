@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.serving.captured_trajectory import CapturedTurn, captured_trajectory
+from gavel.trainer.serving.capture import CapturedTurn, captured_trajectory
 
 TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
 

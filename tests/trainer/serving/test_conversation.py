@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.serving.conversation import meaning, plain_message
+from gavel.trainer.serving.turn_cache import meaning, plain_message
 
 NAMES = st.sampled_from(["look_up_order", "refund", "say"])
 TEXT = st.text(max_size=8)

@@ -10,7 +10,7 @@ from openai import APIConnectionError, APITimeoutError, BadRequestError
 from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.llm.failures import openai_httpx
-from gavel.trainer.serving.capture_book import KEY_PREFIX
+from gavel.trainer.serving.capture import KEY_PREFIX
 from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS

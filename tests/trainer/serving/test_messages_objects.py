@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.serving.messages_objects import MessageStream, message
+from gavel.trainer.serving.messages_api import MessageStream, message
 from tests.trainer.serving.chunked import chunks_of, completion_of, replies, texts
 
 objects = st.dictionaries(texts, texts, max_size=3).map(json.dumps)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.trainer.serving.errors import BadRequest
-from gavel.trainer.serving.messages_api import chat_request
-from gavel.trainer.serving.messages_objects import content_blocks
+from gavel.trainer.serving.messages_api import chat_request, content_blocks
 from tests.trainer.serving.bodies import json_values
 from tests.trainer.serving.chunked import replies, texts
 

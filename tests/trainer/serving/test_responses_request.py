@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.trainer.serving.errors import BadRequest
-from gavel.trainer.serving.responses_objects import output_items
-from gavel.trainer.serving.responses_request import chat_messages, chat_request, input_items
+from gavel.trainer.serving.responses_api import chat_messages, chat_request, input_items, output_items
 from tests.trainer.serving.bodies import json_values
 from tests.trainer.serving.chunked import replies, texts
 

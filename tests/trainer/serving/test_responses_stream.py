@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gavel.trainer.serving.responses_api import ResponseStream
-from gavel.trainer.serving.responses_objects import response
+from gavel.trainer.serving.responses_api import ResponseStream, response
 from tests.trainer.serving.chunked import chunks_of, completion_of, replies
 
 REQUEST = {"model": "desk", "input": "Hello"}

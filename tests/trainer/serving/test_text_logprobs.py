@@ -1,6 +1,6 @@
 """The tokens that spell a text."""
 
-from gavel.trainer.serving.text_logprobs import TextLogprobs
+from gavel.trainer.serving.responses_api import TextLogprobs
 
 
 def tokens_of(*texts: str) -> TextLogprobs:

@@ -22,9 +22,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.address import RemoteBackendError, checked_key, checked_url
-from gavel.trainer.backends.remote.batch_file import BatchFile, batch_file
-from gavel.trainer.backends.remote.connection import Connection, canonical, model_path
+from gavel.trainer.backends.remote.connection import BatchFile, Connection, batch_file, canonical, model_path
 from gavel.trainer.backends.remote.wire import (
     KEY_VARIABLE,
     URL_VARIABLE,
@@ -33,15 +31,17 @@ from gavel.trainer.backends.remote.wire import (
     KeptRun,
     Kind,
     ModelState,
+    RemoteBackendError,
     SentAdapter,
+    checked_key,
+    checked_url,
     job_id,
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.export_mark import ExportError, read_export_mark, taken
+from gavel.trainer.runs.checkpoints import ExportError, read_export_mark, taken
 from gavel.trainer.runs.file_hash import file_sha256
-from gavel.trainer.runs.named_checkpoint import find_checkpoint, names_something
-from gavel.trainer.runs.run_directory import read_description, run_path, runs_root
+from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
 
 _FETCHES = 2
 """Of a file that arrives altered, or of which another version was begun."""

@@ -15,9 +15,12 @@ import json
 import logging
 import math
 import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,9 +30,8 @@ import httpx
 from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
 from gavel.base.network import is_on_this_machine
-from gavel.trainer.backends.remote.address import RemoteBackendError
-from gavel.trainer.backends.remote.batch_file import BatchFile
-from gavel.trainer.backends.remote.faults import raise_fault
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.remote.wire import (
     HEARTBEAT_SECONDS,
     LENGTH_HEADER,
@@ -39,7 +41,28 @@ from gavel.trainer.backends.remote.wire import (
     Fault,
     Job,
     JobState,
+    RemoteBackendError,
+    raise_fault,
 )
+from gavel.trainer.runs.file_hash import file_sha256
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFile:
+    path: Path
+    sha256: str
+    size: int
+    """Bytes."""
+
+
+@contextmanager
+def batch_file(groups: Iterable[TrajectoryGroup]) -> Generator[BatchFile]:
+    """Writes the groups into a temporary directory, which is removed in the end."""
+    with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
+        store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
+        store.extend(groups)
+        yield BatchFile(store.path, file_sha256(store.path), store.path.stat().st_size)
+
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -14,7 +14,9 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -26,21 +28,133 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.base.errors import GavelError
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
-from gavel.trainer.backends.remote.wire import HEARTBEAT_SECONDS, LENGTH_HEADER, OFFSET_HEADER, PROTOCOL, Job, KeptRun
-from gavel.trainer.backends.server.activity import Activity, CountedRequests
-from gavel.trainer.backends.server.guard import HEALTH, Guard, given_key, refused
+from gavel.trainer.backends.remote.wire import (
+    HEARTBEAT_SECONDS,
+    KEY_VARIABLE,
+    LENGTH_HEADER,
+    OFFSET_HEADER,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    Fault,
+    Job,
+    KeptRun,
+    ProtocolError,
+    WrongKeyError,
+)
 from gavel.trainer.backends.server.jobs import Jobs, Key, RunningJob, unknown_settings
-from gavel.trainer.backends.server.served_files import served_file
-from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.backends.server.uploads import UploadError, Uploads, served_file
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.serving.errors import CLIENT_GONE, ClientGone
 from gavel.trainer.serving.in_process import asked_in_process
 from gavel.trainer.serving.sse import until_gone
+
+HEALTH = "/healthz"
+"""Open to all."""
+_OTHER_KEY = (
+    f"Set {KEY_VARIABLE} to the one that it was started with. A run that had begun goes on from its last step with the "
+    "same command."
+)
+_ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
+
+
+class Guard:
+    """Stands before all routes."""
+
+    def __init__(self, app: ASGIApp, key: str, admits: Callable[[Request], bool]) -> None:
+        """`admits`: whether a request may go to a model's endpoint."""
+        self._app = app
+        self._key = key.encode()
+        self._admits = admits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == HEALTH:
+            return await self._app(scope, receive, send)
+        answer = self._refusal(Request(scope))
+        await (answer or self._app)(scope, receive, send)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if _ENDPOINT.match(request.scope["path"]):
+            if self._admits(request):
+                return None
+            error = {"message": "the key is not that of this server", "type": "authentication_error", "code": None}
+            return JSONResponse({"error": error}, 401)
+        if not hmac.compare_digest(given_key(request).encode(), self._key):
+            return refused(401, WrongKeyError("the key is not that of the server", _OTHER_KEY))
+        spoken = request.headers.get(PROTOCOL_HEADER)
+        if spoken != str(PROTOCOL):
+            return refused(
+                426,
+                ProtocolError(
+                    f"the server speaks protocol {PROTOCOL}, and the client {spoken or 'none'}",
+                    "Install the same version of Gavel on both sides.",
+                ),
+            )
+        return None
+
+
+def given_key(request: Request) -> str:
+    """As OpenAI's clients give it, or Anthropic's."""
+    bearer = request.headers.get("authorization", "")
+    return request.headers.get("x-api-key") or bearer.removeprefix("Bearer ").strip()
+
+
+def refused(status: int, error: GavelError) -> Response:
+    fault = Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
+    return JSONResponse({"error": fault.model_dump()}, status)
+
+
+class Activity:
+    """Requests that are answered, and when the last one ended; a job that runs is work too."""
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._last = time.monotonic()
+        self.busy: Callable[[], bool] = lambda: False
+        """Whether a job runs."""
+
+    def begin(self) -> None:
+        self._requests += 1
+
+    def end(self) -> None:
+        self._requests -= 1
+        self._last = time.monotonic()
+
+    def idle_seconds(self) -> float:
+        """Since anything was done; 0 while something is."""
+        if self._requests or self.busy():
+            self._last = time.monotonic()
+        return time.monotonic() - self._last
+
+    async def wait_idle(self, seconds: float) -> None:
+        """Returns when nothing was done for so long."""
+        while (left := seconds - self.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
+            await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
+
+
+class CountedRequests:
+    """Stands behind the guard: a request without the key is no use of the server."""
+
+    def __init__(self, app: ASGIApp, activity: Activity, uncounted: str) -> None:
+        """`uncounted`: the path of the question whether the server is well."""
+        self._app = app
+        self._activity = activity
+        self._uncounted = uncounted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == self._uncounted:
+            return await self._app(scope, receive, send)
+        self._activity.begin()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._activity.end()
+
 
 _LOG = logging.getLogger(__name__)
 _CHAT = "chat/completions"

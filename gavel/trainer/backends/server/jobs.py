@@ -32,20 +32,34 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.faults import StepError, UnknownSettingsError, WriterError
-from gavel.trainer.backends.remote.wire import Fault, Job, JobState, KeptRun, Kind, ModelState, SentAdapter
+from gavel.trainer.backends.remote.wire import (
+    Fault,
+    Job,
+    JobState,
+    KeptRun,
+    Kind,
+    ModelState,
+    SentAdapter,
+    StepError,
+    UnknownSettingsError,
+    WriterError,
+)
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.run_start import ORIGIN
-from gavel.trainer.backends.server.served_files import served_files
-from gavel.trainer.backends.server.uploads import Uploads
+from gavel.trainer.backends.server.uploads import Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.policy.adapter_file import FILES
+from gavel.trainer.policy.adapter import FILES
 from gavel.trainer.policy.reference import kept_reference
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.file_hash import file_sha256
-from gavel.trainer.runs.named_checkpoint import NamedCheckpointError, find_checkpoint
-from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
+from gavel.trainer.runs.run_directory import (
+    NamedCheckpointError,
+    RunDirectoryError,
+    find_checkpoint,
+    read_description,
+    run_path,
+)
 from gavel.trainer.runs.storage.store import open_store
 from gavel.trainer.runs.storage.transfer import push_checkpoint
 

@@ -16,11 +16,9 @@ from pathlib import Path
 import uvicorn
 
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.server.activity import Activity
-from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.server.app import Activity, create_app
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.serving.announced_server import AnnouncedServer
-from gavel.trainer.serving.listener import address_of, listen
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
 _LOCK = "server.lock"
 

@@ -16,10 +16,9 @@ import httpx
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
 from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
-from gavel.trainer.backends.skypilot.errors import ClusterError, ServerEndedError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ServerEndedError, redacted, secret_values
 from gavel.trainer.backends.skypilot.host import ClusterHost, Line, Offer, Say
 from gavel.trainer.backends.skypilot.launch import Launch, cluster_settings
-from gavel.trainer.backends.skypilot.secret_values import redacted, secret_values
 from gavel.trainer.backends.skypilot.sky_host import SkyHost
 from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 

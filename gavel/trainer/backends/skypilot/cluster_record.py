@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer
 
 from gavel.base.files import write_atomically
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
 
 
 def state_directory() -> Path:

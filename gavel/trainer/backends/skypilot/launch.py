@@ -10,12 +10,10 @@ from pydantic import SecretStr, ValidationError
 
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord, state_directory
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, redacted
 from gavel.trainer.backends.skypilot.cluster_task import backend_task
-from gavel.trainer.backends.skypilot.errors import ClusterError
 from gavel.trainer.backends.skypilot.host import ClusterHost, Offer, Say
 from gavel.trainer.backends.skypilot.own_package import own_package
-from gavel.trainer.backends.skypilot.secret_values import redacted
 
 _SHORTEST_KEY = 16
 

@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 
 import gavel.trainer.backends.skypilot as here
 from gavel.base.files import replacing
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
 from gavel.trainer.runs.file_hash import file_sha256
 
 DISTRIBUTION = "gavel-rl"

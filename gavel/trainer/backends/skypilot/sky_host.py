@@ -11,11 +11,9 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from gavel.base.extras import install_line
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, redacted
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
-from gavel.trainer.backends.skypilot.errors import ClusterError
 from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted, idle_words
-from gavel.trainer.backends.skypilot.secret_values import redacted
 from gavel.trainer.backends.skypilot.ssh_tunnel import SshTunnel
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import logging
 import shutil
 import socket
 
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord, state_directory
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
-from gavel.trainer.backends.skypilot.errors import ClusterError
 from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted
 from gavel.trainer.backends.skypilot.ssh_tunnel import free_port
 

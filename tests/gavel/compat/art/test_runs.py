@@ -9,8 +9,7 @@ import pytest
 from gavel.compat.art.local import fork_checkpoint
 from gavel.compat.art.model import link_checkpoints
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectory, RunDirectoryError
 
 
 def a_run(root: Path, *steps: int) -> None:

@@ -17,7 +17,7 @@ from gavel.compat.art.rewards import ruler_score_group
 from gavel.compat.art.utils.sft import train_sft_from_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import NotRegisteredError
-from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
+from gavel.trainer.runs.run_directory import NamedCheckpointError
 
 pytestmark = pytest.mark.slow
 

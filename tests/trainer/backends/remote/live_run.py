@@ -15,8 +15,7 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.loop.observer import Observer, StepReport
-from gavel.trainer.loop.train_loop import train_scenario
+from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import KEY
 from tests.forkserver import forking

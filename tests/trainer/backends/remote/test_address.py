@@ -2,7 +2,7 @@
 
 import pytest
 
-from gavel.trainer.backends.remote.address import RemoteBackendError, checked_key, checked_url
+from gavel.trainer.backends.remote.wire import RemoteBackendError, checked_key, checked_url
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote import connection
-from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.connection import canonical
+from gavel.trainer.backends.remote.wire import RemoteBackendError
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel

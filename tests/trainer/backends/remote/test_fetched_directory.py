@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gavel.trainer.backends.remote import client as fetched_directory
-from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import fetch_directory
 from gavel.trainer.backends.remote.connection import Connection
-from gavel.trainer.runs.export_mark import ExportError
+from gavel.trainer.backends.remote.wire import RemoteBackendError
+from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import serving
 from tests.cutting_proxy import CuttingProxy
 

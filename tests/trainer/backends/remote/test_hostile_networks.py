@@ -15,8 +15,8 @@ import pytest
 import uvicorn
 
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.wire import RemoteBackendError
 from gavel.trainer.backends.server.app import create_app
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS

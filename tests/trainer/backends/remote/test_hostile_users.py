@@ -21,16 +21,20 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
-from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.faults import UnknownSettingsError, WriterError
-from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
+from gavel.trainer.backends.remote.wire import (
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    RemoteBackendError,
+    UnknownSettingsError,
+    WriterError,
+)
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.server.uploads import UploadError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import Model
-from gavel.trainer.runs.export_mark import ExportError
+from gavel.trainer.runs.checkpoints import ExportError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS

@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 
 from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.faults import WrongKeyError
+from gavel.trainer.backends.remote.wire import WrongKeyError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import BackendServer

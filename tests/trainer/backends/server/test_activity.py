@@ -8,8 +8,7 @@ import pytest
 
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
-from gavel.trainer.backends.server.activity import Activity
-from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.server.app import Activity, create_app
 from gavel.trainer.backends.server.serve import serve
 from tests.backend_server import KEY
 from tests.limits import HANG_SECONDS
@@ -20,7 +19,7 @@ HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr("gavel.trainer.backends.server.activity.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now[0])
     return now
 
 

@@ -6,7 +6,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
-from gavel.trainer.backends.server.guard import Guard, given_key
+from gavel.trainer.backends.server.app import Guard, given_key
 
 KEY, CAPTURE = "the-key-of-the-server", "a-key-of-one-capture"
 

@@ -16,10 +16,15 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
-from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.faults import ProtocolError, StepError, WriterError, WrongKeyError
-from gavel.trainer.backends.remote.wire import PROTOCOL
+from gavel.trainer.backends.remote.wire import (
+    PROTOCOL,
+    ProtocolError,
+    RemoteBackendError,
+    StepError,
+    WriterError,
+    WrongKeyError,
+)
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.uploads import UploadError, Uploads

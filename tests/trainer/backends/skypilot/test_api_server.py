@@ -111,7 +111,7 @@ from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster_record import state_directory
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
 from gavel.trainer.backends.skypilot.cluster_task import backend_task
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
 from gavel.trainer.backends.skypilot.own_package import own_package
 from gavel.trainer.backends.skypilot.sky_host import SkyHost
 package = own_package(state_directory() / "wheels")
@@ -186,7 +186,7 @@ def test_the_exported_job_group_is_one_of_skypilot_s(client: dict[str, str], tmp
         client,
         f"""
 from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
-from gavel.trainer.backends.skypilot.exports.job_group import GroupParts, job_group
+from gavel.trainer.backends.skypilot.exports.exported_job import GroupParts, job_group
 from sky.utils import dag_utils
 parts = GroupParts("Qwen/Qwen3-4B", judge="openai/gpt-5-mini", judge_secrets=("OPENAI_API_KEY",))
 job = ExportedJob(ClusterSettings(), package, "train.py")

@@ -12,7 +12,7 @@ import pytest
 
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
 from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import free_port

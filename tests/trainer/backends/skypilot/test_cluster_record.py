@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
 
 KEY = "a-key-that-nobody-sees"
 

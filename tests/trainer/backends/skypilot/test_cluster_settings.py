@@ -2,8 +2,7 @@
 
 import pytest
 
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings
 from gavel.trainer.backends.skypilot.launch import cluster_settings
 
 

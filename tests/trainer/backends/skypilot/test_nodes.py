@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
-from gavel.trainer.backends.skypilot.cluster_task import backend_arguments
-from gavel.trainer.backends.skypilot.scripts import run_script
+from gavel.trainer.backends.skypilot.cluster_task import backend_arguments, run_script
 from tests.limits import HANG_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gavel.trainer.backends.skypilot import own_package as module
-from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
 from gavel.trainer.backends.skypilot.own_package import OwnPackage, own_package
 
 

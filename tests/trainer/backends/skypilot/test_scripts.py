@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gavel.trainer.backends.skypilot.cluster_task import run_script, setup_script
 from gavel.trainer.backends.skypilot.own_package import OwnPackage
-from gavel.trainer.backends.skypilot.scripts import run_script, setup_script
 from tests.limits import HANG_SECONDS
 
 PACKAGE = OwnPackage("abc", "==1.2")

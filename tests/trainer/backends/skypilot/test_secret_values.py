@@ -2,8 +2,7 @@
 
 import pytest
 
-from gavel.trainer.backends.skypilot.errors import ClusterError
-from gavel.trainer.backends.skypilot.secret_values import redacted, secret_values
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, redacted, secret_values
 
 
 def test_names_are_of_variables_here_and_a_mapping_has_its_own_values(monkeypatch: pytest.MonkeyPatch) -> None:

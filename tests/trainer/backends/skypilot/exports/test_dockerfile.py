@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.backends.skypilot.errors import ClusterError
-from gavel.trainer.backends.skypilot.exports.dockerfile import dockerfile
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
+from gavel.trainer.backends.skypilot.cluster_task import run_text
+from gavel.trainer.backends.skypilot.exports.exported_job import dockerfile
 from gavel.trainer.backends.skypilot.own_package import OwnPackage
-from gavel.trainer.backends.skypilot.scripts import run_text
 from tests.trainer.backends.skypilot.exports.an_export import a_job, checked
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gavel.trainer.backends.skypilot.errors import ClusterError
-from gavel.trainer.backends.skypilot.exports.job_group import GroupParts, job_group
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
+from gavel.trainer.backends.skypilot.exports.exported_job import GroupParts, job_group
 from tests.trainer.backends.skypilot.exports.an_export import a_job
 
 PARTS = GroupParts("Qwen/Qwen3-4B", lora_rank=20, judge="openai/gpt-5-mini", judge_secrets=("OPENAI_API_KEY",))

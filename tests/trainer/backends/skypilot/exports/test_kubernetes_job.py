@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gavel.trainer.backends.skypilot.exports.dockerfile import HOME, USER, dockerfile
-from gavel.trainer.backends.skypilot.exports.kubernetes_job import kubernetes_job
+from gavel.trainer.backends.skypilot.exports.exported_job import HOME, USER, dockerfile, kubernetes_job
 from tests.trainer.backends.skypilot.exports.an_export import a_job, checked
 
 

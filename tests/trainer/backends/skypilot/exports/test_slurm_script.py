@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.backends.skypilot.exports.slurm_script import slurm_script
+from gavel.trainer.backends.skypilot.exports.exported_job import slurm_script
 from gavel.trainer.backends.skypilot.own_package import OwnPackage
 from tests.backend_server import free_port
 from tests.limits import HANG_SECONDS

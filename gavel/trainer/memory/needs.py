@@ -6,26 +6,191 @@
 Base, adapter and caches are counted on the meta device, and the learner's passes by running them there: see
 `learner_bytes`. What settings share is counted once. Of a device's memory `MARGIN` is left for what is not a tensor
 (the CUDA context, fragments).
+
+A policy of a config alone: the base model and its adapter on the meta device, whose tensors have no storage.
+
+The learner's own code runs over it, and `TensorBytes` counts what it would hold. Whether a norm or an MLP is fused is
+found by running a small copy of it, as for a real policy.
 """
 
-from collections.abc import Sequence
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
+from transformers.quantizers.base import get_keys_to_not_convert
 
-from gavel.trainer.config import TrainConfig, VllmSettings
+from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.engines.kv_cache import SHARE_OF_MEMORY, shared_context, slot_bytes
+from gavel.trainer.kernels.assumed_device import assume
+from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
+from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.step_bytes import MARGIN, PassBytes, checkpoints_by_default, fitting_tokens, probe_sequence
-from gavel.trainer.memory.meta_run import as_on
-from gavel.trainer.memory.planned_policy import PlannedPolicy
 from gavel.trainer.policy.adapted_weight import adapted_weights
-from gavel.trainer.policy.families import why_unbatched
-from gavel.trainer.policy.loading import check_settings, dtype_of, text_decoder
-from gavel.trainer.policy.policy import load_config
+from gavel.trainer.policy.families import usable_context, why_alone, why_unbatched
+from gavel.trainer.policy.loading import auto_class, check_settings, dtype_of, text_decoder
+from gavel.trainer.policy.policy import Policy, adapted, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.tensor_bytes import TensorBytes
+
+
+@contextlib.contextmanager
+def as_on(device: str) -> Iterator[TensorBytes]:
+    """Within it, meta tensors are computed as those of `device` (`cpu`, `cuda`) are; what is given counts them."""
+    with assume(device), _FusedAttention(), TensorBytes() as counted:
+        yield counted
+
+
+def recomputing() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[Any]]:
+    """What `torch.utils.checkpoint` enters for a layer, and for computing it again, where `as_on` does not reach."""
+    return contextlib.nullcontext(), _FusedAttention()
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Of meta tensors PyTorch computes attention with all its scores; devices have a kernel that does not keep them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func is torch.nn.functional.scaled_dot_product_attention and args[0].is_meta:
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    del attn_mask, dropout_p, is_causal, enable_gqa  # none changes what is kept
+    if value.shape[-1] != query.shape[-1]:  # which the kernel does not know: plain products
+        repeated = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(repeated, 1) for each in (key, value))
+        return torch.softmax(query @ key.transpose(-1, -2), -1) @ value
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return kernel(query, key, value, 0.0, False, scale=scale)[0]
+
+
+_SMALL = 4
+
+
+class PlannedPolicy(Policy):
+    """What the learner uses of a policy; it has neither weights nor a tokenizer."""
+
+    def __init__(self, config: Any, lora: LoraSettings, dtype: torch.dtype, *, quantized: bool = False) -> None:
+        """`quantized`: the layers are PEFT's, as over 4-bit weights. Raises `BaseModelError` for no language model."""
+        self.dtype = dtype
+        self.lora = lora
+        self.max_context = usable_context(config)
+        config = copy.deepcopy(config)
+        with as_on("cpu"), torch.device("meta"):  # answers the questions whether a fused form is equal
+            base = auto_class(config).from_config(config, dtype=dtype).eval().requires_grad_(False)
+            layers = _linear_layers(base)
+            self.base_bytes: int = storage_bytes(base)
+            self.quantized_bytes: int = self.base_bytes - sum(
+                layer.weight.nbytes - _nf4_bytes(layer) for layer in layers
+            )
+            """Of the base in 4 bits."""
+            self.largest_dequantized = max((layer.weight.nbytes for layer in layers), default=0) if quantized else 0
+            """Bytes of the weights that a quantized layer makes of its own for one product."""
+            self.layer_bytes = [
+                storage_bytes(each)
+                for each in text_decoder(base).modules()
+                if isinstance(each, GradientCheckpointingLayer)
+            ]
+            if quantized:
+                self.base_bytes = self.quantized_bytes
+            self.parameter_count: int = base.num_parameters()
+            self.vocabulary: int = base.get_input_embeddings().num_embeddings
+            fuse_norms(torch.nn.ModuleList(_fusible_norms(base)))
+            fuse_mlps(torch.nn.ModuleList(_fusible_mlps(base)))
+            self.model = adapted(base, lora, plain=not quantized)
+            self.model.eval()
+            self.spans = None
+            if why_alone(config) is None:
+                with contextlib.suppress(AttentionError):
+                    self.spans = attend_packed(self.decoder())
+        self.sharded = False
+
+    def checkpoint_gradients(self, on: bool) -> None:
+        super().checkpoint_gradients(on)
+        for layer in self.model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                again = partial(checkpoint, use_reentrant=False, context_fn=recomputing)
+                layer._gradient_checkpointing_func = again  # type: ignore[assignment]
+
+
+def _linear_layers(model: Any) -> list[torch.nn.Linear]:
+    """Those that bitsandbytes quantizes: all but the head and what shares its weights with others."""
+    kept = get_keys_to_not_convert(model)
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and not any(name == each or name.startswith(f"{each}.") for each in kept)
+    ]
+
+
+def _nf4_bytes(layer: torch.nn.Linear) -> int:
+    """Half a byte a weight, a byte a block of 64, and four bytes for each 256 of these (arXiv 2305.14314)."""
+    weights = layer.weight.numel()
+    return weights // 2 + weights // 64 + weights // (64 * 64)
+
+
+def _fusible_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
+    found: list[torch.nn.Module] = []
+    verdicts: dict[tuple[Any, ...], bool] = {}
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if not type(module).__name__.endswith("RMSNorm") or not isinstance(weight, torch.nn.Parameter):
+            continue
+        kind = type(module), weight.shape, weight.dtype
+        if kind not in verdicts:
+            small = copy.deepcopy(module).to_empty(device="cpu")
+            torch.nn.init.ones_(small.weight)  # type: ignore[arg-type]
+            with torch.device("cpu"):
+                verdicts[kind] = bool(fuse_norms(torch.nn.ModuleList([small])))
+        if verdicts[kind]:
+            found.append(module)
+    return found
+
+
+def _fusible_mlps(model: torch.nn.Module) -> list[torch.nn.Module]:
+    found: list[torch.nn.Module] = []
+    verdicts: dict[type, bool] = {}
+    for module in model.modules():
+        if not type(module).__name__.endswith("MLP"):
+            continue
+        kind = type(module)
+        if kind not in verdicts:
+            with torch.device("cpu"):
+                verdicts[kind] = bool(fuse_mlps(torch.nn.ModuleList([_small_copy(module)])))
+        if verdicts[kind]:
+            found.append(module)
+    return found
+
+
+def _small_copy(module: torch.nn.Module) -> torch.nn.Module:
+    """The module with linear layers of a few rows and columns."""
+    small = copy.copy(module)
+    small._modules = {
+        name: torch.nn.Linear(_SMALL, _SMALL) if isinstance(child, torch.nn.Linear | Conv1D) else child
+        for name, child in module._modules.items()
+    }
+    return small
+
 
 _COUNTED = 4096, 8192
 """Tokens of the steps that are counted: from the first on no tile grows with them."""

@@ -1,0 +1,245 @@
+"""A gated MLP as one autograd function: y = down(silu(gate x) * up x), with `down` a LoRA layer.
+
+Autograd keeps four wide activations of each token: gate x, up x, silu(gate x) and the product. This keeps the first two
+and computes the others again in the backward pass, in two elementwise passes. Values and gradients are bit for bit the
+same.
+
+A LoRA linear layer as one autograd function: y = x W' + s (x A') B', added in place to the base's result.
+
+A subclass of PEFT's layer with the same weights, names and values; it falls back to PEFT for other cases. PEFT's
+version makes extra passes over every activation, which dominate the time of small and of wide models.
+
+In lower precision A and B are rounded to the activations' type, and y once more than the base's result; the embedded
+engine computes the same product, so both round alike.
+
+RMS norms by one fused PyTorch operation instead of the six of transformers.
+
+In lower precision transformers round the normalized value and then its product with the weight; the fused operation
+rounds once, so it is nearer to the float32 value.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from peft.tuners import lora
+from torch import nn
+from torch.nn.functional import silu
+
+
+class LoraWeights(NamedTuple):
+    """y = x weight' + bias + scale (x down') up', and its gradients. Rows are `[R, in]`, `narrow` `[R, rank]`."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    down: torch.Tensor
+    up: torch.Tensor
+    scale: float
+
+    def product(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """y, with the axes of `x`, and `narrow`, the rows of `x` in the adapter's rank."""
+        rows = x.reshape(-1, x.shape[-1])
+        narrow = rows @ self.down.T.to(rows.dtype)
+        result = nn.functional.linear(x, self.weight, self.bias)  # not a view: some models change it in place
+        result.view(len(rows), -1).addmm_(narrow, self.up.T.to(rows.dtype), alpha=self.scale)
+        return result, narrow
+
+    def to_narrow(self, incoming: torch.Tensor) -> torch.Tensor:
+        return incoming @ self.up.to(incoming.dtype) * self.scale
+
+    def to_rows(self, incoming: torch.Tensor, to_narrow: torch.Tensor) -> torch.Tensor:
+        return (incoming @ self.weight).addmm_(to_narrow, self.down.to(incoming.dtype))
+
+    def to_factors(
+        self, rows: torch.Tensor, narrow: torch.Tensor, incoming: torch.Tensor, to_narrow: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        to_down = (to_narrow.T @ rows).to(self.down.dtype)
+        # On a CPU three times as fast as the transposed product.
+        to_up = (narrow.T @ incoming).T.to(self.up.dtype) * self.scale
+        return to_down, to_up
+
+
+class LoraLinear(lora.Linear):
+    """PEFT's layer, with its own forward for the case that is trained here."""
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        weights = None if args or kwargs else self.plain_weights()
+        return super().forward(x, *args, **kwargs) if weights is None else _LoraLinear.apply(x, *weights)  # type: ignore[no-any-return]
+
+    def plain_weights(self) -> LoraWeights | None:
+        """Those of the layer, when one adapter is active over a plain linear layer, without dropout."""
+        base = self.get_base_layer()
+        if self.disable_adapters or self.merged or type(base) is not nn.Linear or len(self.active_adapters) != 1:
+            return None
+        name = self.active_adapters[0]
+        dropout = self.lora_dropout[name] if name in self.lora_A else None
+        if dropout is None or name in self.lora_variant or (dropout.training and not isinstance(dropout, nn.Identity)):
+            return None
+        down, up = (half.get_parameter(f"{name}.weight") for half in (self.lora_A, self.lora_B))
+        return LoraWeights(base.weight, base.bias, down, up, self.scaling[name])
+
+
+class _LoraLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, *layer: Any) -> torch.Tensor:
+        weights = LoraWeights(*layer)
+        result, narrow = weights.product(x)
+        ctx.save_for_backward(x.reshape(-1, x.shape[-1]), weights.weight, weights.down, weights.up, narrow)
+        ctx.shape, ctx.scale = x.shape, weights.scale
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        rows, weight, down, up, narrow = ctx.saved_tensors
+        weights = LoraWeights(weight, None, down, up, ctx.scale)
+        incoming = gradient.reshape(-1, gradient.shape[-1])
+        to_narrow = weights.to_narrow(incoming)
+        to_x = weights.to_rows(incoming, to_narrow).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        return to_x, None, None, *weights.to_factors(rows, narrow, incoming, to_narrow), None
+
+
+_SAME = 1e-6
+
+
+def fuse_norms(model: Any, *, exact: bool = True) -> int:
+    """Replaces the norms of `model` that equal PyTorch's `rms_norm` in float32; returns how many.
+
+    In lower precision it must be no further from the float32 value than the norm was. `exact`: in float32 bit-identical
+    to before on a CPU. Otherwise equal within rounding, with half as many passes over memory as
+    PyTorch's, where no gradient is needed. Equality is tested by running the module, since model families differ in
+    where the weight is applied and in rounding.
+    """
+    return sum(
+        _fuse_norm(module, _rms_norm if exact else _few_passes)
+        for module in model.modules()
+        if type(module).__name__.endswith("RMSNorm")
+    )
+
+
+@torch.no_grad()
+def _fuse_norm(module: Any, norm: Callable[[Any, float, torch.Tensor], torch.Tensor]) -> bool:
+    weight, epsilon = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
+    if not isinstance(weight, torch.nn.Parameter) or not isinstance(epsilon, float):
+        return False
+    trial = torch.linspace(-3, 4, 2 * len(weight), dtype=weight.dtype, device=weight.device).view(2, -1)
+    kept = weight.clone()
+    weight.copy_(torch.linspace(0.5, 2, len(weight)))  # neither 0 nor constant
+    found, own = _rms_norm(module, epsilon, trial), module(trial)
+    precise = copy.deepcopy(module).float()
+    truth = precise(trial.float())
+    same = (_rms_norm(precise, epsilon, trial.float()) - truth).abs().max() <= _SAME
+    if weight.dtype != torch.float32:
+        same &= found.dtype == own.dtype and _error(found, truth) <= _error(own, truth) + _SAME
+    weight.copy_(kept)
+    if same:
+        module.forward = partial(norm, module, epsilon)
+    return bool(same)
+
+
+def _error(found: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    return (found - truth).abs().mean()
+
+
+def _rms_norm(module: Any, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
+    weight: torch.Tensor = module.weight
+    plain = hidden.dtype == weight.dtype and hidden.dtype in (torch.float32, torch.float64) and not hidden.is_cuda
+    if plain and hidden.requires_grad and torch.is_grad_enabled() and not weight.requires_grad:
+        return _FrozenRmsNorm.apply(hidden, weight, epsilon)  # type: ignore[no-any-return]
+    return torch.nn.functional.rms_norm(hidden, weight.shape, weight, epsilon)
+
+
+class _FrozenRmsNorm(torch.autograd.Function):
+    """PyTorch's value, and its gradient to x in four passes in place of a pass for each of its operations.
+
+    With r = (mean x² + ε)^(-1/2) and g the gradient times the weight: r g - r³ mean(g x) x.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        ctx.save_for_backward(hidden, weight)
+        ctx.epsilon = epsilon
+        return torch.nn.functional.rms_norm(hidden, weight.shape, weight, epsilon)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        hidden, weight = ctx.saved_tensors
+        size = hidden.shape[-1]
+        scale = _inverse_length(hidden, ctx.epsilon)
+        weighted = gradient * weight
+        along = (weighted * hidden).sum(-1, keepdim=True).mul_(scale**3).div_(-size)
+        return weighted.mul_(scale).addcmul_(hidden, along), None, None
+
+
+def _inverse_length(hidden: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """(mean x² + ε)^(-1/2) of each row, `[..., 1]`."""
+    length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+    return length.square_().div_(hidden.shape[-1]).add_(epsilon).rsqrt_()
+
+
+def _few_passes(module: Any, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
+    if hidden.is_cuda or hidden.dtype != torch.float32 or torch.is_grad_enabled():
+        return _rms_norm(module, epsilon, hidden)
+    return (hidden * _inverse_length(hidden, epsilon)).mul_(module.weight)
+
+
+_LAYERS = ("gate_proj", "up_proj", "down_proj")
+
+
+def fuse_mlps(model: Any) -> int:
+    """Replaces the MLPs of `model` that compute y; returns how many. Call it before layers become LoRA layers.
+
+    Whether a module computes y is tested by running it. Where `down` is another layer than a plain `LoraLinear`, the
+    module's own forward runs.
+    """
+    return sum(_fuse_mlp(module) for module in model.modules() if type(module).__name__.endswith("MLP"))
+
+
+def _fuse_mlp(module: Any) -> bool:
+    if not all(type(getattr(module, name, None)) is torch.nn.Linear for name in _LAYERS):
+        return False
+    weight = module.gate_proj.weight
+    same = computes_y(module, weight.dtype, weight.device)
+    if same:
+        module.forward = partial(gated_forward, module, module.forward, _GatedLora)
+    return same
+
+
+@torch.no_grad()
+def computes_y(module: Any, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the result of a module with these three layers is y, bit for bit."""
+    columns: int = module.gate_proj.in_features
+    trial = torch.linspace(-3, 4, 2 * columns, dtype=dtype, device=device).view(2, columns)
+    return torch.equal(module.down_proj(silu(module.gate_proj(trial)) * module.up_proj(trial)), module(trial))
+
+
+def gated_forward(module: Any, own: Any, gated: type[torch.autograd.Function], x: torch.Tensor) -> torch.Tensor:
+    """y by `gated` of gate x, up x and the weights of `down`; by `own(x)` where `down` is not a plain `LoraLinear`."""
+    down = module.down_proj
+    weights = down.plain_weights() if isinstance(down, LoraLinear) else None
+    if weights is None:
+        return own(x)
+    return gated.apply(module.gate_proj(x), module.up_proj(x), *weights)  # type: ignore[no-any-return]
+
+
+class _GatedLora(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Any, up: Any, *layer: Any) -> torch.Tensor:
+        weights = LoraWeights(*layer)
+        result, narrow = weights.product(silu(gate).mul_(up))
+        ctx.save_for_backward(gate, up, weights.weight, weights.down, weights.up, narrow)
+        ctx.scale = weights.scale
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        gate, up, weight, lora_down, lora_up, narrow = ctx.saved_tensors
+        weights = LoraWeights(weight, None, lora_down, lora_up, ctx.scale)
+        incoming = gradient.flatten(0, -2)
+        to_narrow = weights.to_narrow(incoming)
+        opened = silu(gate)
+        to_factors = weights.to_factors((opened * up).flatten(0, -2), narrow, incoming, to_narrow)
+        to_product = weights.to_rows(incoming, to_narrow).view_as(gate)
+        to_gate = torch.ops.aten.silu_backward(to_product * up, gate)
+        return to_gate, opened.mul_(to_product), None, None, *to_factors, None
