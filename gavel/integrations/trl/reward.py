@@ -75,6 +75,14 @@ class _Scored:
     """The judge's explanation, or why there is no reward."""
 
 
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A member, and the key that those of its group share."""
+
+    key: Hashable
+    member: Any
+
+
 class TrlReward:
     """A reward function of TRL. It can be pickled when its judge is named by models, settings or an address."""
 
@@ -171,14 +179,6 @@ def _scored(judged: Judged) -> list[_Scored]:
             words = f"no reward, as another completion of the group was not scored: {judged.reason}"
         found.append(_Scored(reward, judgement.standard_error, words))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Keyed:
-    """A member, and the key that those of its group share."""
-
-    key: Hashable
-    member: Any
 
 
 def judge_on_all_ranks(

@@ -194,7 +194,7 @@ def _format(rows: Sequence[Row]) -> Format:
 
 
 def _fitting(row: Row) -> Format | None:
-    return next((each for each in FORMATS if each.fits(row.value)), None)
+    return next((each for each in all_formats() if each.fits(row.value)), None)
 
 
 def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
