@@ -183,7 +183,7 @@ SUITES = (
     Suite(
         name="adapters",
         target="test-adapters",
-        paths=(".ci/", "Makefile", "gavel/rewards/", "tests/gavel/rewards/"),
+        paths=(".ci/", "Makefile", "gavel/integrations/", "tests/integrations/"),
         minutes=15,
         prepare="adapters",
     ),

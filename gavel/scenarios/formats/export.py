@@ -14,23 +14,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
+from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
-from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel, trl, verifiers
-from gavel.scenarios.formats.exported import Losses, StoredGroup
+from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel
+from gavel.scenarios.formats import completions as trl
+from gavel.scenarios.formats.exported import Export, Losses, StoredGroup
 from gavel.scenarios.formats.otel import OtlpEndpoint
 from gavel.scenarios.group import TrajectoryGroup
 
-ExportFormat = Literal["dpo", "sft", "atif", "verifiers", "otel", "inspect", "agenttraj", "atropos"]
+ExportFormat = str
+"""A name of `export_formats`."""
 TITLES: dict[ExportFormat, str] = {
     "dpo": "preference pairs",
     "sft": "conversations for SFT",
     "atif": "ATIF documents",
-    "verifiers": "verifiers traces",
     "otel": "OpenTelemetry spans",
     "inspect": "an Inspect log",
     "agenttraj": "AgentTraj conversations",
@@ -40,7 +41,6 @@ _SUFFIXES: dict[ExportFormat, tuple[str, ...]] = {
     "dpo": (".jsonl",),
     "sft": (".jsonl",),
     "atif": (".jsonl", ""),
-    "verifiers": (".jsonl", ""),
     "otel": (".jsonl",),
     "inspect": (".json",),
     "agenttraj": (".jsonl",),
@@ -51,6 +51,19 @@ MARGIN = 0.1
 """Default of the smallest difference that makes a preference pair."""
 _JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.jsonl"
 _NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
+
+
+def _exports() -> dict[str, Export]:
+    """Those of integrations."""
+    return {name: one for module in entry_points.load_all("gavel.formats") for name, one in module.EXPORTS.items()}
+
+
+def export_formats() -> list[str]:
+    return [*TITLES, *(name for name in _exports() if name not in TITLES)]
+
+
+def _title(form: str) -> str:
+    return TITLES[form] if form in TITLES else _exports()[form].title
 
 
 class ExportError(GavelError):
@@ -103,10 +116,12 @@ def export_file(
     a conversation must exceed.
     Raises `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
     """
+    if form not in export_formats():
+        raise ExportError(f"there is no format {form!r} to export to.", f"There are: {', '.join(export_formats())}.")
     losses, passing = Losses(), _Counted(groups)
     address = str(out) if str(out).startswith(("http://", "https://")) else None
     if address is not None and form != "otel":
-        raise ExportError(f"{address} is an address, and {TITLES[form]} are files.", "Give -o the name of a file.")
+        raise ExportError(f"{address} is an address, and {_title(form)} are files.", "Give -o the name of a file.")
     if address is not None:
         with OtlpEndpoint(address) as endpoint:
             for request in otel.requests(passing, model, losses, time.time_ns()):
@@ -117,19 +132,20 @@ def export_file(
         _write(path, passing, form, model, name, losses, margin, above)
         if form in ("dpo", "sft") and losses.groups == passing.seen:
             path.unlink()
-            raise ExportError(f"nothing to write as {TITLES[form]}: {'; '.join(losses.notes())}.", _NOTHING[form])
+            raise ExportError(f"nothing to write as {_title(form)}: {'; '.join(losses.notes())}.", _NOTHING[form])
     attempts = counted(passing.attempts - losses.attempts, "attempt")
     written = counted(passing.seen - losses.groups, "group")
-    summary = f"wrote {attempts} of {written} as {TITLES[form]} to {out}"
+    summary = f"wrote {attempts} of {written} as {_title(form)} to {out}"
     return Exported(summary, [f"left out or changed: {note}" for note in losses.notes()])
 
 
 def _check_name(path: Path, form: ExportFormat) -> None:
     if path.exists() or path.is_symlink():
         raise ExportError(f"{path} exists already.", "Give another -o; nothing is written over.")
-    if path.suffix not in _SUFFIXES[form]:
-        ways = " or ".join(f"a file that ends in {each}" if each else "a directory" for each in _SUFFIXES[form])
-        raise ExportError(f"{TITLES[form]} cannot be written to {path}.", f"Give -o {ways}.")
+    suffixes = _SUFFIXES[form] if form in _SUFFIXES else _exports()[form].suffixes
+    if path.suffix not in suffixes:
+        ways = " or ".join(f"a file that ends in {each}" if each else "a directory" for each in suffixes)
+        raise ExportError(f"{_title(form)} cannot be written to {path}.", f"Give -o {ways}.")
 
 
 def _write(
@@ -153,11 +169,6 @@ def _write(
                 case "atif":
                     found = atif.documents(groups, model, losses)
                     _write_documents(unfinished, found, separate=not path.suffix)
-                case "verifiers":
-                    found = verifiers.episodes(groups, model, losses)
-                    file = unfinished if path.suffix else unfinished / "traces.jsonl"
-                    file.parent.mkdir(exist_ok=True)
-                    _write_documents(file, found, separate=False)
                 case "atropos":
                     _write_documents(unfinished, atropos.groups(groups, losses), separate=False)
                 case "otel":
@@ -170,6 +181,11 @@ def _write(
                     chunks = inspect_log.log_chunks(groups, model, losses, name=name, created=created)
                     with unfinished.open("w", encoding="utf-8") as stream:
                         stream.writelines(chunks)
+                case _:
+                    one = _exports()[form]
+                    file = unfinished if path.suffix else unfinished / one.file
+                    file.parent.mkdir(exist_ok=True)
+                    _write_documents(file, one.documents(groups, model, losses), separate=False)
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}", "Give another -o.") from error
 

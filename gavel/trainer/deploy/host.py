@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gavel.base import entry_points
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
@@ -73,9 +74,13 @@ class DeployHost(Protocol):
 def open_host(address: str, **options: Any) -> DeployHost:
     """The host of `name` or `name:place`. Raises `DeployError` for one that is not known, or an option it lacks."""
     name, _, place = address.partition(":")
-    if name not in HOSTS:
-        raise DeployError(f"there is no host {name!r}", f"Hosts: {', '.join(HOSTS)}.")
-    make = importlib.import_module(HOSTS[name]).open_host
+    others = entry_points.names("gavel.hosts")
+    if name in HOSTS:
+        make = importlib.import_module(HOSTS[name]).open_host
+    elif name in others:
+        make = entry_points.load("gavel.hosts", name).open_host
+    else:
+        raise DeployError(f"there is no host {name!r}", f"Hosts: {', '.join((*HOSTS, *others))}.")
     known = [each for each in inspect.signature(make).parameters if each != "place"]
     if unknown := sorted(options.keys() - set(known)):
         raise DeployError(f"{name} has no option {unknown[0]!r}", f"It has: {', '.join(known) or 'none'}.")

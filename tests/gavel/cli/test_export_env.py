@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.bridges.verifiers.package import write_package
+from gavel.integrations.verifiers.environment import write_package
 from tests.forked import gavel
 
 SHOP = "import gavel\nshop = gavel.Scenario('shop', tasks=[gavel.Task(user='Hi.')], held_out=[]{more})\n"

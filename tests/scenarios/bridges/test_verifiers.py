@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("verifiers.v1", reason="make test-bridges installs verifiers")
 
+from gavel.integrations.verifiers.environment import ExportError, write_package
 from gavel.llm.types import Message
-from gavel.scenarios.bridges.verifiers.package import ExportError, write_package
 from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout

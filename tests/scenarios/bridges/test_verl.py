@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.bridges.verl import verl
-from gavel.scenarios.bridges.verl.dataset import read_tasks
+from gavel.integrations.verl import verl_scenario as verl
+from gavel.integrations.verl.dataset import read_tasks
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from gavel.integrations.verifiers.formats import episodes
 from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.reading import read_groups
-from gavel.scenarios.formats.verifiers import episodes
 from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.formats.attempts import both, sampled, stored, whole
 from tests.scenarios.formats.page import run_program

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import gavel
-from gavel.scenarios.bridges.verl import verl
-from gavel.scenarios.formats.verl_launch import VerlExportError, VerlLaunch, export_verl
+from gavel.integrations.verl import verl_scenario as verl
+from gavel.integrations.verl.launch import VerlExportError, VerlLaunch, export_verl
 from gavel.scenarios.scenario import Scenario, find_scenario
 
 pytest.importorskip("pyarrow")

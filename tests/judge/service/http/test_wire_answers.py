@@ -174,12 +174,12 @@ async def in_trl(judge: gavel.Judge | str) -> Scores:
     """The reward function of TRL, in a batch with another prompt's completions."""
     prompts = [messages("")[:1], [{"role": "user", "content": "Another task"}]] * len(ANSWERS)
     completions = [[{"role": "assistant", "content": text}] for text in ANSWERS for _ in range(2)]
-    rewards = await asyncio.to_thread(gavel.rewards.trl(judge), prompts, completions)
+    rewards = await asyncio.to_thread(gavel.integrations.trl.reward_func(judge), prompts, completions)
     return rewards[::2]
 
 
 async def in_verl(url: str) -> Scores:
-    compute_score = gavel.rewards.verl(url, n=len(ANSWERS), reference=False)
+    compute_score = gavel.integrations.verl.compute_score(url, n=len(ANSWERS), reference=False)
     known = {"raw_prompt": messages("")[:1]}
     answers = await asyncio.gather(*(compute_score("data", text, "4", known) for text in ANSWERS))
     return [answer["score"] for answer in answers]

@@ -4,7 +4,7 @@ from typing import Any
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.bridges.verifiers.conversations import Conversations
+from gavel.integrations.verifiers.relay import Conversations
 from gavel.scenarios.trajectory import Trajectory
 
 

@@ -1,0 +1,5 @@
+"""TRL: the judge as a reward function of its GRPOTrainer (`reward`), and its preference pairs and SFT rows (`formats`)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"reward": ["reward_func"]})

@@ -1,0 +1,170 @@
+"""TRL's own GRPOTrainer with the judge as its reward: a tiny policy, and a judge model on loopback."""
+
+import contextlib
+import inspect
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, TrainingSequence, _AsyncRolloutLoop
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+import gavel
+from gavel.integrations._rewards import run
+from gavel.llm.types import Message
+from tests.endpoint import Endpoint, says
+from tests.integrations.adapters_page import program
+from tests.integrations.adapters_page import run as run_program
+from tests.integrations.letters_judge import by_letters_and_position_here, share_of_a
+from tests.integrations.split_groups import MEMBERS, PER_PROCESS, SHORT, STEPS, rows, settings
+from tests.integrations.tiny_policy import tiny_policy
+from tests.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+MODEL = "openai/gpt-5-mini"
+
+
+def test_a_policy_learns_what_the_judge_prefers(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [share_of_a]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=1)
+    model, tokenizer = tiny_policy()
+    trainer = GRPOTrainer(
+        model,
+        reward_funcs=gavel.integrations.trl.reward_func(judge, num_generations=8),
+        args=settings(tmp_path),
+        train_dataset=rows(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    steps = [entry for entry in trainer.state.log_history if "rewards/judge/mean" in entry]
+    assert len(steps) == 20
+    rewards = [entry["rewards/judge/mean"] for entry in steps]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2
+    assert all(entry["judge/unscored"] == 0 for entry in steps[:3])
+
+
+def test_a_policy_of_which_nothing_can_be_judged_stays_as_it_is(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [lambda request: share_of_a({**request, "messages": [{}, {"content": ""}]})]  # scores of nobody
+    judge = gavel.Judge(
+        gavel.Juror(MODEL, params=endpoint.params), orders=1, config=gavel.JudgeConfig(content_retries=0)
+    )
+    model, tokenizer = tiny_policy()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    trainer = GRPOTrainer(
+        model,
+        reward_funcs=gavel.integrations.trl.reward_func(judge),
+        args=settings(tmp_path, max_steps=2, weight_decay=0.0),
+        train_dataset=rows(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["judge/unscored"] == 1
+    assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
+
+
+WITHOUT_PEFT = "import runpy, sys; sys.modules['peft'] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+"""TRL imports peft where it is installed, which takes as long as all else together."""
+
+
+def two_processes(folder: Path) -> None:
+    """Runs `split_groups` as both processes of a run, as torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kept = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", WITHOUT_PEFT, "tests.integrations.split_groups", str(folder)]
+    with (folder / "both.stderr").open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **kept, **shared}, stderr=errors, start_new_session=True
+        )
+    try:
+        code = process.wait(HANG_SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, [file.read_text() for file in sorted(folder.glob("*.stderr"))]
+
+
+@pytest.mark.thorough
+def test_groups_that_are_split_over_two_processes_are_judged_whole(tmp_path: Path):
+    two_processes(tmp_path)
+    calls = [[json.loads(line) for line in (tmp_path / f"{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)]
+    assert len(calls[0]) == STEPS
+    asked = 0
+
+    async def count(messages: list[Message], schema: Message) -> str:
+        nonlocal asked
+        asked += 1
+        return await by_letters_and_position_here(messages, schema)
+
+    judge = gavel.Judge(count, orders=2)
+    for first, second in zip(*calls, strict=True):
+        prompts, completions, rewards = (first[name] + second[name] for name in ("prompts", "completions", "rewards"))
+        assert len(first["rewards"]) == len(second["rewards"]) == PER_PROCESS
+        for start in range(0, len(rewards), MEMBERS):  # the second of three groups has members in both processes
+            group = range(start, start + MEMBERS)
+            members = [gavel.Trajectory(messages_and_choices=[*prompts[n], *completions[n]]) for n in group]
+            assert all(prompts[n] == prompts[start] for n in group)
+            direct = run(judge.score(gavel.TrajectoryGroup(members)))
+            assert [t.reward for t in direct] == [rewards[n] for n in group]
+    assert sum(len((tmp_path / f"{rank}.asked").read_text()) for rank in (0, 1)) == asked  # each by one process
+    errors = [(tmp_path / f"{rank}.error").read_text() for rank in (0, 1)]
+    assert all("no column 'task'" in error for error in errors), errors  # the second one's, and both were told
+
+
+def test_the_page_s_program_trains(tmp_path: Path):
+    model, tokenizer = tiny_policy()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    short = ", ".join(f"{name}={value!r}" for name, value in SHORT.items())
+    shown = program("TRL").replace("Qwen/Qwen3-0.6B", str(tmp_path / "model"))
+    names: dict[str, Any] = {"__name__": "from_the_page"}
+    exec(compile(shown.replace('"runs/judged"', f"{str(tmp_path)!r}, {short}"), "adapters.md", "exec"), names)
+    assert any("rewards/judge/mean" in entry for entry in names["trainer"].state.log_history)
+
+
+def test_the_page_s_function_is_one_that_axolotl_takes():
+    reward = run_program("Axolotl and Unsloth")["reward"]
+    assert len(inspect.signature(reward).parameters) >= 2
+    assert not inspect.iscoroutinefunction(reward)
+    assert reward(prompts=["one", "one"], completions=["It is done.", ""], completion_ids=[[1], []]) == [1.0, 0.0]
+
+
+async def test_async_grpo_takes_it_and_leaves_out_what_has_no_score(endpoint: Endpoint):
+    endpoint.script = [share_of_a]
+    group = RolloutGroup(
+        prompts=[[{"role": "user", "content": "write"}]] * 3,
+        reward_kwargs={"level": [1, 1, 1]},
+        completions=[[{"role": "assistant", "content": text}] for text in ("a b", "a", "b")],
+        completions_ids=[[1]] * 3,
+        completions_sequences=[[TrainingSequence([1], [1], [0.0], 0)] for _ in range(3)],
+        tool_call_counts=[0] * 3,
+        tool_failure_counts=[0] * 3,
+        model_version=0,
+        group_id=0,
+        env_rewards=[],
+        rollout_rewards=[],
+    )
+    reward = pickle.loads(
+        pickle.dumps(gavel.integrations.trl.reward_func(gavel.JudgeConfig(models=MODEL, params=endpoint.params)))
+    )
+    worker = SimpleNamespace(
+        reward_funcs=[reward], reward_func_names=["judge"], _env_reward_types=[], _provides_rollout_reward=False
+    )
+    samples = await _AsyncRolloutLoop._score_group(worker, group)  # type: ignore[arg-type]
+    assert [sample.metrics["rewards/judge"] for sample in samples] == [0.5, 1.0, 0.0]
+    assert samples[0].advantage == pytest.approx(0)
+    assert samples[1].advantage > 1
+    endpoint.script = [lambda request: says("I cannot tell.")]
+    assert [sample.advantage for sample in await _AsyncRolloutLoop._score_group(worker, group)] == [0, 0, 0]  # type: ignore[arg-type]
