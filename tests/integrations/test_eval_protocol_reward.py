@@ -24,7 +24,7 @@ from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.adapters
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SHOW = """
 
 evaluated = judged

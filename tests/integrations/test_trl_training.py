@@ -30,7 +30,7 @@ from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 MODEL = "openai/gpt-5-mini"
 
 
