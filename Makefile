@@ -105,7 +105,7 @@ dist: $(DEV)
 test-thorough: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
 		tests/judge/service/http/test_openapi.py tests/judge/test_faults.py tests/trainer/test_cpus.py \
-		tests/integrations/test_trl_training.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
+		tests/integrations/test_trl.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
 		tests/trainer/backends/remote/test_hostile_users.py \
 		tests/trainer/test_gpu_day.py tests/trainer/test_misfits.py tests/trainer/test_resume.py
 
@@ -149,7 +149,7 @@ test-adapters: $(DEV)
 	@failed=; for name in $(ADAPTERS); do \
 		if $(MAKE) --no-print-directory .venv-adapters/$$name/.installed; then \
 			OMP_NUM_THREADS=1 LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/$$name/bin/python -m pytest --quiet \
-				-m adapters tests/integrations/test_$${name}_*.py || failed="$$failed $$name"; \
+				-m adapters tests/integrations/test_$${name}*.py || failed="$$failed $$name"; \
 		else \
 			echo "SKIPPED: $$name could not be installed, so ITS ADAPTER'S TESTS DID NOT RUN." >&2; \
 		fi; \

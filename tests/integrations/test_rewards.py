@@ -1,4 +1,4 @@
-"""What the rewards of all trainers share: members, groups, scores that are missing, and the processes they are sent to."""
+"""What all rewards share: members, groups, missing scores, and the processes to which trainers send them."""
 
 import asyncio
 import copy
@@ -162,7 +162,7 @@ class TestMissingScores:
     def test_a_missing_score_is_never_a_number(self, unscored: Unscored, expected: list[float | None] | None):
         group = judged("partial", 0.9, None, 0.0)
         if expected is None:
-            with pytest.raises(JudgeError, match="2 of 3 .*no votes"):
+            with pytest.raises(JudgeError, match=r"2 of 3 .*no votes"):
                 rewarded(group, unscored)
         else:
             assert rewarded(group, unscored).rewards == expected

@@ -1,4 +1,4 @@
-"""TRL: the judge as a reward function of its GRPOTrainer (`reward`), and its preference pairs and SFT rows (`formats`)."""
+"""TRL: the judge as a reward function of its GRPOTrainer."""
 
 import lazy_loader
 

@@ -1,6 +1,7 @@
 """The judge as a reward function of TRL, and of Axolotl and Unsloth, which train with TRL's GRPOTrainer.
 
-    GRPOTrainer(model, reward_funcs=gavel.integrations.trl.reward_func("openai/gpt-5-mini"), train_dataset=rows, args=GRPOConfig(…))
+    reward = gavel.integrations.trl.reward_func("openai/gpt-5-mini")
+    GRPOTrainer(model, reward_funcs=reward, train_dataset=rows, args=GRPOConfig(…))
 
 TRL hands over a whole batch, so members of one prompt are judged as a group, gathered from all processes first. A
 completion without a score is None, never a number: TRL leaves it out.
@@ -187,8 +188,9 @@ def judge_on_all_ranks(
     """The results of this rank's members, in the order of `read`: groups may be spread over the processes of a run.
 
     All members are gathered, each rank judges its share of the groups, and every rank is given the results of its own.
-    An error on one rank is raised on all, so that none waits for ever. `judge` is given groups of members, and gives a result for each. Without a process group of torch.distributed this
-    process is the only rank. Raises what `read` or `judge` raised on any rank.
+    An error on one rank is raised on all, so that none waits for ever. `judge` gets groups of members and gives a
+    result for each member. Without a process group of torch.distributed this process is the only rank. Raises what
+    `read` or `judge` raised on any rank.
     """
     rank, ranks = _rank()
     read_here = _gathered(_outcome(read), ranks)

@@ -6,8 +6,8 @@
 `Task.user` is the last message of the user; the whole row, the prompt among it, is in `Task.data`, which the agent and
 the judge are not shown.
 
-A `compute_score` of verl's is the hand reward: it is asked as verl's reward loop asks it, with the text of all that came
-after the prompt as `solution_str`. A function that raises fails the measure with its error.
+A `compute_score` of verl's is the hand reward: it is called as verl's reward loop calls it, with the text of all that
+came after the prompt as `solution_str`. A function that raises fails the measure with its error.
 
     compute_score(data_source=…, solution_str=…, ground_truth=…, extra_info=…) -> 1.0, {"score": 1.0, …}, or a coroutine
 """
