@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-import gavel
 from gavel.integrations._rewards import Unscored
+from gavel.integrations.skyrl import get_generator
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.integrations.adapters_page import run, stand_in
@@ -72,7 +72,7 @@ async def test_each_trajectory_gets_its_score_among_those_of_its_prompt():
     words = Words()
     judge = WorthJudge()
     inner = Generator(words, "worth 90", "worth 11", "worth 20", "worth 33")
-    generator = gavel.integrations.skyrl.get_generator(inner, words, judge)
+    generator = get_generator(inner, words, judge)
     output = await generator.generate(batch("a", "b", "a", "b"))
     assert output["rewards"] == [0.9, 0.11, 0.2, 0.33]
     assert output["loss_masks"] == [[1, 1, 1]] * 4
@@ -91,9 +91,7 @@ MISSING: list[tuple[Unscored, list[float], list[int]]] = [
 async def test_a_trajectory_without_a_score_is_masked(unscored: Unscored, rewards: list[float], trained: list[int]):
     words = Words()
     inner = Generator(words, "worth 90", "worth 99 withheld", "worth 10", "worth 40", "worth 60")
-    output = await gavel.integrations.skyrl.get_generator(inner, words, WorthJudge(), unscored=unscored).generate(
-        batch(*"aaabb")
-    )
+    output = await get_generator(inner, words, WorthJudge(), unscored=unscored).generate(batch(*"aaabb"))
     assert output["rewards"] == rewards
     assert [int(any(mask)) for mask in output["loss_masks"]] == trained
     assert [len(mask) for mask in output["loss_masks"]] == [len(ids) for ids in output["response_ids"]]
@@ -104,7 +102,7 @@ async def test_the_judge_sees_turns_without_special_tokens():
     words = Words()
     judge = WorthJudge()
     inner = Generator(words, "look it up /it costs 5/ worth 50", "worth 10")
-    await gavel.integrations.skyrl.get_generator(inner, words, judge).generate(batch("a", "a"))
+    await get_generator(inner, words, judge).generate(batch("a", "a"))
     assert [(m["role"], m["content"]) for m in judge.groups[0].trajectories[0].messages()] == [
         ("user", "What is a worth?"),
         ("assistant", "look it up"),
@@ -118,15 +116,13 @@ async def test_the_ground_truth_is_the_reference():
     judge = WorthJudge()
     extras = [{"reward_spec": {"method": "rule", "ground_truth": "42"}}] * 2
     inner = Generator(words, "worth 1", "worth 2")
-    await gavel.integrations.skyrl.get_generator(inner, words, judge).generate(batch("a", "a", env_extras=extras))
+    await get_generator(inner, words, judge).generate(batch("a", "a", env_extras=extras))
     assert truth_of(judge.groups[0]).reference == "42"
 
 
 async def test_evaluation_keeps_its_own_rewards():
     words = Words()
-    output = await gavel.integrations.skyrl.get_generator(Generator(words, "worth 1"), words, WorthJudge()).generate(
-        batch("a", phase="eval")
-    )
+    output = await get_generator(Generator(words, "worth 1"), words, WorthJudge()).generate(batch("a", phase="eval"))
     assert output["rewards"] == [7.0]
 
 
@@ -139,9 +135,7 @@ async def test_evaluation_keeps_its_own_rewards():
 )
 async def test_batches_that_have_no_groups_say_so(more: dict[str, Any], changed: dict[str, Any], remedy: str):
     words = Words()
-    generator = gavel.integrations.skyrl.get_generator(
-        Generator(words, "worth 1", "worth 2", **more), words, WorthJudge()
-    )
+    generator = get_generator(Generator(words, "worth 1", "worth 2", **more), words, WorthJudge())
     with pytest.raises(JudgeError, match=remedy):
         await generator.generate(batch("a", "a", **changed))
 
@@ -179,9 +173,7 @@ def test_the_release_has_the_signatures_and_fields_that_the_hook_relies_on():
 async def test_the_release_accepts_the_output_and_a_masked_trajectory_has_no_advantage(unscored: Unscored):
     words = Words()
     inner = Generator(words, "worth 90", "worth 99 withheld", "worth 10", "worth 40", "worth 60")
-    output = await gavel.integrations.skyrl.get_generator(inner, words, WorthJudge(), unscored=unscored).generate(
-        batch(*"aaabb")
-    )
+    output = await get_generator(inner, words, WorthJudge(), unscored=unscored).generate(batch(*"aaabb"))
     checks = executed("skyrl", f"{FILES}utils/trainer_utils.py", "validate_generator_output", np=np, logger=None)
     checks["validate_generator_output"](5, output)
 
@@ -198,7 +190,7 @@ async def test_the_release_accepts_the_output_and_a_masked_trajectory_has_no_adv
 
 
 def test_a_judged_generator_is_copied_as_the_one_that_it_was_made_of():
-    made = gavel.integrations.skyrl.get_generator(Generator(Words(), "worth 1"), Words(), WorthJudge())
+    made = get_generator(Generator(Words(), "worth 1"), Words(), WorthJudge())
     assert copy.copy(made).name == "scripted"
     with pytest.raises(AttributeError):
         _ = made.missing

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-import gavel
+from gavel.integrations import nemo
 from gavel.integrations._rewards import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
@@ -31,7 +31,7 @@ def step(hook: Any, *logs: Any, metadata: Any = None) -> list[float]:
 
 def test_samples_are_judged_within_their_prompt_whatever_their_order():
     judge = WorthJudge()
-    hook = gavel.integrations.nemo.step(judge, group_size=2)
+    hook = nemo.step(judge, group_size=2)
     assert step(hook, log("a", "worth 90"), log("b", "worth 11"), log("a", "worth 20"), log("b", "worth 33")) == [
         0.9,
         0.11,
@@ -44,7 +44,7 @@ def test_samples_are_judged_within_their_prompt_whatever_their_order():
 def test_a_prompt_that_is_in_the_batch_twice_makes_two_groups():
     judge = WorthJudge()
     logs = [log("a", f"worth {number}") for number in (10, 20, 30, 40)]
-    assert step(gavel.integrations.nemo.step(judge, group_size=2), *logs) == [0.1, 0.2, 0.3, 0.4]
+    assert step(nemo.step(judge, group_size=2), *logs) == [0.1, 0.2, 0.3, 0.4]
     assert [len(group) for group in judge.groups] == [2, 2]
 
 
@@ -53,19 +53,19 @@ CASES: list[tuple[Unscored, list[float]]] = [("member", [0.9, 0.5, 0.1]), ("grou
 
 @pytest.mark.parametrize(("unscored", "rewards"), CASES)
 def test_a_sample_without_a_score_has_no_advantage(unscored: Unscored, rewards: list[float]):
-    hook = gavel.integrations.nemo.step(WorthJudge(), group_size=3, unscored=unscored)
+    hook = nemo.step(WorthJudge(), group_size=3, unscored=unscored)
     assert step(hook, log("a", "worth 90"), log("a", "worth 77 withheld"), log("a", "worth 10")) == rewards
 
 
 def test_a_sample_without_a_score_may_end_the_run():
-    hook = gavel.integrations.nemo.step(WorthJudge(), group_size=2, unscored="raise")
+    hook = nemo.step(WorthJudge(), group_size=2, unscored="raise")
     with pytest.raises(JudgeError, match="scored 1 of 2"):
         step(hook, log("a", "worth 90"), log("a", "worth 77 withheld"))
 
 
 def test_less_than_a_group_says_what_to_do():
     with pytest.raises(JudgeError, match="num_generations_per_prompt"):
-        step(gavel.integrations.nemo.step(WorthJudge(), group_size=2), log("a", "worth 90"))
+        step(nemo.step(WorthJudge(), group_size=2), log("a", "worth 90"))
 
 
 def test_the_environment_s_turns_are_shown_and_the_ground_truth_is_the_reference():
@@ -76,7 +76,7 @@ def test_the_environment_s_turns_are_shown_and_the_ground_truth_is_the_reference
         {"role": "assistant", "content": "worth 5"},
     ]
     step(
-        gavel.integrations.nemo.step(judge, group_size=2),
+        nemo.step(judge, group_size=2),
         long,
         log("a", "worth 1"),
         metadata=[{"ground_truth": "42"}] * 2,
@@ -112,5 +112,5 @@ def test_a_prompt_with_two_truths_is_two_groups_whatever_their_order():
     judge = WorthJudge()
     logs = [log("a", f"worth {number}0") for number in range(1, 5)]
     truths = [{"ground_truth": truth, "answer": None} for truth in "xyxy"]
-    assert step(gavel.integrations.nemo.step(judge, group_size=2), *logs, metadata=truths) == [0.1, 0.2, 0.3, 0.4]
+    assert step(nemo.step(judge, group_size=2), *logs, metadata=truths) == [0.1, 0.2, 0.3, 0.4]
     assert [truth_of(group).reference for group in judge.groups] == ["x", "y"]

@@ -13,8 +13,8 @@ pytest.importorskip("eval_protocol", reason="make test-adapters installs eval-pr
 
 from eval_protocol.models import EvaluationRow, Message, Status
 
-import gavel
 from gavel.integrations._rewards import Unscored
+from gavel.integrations.eval_protocol import evaluate
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.endpoint import Endpoint, says
@@ -49,7 +49,7 @@ def row(answer: str, **fields: Any) -> EvaluationRow:
 async def test_each_row_gets_its_score_and_the_reason_for_it():
     judge = WorthJudge()
     rows = [row("worth 90", ground_truth="42"), row("worth 20", ground_truth="42")]
-    assert await gavel.integrations.eval_protocol.evaluate(judge)(rows) is rows
+    assert await evaluate(judge)(rows) is rows
     results = [one.evaluation_result for one in rows]
     assert [(found.score, found.is_score_valid) for found in results if found] == [(0.9, True), (0.2, True)]
     assert results[0] is not None
@@ -63,7 +63,7 @@ CASES: list[tuple[Unscored, list[bool]]] = [("member", [True, False, True]), ("g
 @pytest.mark.parametrize(("unscored", "valid"), CASES)
 async def test_a_row_without_a_score_has_an_invalid_one(unscored: Unscored, valid: list[bool]):
     rows = [row("worth 90"), row("worth 99, withheld"), row("worth 10")]
-    await gavel.integrations.eval_protocol.evaluate(WorthJudge(), unscored=unscored)(rows)
+    await evaluate(WorthJudge(), unscored=unscored)(rows)
     results = [one.evaluation_result for one in rows]
     assert [found.is_score_valid for found in results if found] == valid
     assert results[1] is not None
@@ -72,15 +72,13 @@ async def test_a_row_without_a_score_has_an_invalid_one(unscored: Unscored, vali
 
 async def test_a_row_without_a_score_may_end_the_evaluation():
     with pytest.raises(JudgeError, match="scored 1 of 2"):
-        await gavel.integrations.eval_protocol.evaluate(WorthJudge(), unscored="raise")(
-            [row("worth 9"), row("withheld, worth 1")]
-        )
+        await evaluate(WorthJudge(), unscored="raise")([row("worth 9"), row("withheld, worth 1")])
 
 
 async def test_a_rollout_that_failed_is_not_judged():
     rows = [row("worth 90"), row("worth 1"), row("worth 10")]
     rows[1].rollout_status = Status.rollout_unknown_error("the server was gone")
-    await gavel.integrations.eval_protocol.evaluate(WorthJudge())(rows)
+    await evaluate(WorthJudge())(rows)
     assert [one.evaluation_result.is_score_valid for one in rows if one.evaluation_result] == [True, False, True]
     assert "the server was gone" in str(rows[1].evaluation_result)
 

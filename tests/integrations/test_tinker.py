@@ -21,7 +21,7 @@ from tinker_cookbook.rl.rollouts import do_group_rollout
 from tinker_cookbook.rl.types import EnvGroupBuilder, StepResult, TrajectoryGroup
 from tinker_cookbook.tool_use.agent_tool_message_env import AgentToolMessageEnv, build_agent_tool_env
 
-import gavel
+from gavel.integrations.tinker import compute_group_rewards
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.integrations.adapters_page import program
@@ -99,9 +99,7 @@ async def rollout(hook: Any, *answers: str, strategy: Any = None) -> TrajectoryG
 
 async def test_scores_are_added_to_the_rewards_of_the_steps():
     judge = WorthJudge()
-    group = await rollout(
-        gavel.integrations.tinker.compute_group_rewards(judge), "worth 90", "worth 20, please", "worth 50"
-    )
+    group = await rollout(compute_group_rewards(judge), "worth 90", "worth 20, please", "worth 50")
     assert group.final_rewards_G == [0.9, 0.2, 0.5]
     assert group.get_total_rewards() == [0.9, 1.2, 0.5]
     assert group.metrics_G[0]["judge/score"] == 0.9
@@ -116,7 +114,7 @@ async def test_scores_are_added_to_the_rewards_of_the_steps():
 
 
 async def test_a_member_without_a_score_has_no_advantage_and_moves_no_other():
-    hook = gavel.integrations.tinker.compute_group_rewards(WorthJudge(), unscored="member")
+    hook = compute_group_rewards(WorthJudge(), unscored="member")
     group = await rollout(hook, "worth 90", "worth 99, withheld, please", "worth 10, please")
     assert group.get_total_rewards() == pytest.approx([0.9, 1.0, 1.1])
     (advantages,) = compute_advantages([group])
@@ -130,14 +128,14 @@ GROUPS = [("group", ("worth 90", "worth 99, withheld, please", "worth 10")), ("r
 
 @pytest.mark.parametrize(("unscored", "answers"), GROUPS, ids=["a score is missing", "all alike"])
 async def test_a_group_that_cannot_be_compared_is_constant_and_is_dropped(unscored: Any, answers: Any):
-    group = await rollout(gavel.integrations.tinker.compute_group_rewards(WorthJudge(), unscored=unscored), *answers)
+    group = await rollout(compute_group_rewards(WorthJudge(), unscored=unscored), *answers)
     assert group.get_total_rewards() == [0.0, 0.0, 0.0]
-    scored = await rollout(gavel.integrations.tinker.compute_group_rewards(WorthJudge()), "worth 90", "worth 20")
+    scored = await rollout(compute_group_rewards(WorthJudge()), "worth 90", "worth 20")
     assert remove_constant_reward_groups([group, scored]) == [scored]
 
 
 async def test_a_missing_score_is_an_error_by_default_which_strategies_may_skip():
-    hook = gavel.integrations.tinker.compute_group_rewards(WorthJudge())
+    hook = compute_group_rewards(WorthJudge())
     with pytest.raises(JudgeError, match="scored 1 of 2"):
         await rollout(hook, "worth 90", "worth 1, withheld", strategy=FailFast())
     assert RetryOnFailure().catches_group_errors
@@ -160,7 +158,7 @@ class AgentGroup(EnvGroupBuilder):
 
 async def test_an_agent_s_history_is_shown_with_the_turn_that_was_cut_off():
     judge = WorthJudge()
-    builder = AgentGroup(gavel.integrations.tinker.compute_group_rewards(judge), 2)
+    builder = AgentGroup(compute_group_rewards(judge), 2)
     group = await do_group_rollout(builder, Policy("worth 90", "it is worth 5 and…"))
     assert group.final_rewards_G == [0.9, 0.05]
     whole, cut = judge.groups[0].trajectories
@@ -185,14 +183,12 @@ class OwnGroup(AgentGroup):
 
 async def test_an_environment_of_one_s_own_says_what_was_said():
     with pytest.raises(JudgeError, match="conversation="):
-        await do_group_rollout(
-            OwnGroup(gavel.integrations.tinker.compute_group_rewards(WorthJudge()), 2), Policy("worth 9", "worth 8")
-        )
+        await do_group_rollout(OwnGroup(compute_group_rewards(WorthJudge()), 2), Policy("worth 9", "worth 8"))
 
     def conversation(trajectory: Any, env: Any) -> list[dict[str, str]]:
         return [{"role": "assistant", "content": env.message_env.said}]
 
-    hook = gavel.integrations.tinker.compute_group_rewards(WorthJudge(), conversation=conversation)
+    hook = compute_group_rewards(WorthJudge(), conversation=conversation)
     group = await do_group_rollout(OwnGroup(hook, 2), Policy("worth 9", "worth 8"))
     assert group.final_rewards_G == [0.09, 0.08]
 
@@ -216,5 +212,5 @@ def test_the_kinds_of_environments_are_still_where_they_were():
 
 async def test_a_question_s_answer_that_was_cut_off_is_shown_as_such():
     judge = WorthJudge()
-    await rollout(gavel.integrations.tinker.compute_group_rewards(judge), "worth 90", "it is worth 5 and…")
+    await rollout(compute_group_rewards(judge), "worth 90", "it is worth 5 and…")
     assert [trajectory.status for trajectory in judge.groups[0]] == ["finished", "truncated"]

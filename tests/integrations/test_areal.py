@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import gavel
 from gavel.integrations._rewards import Unscored
+from gavel.integrations.areal import arun_episode
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.integrations.adapters_page import run, stand_in
@@ -71,7 +71,7 @@ def rounded(tensors: Tensors | None) -> list[float]:
 
 async def test_the_episodes_of_a_row_get_their_scores():
     judge = WorthJudge()
-    hook = gavel.integrations.areal.arun_episode(judge, group_size=3)
+    hook = arun_episode(judge, group_size=3)
     tensors = await hook(Workflow("worth 90", "it is worth 20", "worth 50"), None, ROW)
     assert rounded(tensors) == [0.9, 0.2, 0.5]
     assert tensors is not None
@@ -85,9 +85,7 @@ async def test_the_episodes_of_a_row_get_their_scores():
 
 async def test_a_row_without_messages_shows_the_prompt_s_tokens():
     judge = WorthJudge()
-    await gavel.integrations.areal.arun_episode(judge, group_size=2)(
-        Workflow("worth 9", "worth 2"), None, {"question": "?"}
-    )
+    await arun_episode(judge, group_size=2)(Workflow("worth 9", "worth 2"), None, {"question": "?"})
     assert [(m["role"], m["content"]) for m in judge.groups[0].trajectories[0].messages()] == [
         ("user", "what is it worth?"),
         ("assistant", "worth 9"),
@@ -95,7 +93,7 @@ async def test_a_row_without_messages_shows_the_prompt_s_tokens():
 
 
 async def test_an_episode_without_a_score_is_masked():
-    hook = gavel.integrations.areal.arun_episode(WorthJudge(), group_size=3, unscored="member")
+    hook = arun_episode(WorthJudge(), group_size=3, unscored="member")
     tensors = await hook(Workflow("worth 90", "worth 99 withheld", "worth 10"), None, ROW)
     assert rounded(tensors) == [0.9, 0.5, 0.1]
     assert tensors is not None
@@ -111,15 +109,13 @@ REJECTED: list[tuple[Unscored, tuple[str | None, ...]]] = [
 
 @pytest.mark.parametrize(("unscored", "answers"), REJECTED, ids=["a score is missing", "rejected", "all alike"])
 async def test_a_group_that_cannot_be_compared_is_rejected(unscored: Unscored, answers: tuple[str | None, ...]):
-    hook = gavel.integrations.areal.arun_episode(WorthJudge(), group_size=3, unscored=unscored)
+    hook = arun_episode(WorthJudge(), group_size=3, unscored=unscored)
     assert await hook(Workflow(*answers), None, ROW) is None
 
 
 async def test_evaluation_runs_one_episode_with_its_own_reward(context: SimpleNamespace):
     context.is_eval = True
-    assert rounded(
-        await gavel.integrations.areal.arun_episode(WorthJudge(), group_size=3)(Workflow("worth 90"), None, ROW)
-    ) == [7.0]
+    assert rounded(await arun_episode(WorthJudge(), group_size=3)(Workflow("worth 90"), None, ROW)) == [7.0]
 
 
 async def test_a_workflow_that_gives_no_tensors_is_refused():
@@ -130,7 +126,7 @@ async def test_a_workflow_that_gives_no_tensors_is_refused():
             return {"id": "a completion"}
 
     with pytest.raises(JudgeError, match="RLVRWorkflow"):
-        await gavel.integrations.areal.arun_episode(WorthJudge(), group_size=2)(Agent(), None, ROW)
+        await arun_episode(WorthJudge(), group_size=2)(Agent(), None, ROW)
 
 
 async def test_the_page_s_workflow_judges(monkeypatch: pytest.MonkeyPatch):
@@ -161,7 +157,7 @@ async def test_the_release_s_own_padding_and_normalization_take_the_group(monkey
     scope = {"np": np, "torch": torch, "F": torch.nn.functional, "dist": torch.distributed}
     data = executed("areal", "areal/utils/data.py", *names, **scope)
     stand_in(monkeypatch, "areal.utils.data", concat_padded_tensors=data["concat_padded_tensors"])
-    hook = gavel.integrations.areal.arun_episode(WorthJudge(), group_size=3, unscored="member")
+    hook = arun_episode(WorthJudge(), group_size=3, unscored="member")
     tensors = await hook(Workflow("worth 90", "it is worth 99 withheld", "worth 10"), None, ROW)
     assert rounded(tensors) == [0.9, 0.5, 0.1]
     assert tensors is not None

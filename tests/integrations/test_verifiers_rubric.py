@@ -10,7 +10,7 @@ import verifiers as vf
 from datasets import Dataset
 from verifiers.types import ClientConfig
 
-import gavel
+from gavel.integrations.verifiers import rubric_func
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.endpoint import Endpoint, fails, says
@@ -37,7 +37,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rubric(judge: Any, **options: Any) -> Any:
-    return vf.Rubric(funcs=[gavel.integrations.verifiers.rubric_func(judge, **options)])
+    return vf.Rubric(funcs=[rubric_func(judge, **options)])
 
 
 def said(output: Any) -> str:

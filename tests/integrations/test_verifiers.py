@@ -7,7 +7,7 @@ import pytest
 
 vf = pytest.importorskip("verifiers.v1", reason="make test-adapters installs verifiers")
 
-import gavel  # noqa: E402
+from gavel.integrations.verifiers import finalize  # noqa: E402
 from gavel.scenarios.errors import JudgeError  # noqa: E402
 from gavel.scenarios.truth import truth_of  # noqa: E402
 from tests.endpoint import Endpoint, fails, says  # noqa: E402
@@ -91,7 +91,7 @@ async def episode(endpoint: Endpoint, *answers: Any, judged: Any = None, environ
 class TestEpisodes:
     async def test_each_attempt_gets_its_score_as_a_reward(self, endpoint: Endpoint):
         judge = WorthJudge()
-        hook = gavel.integrations.verifiers.finalize(judge, weight=0.5)
+        hook = finalize(judge, weight=0.5)
         done = await episode(endpoint, "worth 90", "worth 20", "worth 50", judged=hook)
         assert done.ok, done.errors
         by_answer = {trace.last_reply: trace for trace in done.traces}
@@ -107,7 +107,7 @@ class TestEpisodes:
 
     @pytest.mark.parametrize(("unscored", "failed"), [("member", 1), ("group", 3), ("raise", 3)])
     async def test_an_attempt_without_a_score_is_a_failed_trace(self, endpoint: Endpoint, unscored: Any, failed: int):
-        hook = gavel.integrations.verifiers.finalize(WorthJudge(), unscored=unscored)
+        hook = finalize(WorthJudge(), unscored=unscored)
         done = await episode(endpoint, "worth 90", "worth 99 withheld", "worth 50", judged=hook)
         assert not done.ok
         assert sum(not trace.ok for trace in done.traces) == failed
@@ -117,7 +117,7 @@ class TestEpisodes:
 
     async def test_an_attempt_that_failed_before_is_not_judged(self, endpoint: Endpoint):
         judge = WorthJudge()
-        hook = gavel.integrations.verifiers.finalize(judge)
+        hook = finalize(judge)
         done = await episode(endpoint, "worth 90", fails(400), "worth 50", judged=hook)
         assert sorted(trace.reward for trace in done.traces if trace.ok) == [0.5, 0.9]
         assert [len(group) for group in judge.groups] == [2]
@@ -129,15 +129,13 @@ class TestEpisodes:
             return answer
 
         judge = WorthJudge()
-        done = await episode(endpoint, "worth 90", cut, judged=gavel.integrations.verifiers.finalize(judge))
+        done = await episode(endpoint, "worth 90", cut, judged=finalize(judge))
         assert done.ok, done.errors
         by_answer = {member.messages()[-1]["content"]: member.status for member in judge.groups[0]}
         assert by_answer == {"worth 90": "finished", "worth 20, and": "truncated"}
 
     async def test_attempts_that_are_all_alike_have_no_reward(self, endpoint: Endpoint):
-        done = await episode(
-            endpoint, "worth 90", "worth 90", judged=gavel.integrations.verifiers.finalize(WorthJudge())
-        )
+        done = await episode(endpoint, "worth 90", "worth 90", judged=finalize(WorthJudge()))
         assert [(trace.ok, trace.rewards) for trace in done.traces] == [(False, {})] * 2
         assert "identical" in done.traces[0].errors[-1].message
 
@@ -146,12 +144,12 @@ class TestEpisodes:
             async def score(self, group: Any) -> Any:
                 raise JudgeError("the key is wrong.")
 
-        done = await episode(endpoint, "worth 90", "worth 1", judged=gavel.integrations.verifiers.finalize(Broken()))
+        done = await episode(endpoint, "worth 90", "worth 1", judged=finalize(Broken()))
         assert "the key is wrong" in done.errors[-1].message
         assert not any(trace.ok for trace in done.traces)
 
     async def test_a_role_that_is_not_there_is_named(self, endpoint: Endpoint):
-        hook = gavel.integrations.verifiers.finalize(WorthJudge(), agents=["solver"])
+        hook = finalize(WorthJudge(), agents=["solver"])
         done = await episode(endpoint, "worth 90", "worth 1", judged=hook)
         assert "no trace of solver" in done.errors[-1].message
         assert not done.ok

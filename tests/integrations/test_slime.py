@@ -10,6 +10,7 @@ import pytest
 
 import gavel
 from gavel.integrations._rewards import Unscored, member
+from gavel.integrations.slime import custom_rm
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.truth import truth_of
@@ -54,7 +55,7 @@ def samples(*responses: str, **fields: Any) -> list[Sample]:
 
 async def test_each_sample_of_a_prompt_gets_its_score_and_the_reason_for_it():
     group = samples("worth 90", "worth 20", "worth 50")
-    await batched_async_rm(gavel.integrations.slime.custom_rm(WorthJudge()), group)
+    await batched_async_rm(custom_rm(WorthJudge()), group)
     assert [sample.reward for sample in group] == [0.9, 0.2, 0.5]
     assert [sample.remove_sample for sample in group] == [False] * 3
     assert group[0].metadata["judge"]["explanation"] == "worth 90"
@@ -69,21 +70,19 @@ MISSING: list[tuple[Unscored, list[float], list[bool]]] = [
 @pytest.mark.parametrize(("unscored", "rewards", "removed"), MISSING)
 async def test_a_sample_without_a_score_is_masked(unscored: Unscored, rewards: list[float], removed: list[bool]):
     group = samples("worth 90", "worth 99, withheld", "worth 10")
-    assert await batched_async_rm(gavel.integrations.slime.custom_rm(WorthJudge(), unscored=unscored), group) == rewards
+    assert await batched_async_rm(custom_rm(WorthJudge(), unscored=unscored), group) == rewards
     assert [sample.remove_sample for sample in group] == removed
     assert group[1].metadata["judge"]["reason"] == "its votes were lost"
 
 
 async def test_a_sample_without_a_score_may_end_the_rollout():
     with pytest.raises(JudgeError, match="scored 1 of 2"):
-        await batched_async_rm(
-            gavel.integrations.slime.custom_rm(WorthJudge(), unscored="raise"), samples("worth 9", "withheld, worth 1")
-        )
+        await batched_async_rm(custom_rm(WorthJudge(), unscored="raise"), samples("worth 9", "withheld, worth 1"))
 
 
 async def test_samples_that_are_all_alike_are_masked():
     group = samples("worth 90", "worth 90")
-    assert await batched_async_rm(gavel.integrations.slime.custom_rm(WorthJudge(), unscored="raise"), group) == [
+    assert await batched_async_rm(custom_rm(WorthJudge(), unscored="raise"), group) == [
         0.0,
         0.0,
     ]
@@ -93,20 +92,20 @@ async def test_samples_that_are_all_alike_are_masked():
 async def test_an_aborted_sample_is_not_judged_and_costs_itself_alone():
     group = samples("worth 90", "worth", "worth 10")
     group[1].status = Status.ABORTED
-    assert await batched_async_rm(gavel.integrations.slime.custom_rm(WorthJudge()), group) == [0.9, 0.5, 0.1]
+    assert await batched_async_rm(custom_rm(WorthJudge()), group) == [0.9, 0.5, 0.1]
     assert [sample.remove_sample for sample in group] == [False, True, False]
 
 
 async def test_a_group_that_was_aborted_whole_is_masked():
     group = samples("wor", "wo", status=Status.ABORTED)
-    assert await batched_async_rm(gavel.integrations.slime.custom_rm(WorthJudge()), group) == [0.0, 0.0]
+    assert await batched_async_rm(custom_rm(WorthJudge()), group) == [0.0, 0.0]
     assert all(sample.remove_sample for sample in group)
 
 
 async def test_the_label_is_the_reference_and_metadata_holds_the_rubric():
     judge = WorthJudge()
     group = samples("worth 1", "worth 2", label="42", metadata={"rubric": "Be right."})
-    await batched_async_rm(gavel.integrations.slime.custom_rm(judge), group)
+    await batched_async_rm(custom_rm(judge), group)
     truth = truth_of(judge.groups[0])
     assert (truth.reference, truth.rubric) == ("42", "Be right.")
 
@@ -114,7 +113,7 @@ async def test_the_label_is_the_reference_and_metadata_holds_the_rubric():
 async def test_a_prompt_of_messages_stays_messages():
     judge = WorthJudge()
     prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is it worth?"}]
-    await batched_async_rm(gavel.integrations.slime.custom_rm(judge), samples("worth 1", "worth 2", prompt=prompt))
+    await batched_async_rm(custom_rm(judge), samples("worth 1", "worth 2", prompt=prompt))
     assert [message["role"] for message in judge.groups[0].trajectories[0].messages()] == [
         "system",
         "user",
@@ -125,11 +124,11 @@ async def test_a_prompt_of_messages_stays_messages():
 @pytest.mark.parametrize("given", [Sample("worth 1"), [samples("worth 1", "worth 2")]])
 async def test_what_is_no_group_of_samples_says_which_option_is_missing(given: Any):
     with pytest.raises(JudgeError, match="--group-rm"):
-        await gavel.integrations.slime.custom_rm(WorthJudge())(Namespace(group_rm=False), given)
+        await custom_rm(WorthJudge())(Namespace(group_rm=False), given)
 
 
 async def test_groups_are_judged_at_once_from_several_tasks():
-    reward = gavel.integrations.slime.custom_rm(WorthJudge())
+    reward = custom_rm(WorthJudge())
     groups = [samples(f"worth {number}", f"worth {number + 50}") for number in range(40)]
     await asyncio.gather(*(batched_async_rm(reward, group) for group in groups))
     assert [[sample.reward for sample in group] for group in groups] == [[n / 100, (n + 50) / 100] for n in range(40)]
@@ -147,15 +146,15 @@ async def test_the_scores_are_those_of_the_judge_itself_bit_by_bit(endpoint: End
     group = TrajectoryGroup(member("What is it worth?", answer) for answer in answers)
     scored = [trajectory.reward for trajectory in await judge.build().score(group)]
     assert len(set(scored)) == 4
-    assert await batched_async_rm(gavel.integrations.slime.custom_rm(judge), samples(*answers)) == scored
-    backwards = await batched_async_rm(gavel.integrations.slime.custom_rm(judge), samples(*answers[::-1]))
+    assert await batched_async_rm(custom_rm(judge), samples(*answers)) == scored
+    backwards = await batched_async_rm(custom_rm(judge), samples(*answers[::-1]))
     assert backwards[::-1] == scored
 
 
 async def test_samples_of_several_prompts_are_judged_apart():
     judge = WorthJudge()
     group = [*samples("worth 90", "worth 20", prompt="one"), *samples("worth 50", "worth 10", prompt="two")]
-    assert await batched_async_rm(gavel.integrations.slime.custom_rm(judge), group) == [0.9, 0.2, 0.5, 0.1]
+    assert await batched_async_rm(custom_rm(judge), group) == [0.9, 0.2, 0.5, 0.1]
     assert [len(each) for each in judge.groups] == [2, 2]
 
 
@@ -164,20 +163,20 @@ async def test_slimes_own_numbers_of_groups_go_before_prompts():
     group = samples("worth 90", "worth 20", "worth 50", "worth 10")
     for number, sample in enumerate(group):
         sample.prompt, sample.group_index = f"state {number}", number // 2  # type: ignore[attr-defined]
-    await batched_async_rm(gavel.integrations.slime.custom_rm(judge), group)
+    await batched_async_rm(custom_rm(judge), group)
     assert [len(each) for each in judge.groups] == [2, 2]
 
 
 async def test_samples_of_different_labels_are_not_compared():
     group = [*samples("worth 90", label="4"), *samples("worth 20", label="5")]
     with pytest.raises(JudgeError, match="not comparable"):
-        await batched_async_rm(gavel.integrations.slime.custom_rm(WorthJudge()), group)
+        await batched_async_rm(custom_rm(WorthJudge()), group)
 
 
 @pytest.mark.parametrize("metadata", [None, {"answer": None}])
 async def test_metadata_that_holds_nothing_leaves_the_label(metadata: Any):
     judge = WorthJudge()
     group = samples("worth 90", "worth 20", label="4", metadata=metadata)
-    await batched_async_rm(gavel.integrations.slime.custom_rm(judge), group)
+    await batched_async_rm(custom_rm(judge), group)
     assert truth_of(judge.groups[0]).reference == "4"
     assert [sample.metadata["judge"]["score"] for sample in group] == [0.9, 0.2]
