@@ -179,7 +179,7 @@ test-exports: exports
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-exports/bin/python -m pytest --quiet -m exports \
 		tests/scenarios/formats tests/trainer/runs
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m exports \
-		tests/scenarios/formats/test_verifiers_traces.py
+		tests/integrations/test_verifiers_files.py
 
 frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verifiers.v1", reason="make test-bridges installs verifiers")
+pytest.importorskip("verifiers.v1", reason="make test-adapters installs verifiers")
 
 from gavel.integrations.verifiers.environment import ExportError, write_package
 from gavel.llm.types import Message
@@ -20,7 +20,7 @@ from gavel.scenarios.truth import Truth
 from tests.scenarios.bridges.openenv.players import script
 from tests.scenarios.bridges.openenv.test_server import DESK, SCRIPTS
 
-pytestmark = [pytest.mark.bridges, pytest.mark.slow]
+pytestmark = [pytest.mark.adapters, pytest.mark.slow]
 
 SUMS = '''
 import openai

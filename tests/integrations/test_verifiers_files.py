@@ -1,15 +1,20 @@
-"""An attempt as an episode of verifiers, which its release reads back with exact tokens (make test-exports)."""
+"""verifiers' files without verifiers: exported episodes, packages of scenarios, and requests as conversations."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.chat.chat_completion import Choice
 
+from gavel.integrations.verifiers.environment import write_package
 from gavel.integrations.verifiers.formats import episodes
+from gavel.integrations.verifiers.relay import Conversations
 from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
+from tests.forked import gavel
 from tests.scenarios.formats.attempts import both, sampled, stored, whole
 from tests.scenarios.formats.page import run_program
 
@@ -84,3 +89,65 @@ def test_verifiers_reads_the_episodes(tmp_path: Path):
     assert any("no type for" in note for note in losses.notes())
     written(tmp_path / "results")
     assert run_program("verifiers", tmp_path).splitlines()[0] == "train/12/0 clerk 0.75 [7]"
+
+
+SHOP = "import gavel\nshop = gavel.Scenario('shop', tasks=[gavel.Task(user='Hi.')], held_out=[]{more})\n"
+
+
+@pytest.mark.slow
+def test_a_package_is_written_once(tmp_path: Path) -> None:
+    told = gavel("export-env", "returns_desk", "desk", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "verifiers:gavel-returns-desk" in told.stdout
+    again = gavel("export-env", "returns_desk", "desk", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "not empty" in again.stderr
+
+
+def test_the_package_names_its_modules_and_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP.format(more=", success=lambda found: True"))
+    assert write_package(f"{tmp_path / 'shop.py'}:shop", tmp_path / "out") == "gavel-shop"
+    project = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["py-modules"] == ["gavel_shop", "gavel_shop_scenario"]
+    assert "gavel-rl" in project["project"]["dependencies"]
+    module = (tmp_path / "out" / "gavel_shop.py").read_text()
+    compile(module, "gavel_shop.py", "exec")
+    assert '"gavel_shop_scenario.py")) + ":shop"' in module
+    assert (tmp_path / "out" / "gavel_shop_scenario.py").read_text() == (tmp_path / "shop.py").read_text()
+
+
+def choice(content: str, **more: Any) -> Choice:
+    message = {"role": "assistant", "content": content, **more}
+    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": message, "token_ids": [1, 2]})
+
+
+def user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def said(content: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def test_a_request_continues_the_conversation_that_it_begins_with():
+    talks = Conversations()
+    talks.add([user("a")], None, choice("A"))
+    talks.add([user("sub")], None, choice("S"))
+    talks.add([user("a"), said("A"), user("b")], None, choice("B"))
+    trajectory = Trajectory()
+    talks.into(trajectory)
+    assert [message["content"] for message in trajectory.messages()] == ["a", "A", "b", "B"]
+    assert [history.messages()[0]["content"] for history in trajectory.additional_histories] == ["sub"]
+    assert [each.model_extra for each in trajectory.choices()] == [{"token_ids": [1, 2]}] * 3
+    assert talks.turns == 3
+
+
+def test_a_rewritten_history_begins_another_conversation():
+    talks = Conversations()
+    talks.add([user("a")], None, choice("A"))
+    talks.add([user("a"), said("shortened"), user("b")], None, choice("B"))
+    trajectory = Trajectory()
+    talks.into(trajectory)
+    assert len(trajectory.messages()) == 4
+    assert len(trajectory.additional_histories) == 1
+    assert len(list(trajectory.choices())) == 2
