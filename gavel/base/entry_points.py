@@ -17,10 +17,10 @@ that is one file there is a reward alone. Listing imports nothing.
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Literal
 
 from gavel.base.errors import GavelError
@@ -40,20 +40,21 @@ class EntryPointError(GavelError):
     """An integration cannot be told from another one, or cannot be imported."""
 
 
-@cache
-def names(group: Group) -> tuple[str, ...]:
-    """The names in a group: ours first, then those of other distributions."""
-    return tuple(dict.fromkeys(each.name for each in _found(group)))
+def names(group: Group, own: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
+    """The names in a group: ours first, then those of other distributions. `own`: further ones of ours, to modules."""
+    return tuple(dict.fromkeys((*own, *(each.name for each in _found(group)))))
 
 
-@cache
-def load(group: Group, name: str) -> ModuleType:
+def load(group: Group, name: str, own: Mapping[str, str] = MappingProxyType({})) -> ModuleType:
     """The module of an integration. Raises `EntryPointError` where two have the name, or it cannot be imported."""
     found = {each.value: each for each in _found(group) if each.name == name}
+    if name in own:
+        found[own[name]] = EntryPoint(name, own[name], group)
     if len(found) != 1:
-        there = ", ".join(names(group)) or "none"
         problem = f"{' and '.join(found)} are both called" if found else "nothing is called"
-        remedy = "Uninstall the distribution of one of them." if found else f"There are: {there}."
+        remedy = (
+            "Uninstall the distribution of one of them." if found else f"There are: {', '.join(names(group, own))}."
+        )
         raise EntryPointError(f"{problem} {name!r} in the entry points {group}.", remedy)
     (one,) = found.values()
     try:
@@ -61,7 +62,7 @@ def load(group: Group, name: str) -> ModuleType:
     except ImportError as error:
         of = one.dist.name if one.dist else "gavel-rl"
         raise EntryPointError(
-            f"{name} of {group} cannot be imported: {error}", f"Install what it needs, or reinstall {of}."
+            f"{name} of {group} cannot be imported: {error}", f"Install what it needs, or uninstall {of}."
         ) from error
 
 
@@ -70,7 +71,12 @@ def load_all(group: Group) -> list[ModuleType]:
     return [load(group, name) for name in names(group)]
 
 
-def _found(group: Group) -> Iterator[EntryPoint]:
+@cache
+def _found(group: Group) -> tuple[EntryPoint, ...]:
+    return (*_ours(group), *entry_points(group=group))
+
+
+def _ours(group: Group) -> Iterator[EntryPoint]:
     (folder,) = importlib.import_module(_OURS).__path__
     for module in pkgutil.iter_modules([folder]):
         if module.name.startswith("_"):
@@ -81,4 +87,3 @@ def _found(group: Group) -> Iterator[EntryPoint]:
         if _FILES[group] in files:
             is_whole = group == "gavel.rewards"  # a reward is what the system's own module offers
             yield EntryPoint(module.name, path if is_whole else f"{path}.{_FILES[group]}", group)
-    yield from entry_points(group=group)

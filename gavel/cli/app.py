@@ -5,7 +5,8 @@ import errno
 import gc
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,8 +54,27 @@ COMMANDS = {
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
 
-_OTHERS = {module.NAME: module for module in entry_points.load_all("gavel.commands")}
-COMMANDS |= {name: module.HELP for name, module in _OTHERS.items()}
+
+def _further(entry: str) -> Any:
+    """The module of an integration's command. One that cannot be loaded is listed, and says why when it is run."""
+    try:
+        module = entry_points.load("gavel.commands", entry)
+        if module.NAME in COMMANDS:
+            raise entry_points.EntryPointError(
+                f"{module.__name__} and Gavel's own are both called {module.NAME!r}.", "Uninstall its distribution."
+            )
+        return module
+    except entry_points.EntryPointError as error:
+        failure = error
+
+    def command() -> None:
+        raise failure
+
+    return SimpleNamespace(NAME=entry, HELP="Cannot be loaded: run it to see why.", command=command)
+
+
+_FURTHER = {module.NAME: module for module in map(_further, entry_points.names("gavel.commands"))}
+COMMANDS |= {name: module.HELP for name, module in _FURTHER.items()}
 
 GROUPS = {
     "First steps": ("demo", "new", "check", "train", "evaluate", "view", "doctor"),
@@ -62,7 +82,7 @@ GROUPS = {
     "Train and compare": ("compare", "sft", "evolve", "plan", "config", "scenarios", "runs", "report"),
     "Checkpoints": ("export", "push", "pull", "deploy", "deployments", "undeploy"),
     "Other machines": ("backend", "cluster"),
-    "Other programs": ("serve-env", *_OTHERS, "serve-atropos", "send-atropos"),
+    "Other programs": ("serve-env", *_FURTHER, "serve-atropos", "send-atropos"),
 }
 """In which the help lists the commands."""
 _SERVES = ("serve", "serve-atropos", "serve-env", "send-atropos", "backend", "view", "cluster")
@@ -79,7 +99,7 @@ app = lazy_app(
     "gavel.cli.",
     COMMANDS,
     GROUPS,
-    {name: module.command for name, module in _OTHERS.items()},
+    {name: module.command for name, module in _FURTHER.items()},
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -228,10 +228,8 @@ def find_scenario(reference: str) -> Scenario:
     path, _, variable = reference.partition(":")
     if path.endswith(".py"):
         return _from_file(Path(path), variable)
-    if path in ADDRESSED and variable:
-        return importlib.import_module(ADDRESSED[path]).scenario_at(variable)
-    if variable and path in entry_points.names("gavel.scenarios"):
-        return entry_points.load("gavel.scenarios", path).scenario_at(variable)
+    if variable and path in entry_points.names("gavel.scenarios", ADDRESSED):
+        return entry_points.load("gavel.scenarios", path, ADDRESSED).scenario_at(variable)
     if reference in BRIDGED:
         return importlib.import_module("gavel.scenarios.bridges.tau2").tau2(reference.removeprefix("tau2_"))
     shipped = shipped_scenarios()

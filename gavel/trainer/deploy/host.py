@@ -7,7 +7,6 @@ options are keyword arguments that JSON can hold; keys and tokens come from the 
 makes another deployment of the same adapter belongs to the place (fireworks:serverless), not to the options.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,13 +73,10 @@ class DeployHost(Protocol):
 def open_host(address: str, **options: Any) -> DeployHost:
     """The host of `name` or `name:place`. Raises `DeployError` for one that is not known, or an option it lacks."""
     name, _, place = address.partition(":")
-    others = entry_points.names("gavel.hosts")
-    if name in HOSTS:
-        make = importlib.import_module(HOSTS[name]).open_host
-    elif name in others:
-        make = entry_points.load("gavel.hosts", name).open_host
-    else:
-        raise DeployError(f"there is no host {name!r}", f"Hosts: {', '.join((*HOSTS, *others))}.")
+    hosts = entry_points.names("gavel.hosts", HOSTS)
+    if name not in hosts:
+        raise DeployError(f"there is no host {name!r}", f"Hosts: {', '.join(hosts)}.")
+    make = entry_points.load("gavel.hosts", name, HOSTS).open_host
     known = [each for each in inspect.signature(make).parameters if each != "place"]
     if unknown := sorted(options.keys() - set(known)):
         raise DeployError(f"{name} has no option {unknown[0]!r}", f"It has: {', '.join(known) or 'none'}.")
