@@ -14,7 +14,7 @@ the group. AReaL rejects what a workflow returns None for; a masked episode has 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gavel.integrations import _rewards
@@ -44,35 +44,29 @@ def arun_episode(
     with the workflow's own reward.
     """
     size = _rewards.group_size("group_size", group_size)
-    return _Episode(Scorer(judge, rubric, unscored), tokenizer, size).arun_episode
+    return partial(_judged_episode, Scorer(judge, rubric, unscored), tokenizer, size)
 
 
 __all__ = ["arun_episode"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Episode:
-    """Its method is the hook, which a trainer may pickle."""
-
-    scorer: Scorer
-    tokenizer: Any
-    size: int
-
-    async def arun_episode(self, workflow: Any, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
-        if part("areal", "workflow_context").get().is_eval:
-            return await workflow.arun_episode(engine, data)
-        async with asyncio.TaskGroup() as tasks:
-            runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(self.size)]
-        episodes = [run.result() for run in runs]
-        if any(episode is None for episode in episodes):
-            return None
-        members = [_member(episode, data, self.tokenizer or workflow.tokenizer) for episode in episodes]
-        judged = await self.scorer.score(members)
-        if all(reward is None for reward in judged.rewards):
-            return None
-        given = zip(episodes, judged.rewards, judged.numbers, strict=True)
-        rewarded = [_rewarded(episode, number, reward is None) for episode, reward, number in given]
-        return part("areal.utils.data", "concat_padded_tensors")(rewarded)
+async def _judged_episode(
+    scorer: Scorer, tokenizer: Any, size: int, workflow: Any, engine: Any, data: dict[str, Any]
+) -> dict[str, Any] | None:
+    if part("areal", "workflow_context").get().is_eval:
+        return await workflow.arun_episode(engine, data)
+    async with asyncio.TaskGroup() as tasks:
+        runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(size)]
+    episodes = [run.result() for run in runs]
+    if any(episode is None for episode in episodes):
+        return None
+    members = [_member(episode, data, tokenizer or workflow.tokenizer) for episode in episodes]
+    judged = await scorer.score(members)
+    if all(reward is None for reward in judged.rewards):
+        return None
+    given = zip(episodes, judged.rewards, judged.numbers, strict=True)
+    rewarded = [_rewarded(episode, number, reward is None) for episode, reward, number in given]
+    return part("areal.utils.data", "concat_padded_tensors")(rewarded)
 
 
 def _member(episode: Episode, data: Mapping[str, Any], tokenizer: Any) -> Trajectory:

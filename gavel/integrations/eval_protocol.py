@@ -10,7 +10,7 @@ Written against eval-protocol 0.3.33. A row without a score has `is_score_valid=
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, member, part, truth_metadata
@@ -35,23 +35,17 @@ def evaluate(
     reference. `unscored`: "member" makes the score of a row without one invalid, "group" those of all rows of the
     group, "raise" ends the evaluation.
     """
-    return _Evaluate(Scorer(judge, rubric, unscored)).evaluate
+    return partial(_evaluated, Scorer(judge, rubric, unscored))
 
 
 __all__ = ["evaluate"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluate:
-    """Its method is the hook, which a trainer may pickle."""
-
-    scorer: Scorer
-
-    async def evaluate(self, rows: list[Row]) -> list[Row]:
-        judged = await self.scorer.score(map(_member, rows))
-        for row, trajectory, reward in zip(rows, judged.group, judged.rewards, strict=True):
-            row.evaluation_result = _result(reward, trajectory.judgement or Judgement(), judged.reason)
-        return rows
+async def _evaluated(scorer: Scorer, rows: list[Row]) -> list[Row]:
+    judged = await scorer.score(map(_member, rows))
+    for row, trajectory, reward in zip(rows, judged.group, judged.rewards, strict=True):
+        row.evaluation_result = _result(reward, trajectory.judgement or Judgement(), judged.reason)
+    return rows
 
 
 def _member(row: Row) -> Trajectory:

@@ -14,7 +14,7 @@ its advantage is zero. With NeMo Gym's rollouts, use the service's route `/verif
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -49,34 +49,27 @@ def step(
     The hook raises `JudgeError` when the batch holds less than a whole group, as NeMo RL's asynchronous rollouts do.
     """
     size = _rewards.group_size("group_size", group_size)
-    return _Step(Scorer(judge, rubric, unscored), size).step
+    return partial(_step, Scorer(judge, rubric, unscored), size)
 
 
 __all__ = ["step"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Its method is the hook, which a trainer may pickle."""
+def _step(scorer: Scorer, size: int, message_log_batch: Sequence[MessageLog], metadata: Sequence[Any]) -> Step:
+    import torch
 
-    scorer: Scorer
-    size: int
-
-    def step(self, message_log_batch: Sequence[MessageLog], metadata: Sequence[Any]) -> Step:
-        import torch
-
-        members = [_member(log, _truth(of_task)) for log, of_task in zip(message_log_batch, metadata, strict=True)]
-        groups = _groups(message_log_batch, members, self.size)
-        asked = [TrajectoryGroup(members[index] for index in group) for group in groups]
-        rewards = [0.0] * len(message_log_batch)
-        for group, judged in zip(groups, self.scorer.score_all_now(asked), strict=True):
-            for index, number in zip(group, judged.numbers, strict=True):
-                rewards[index] = number
-        count = len(rewards)
-        observations: list[Message] = [{"role": "environment", "content": f"Environment: {one}"} for one in rewards]
-        answers = [log[-1]["content"] if log else None for log in message_log_batch]
-        ended = torch.ones(count, dtype=torch.bool)
-        return observations, list(metadata), [None] * count, torch.tensor(rewards), ended, answers
+    members = [_member(log, _truth(of_task)) for log, of_task in zip(message_log_batch, metadata, strict=True)]
+    groups = _groups(message_log_batch, members, size)
+    asked = [TrajectoryGroup(members[index] for index in group) for group in groups]
+    rewards = [0.0] * len(message_log_batch)
+    for group, judged in zip(groups, scorer.score_all_now(asked), strict=True):
+        for index, number in zip(group, judged.numbers, strict=True):
+            rewards[index] = number
+    count = len(rewards)
+    observations: list[Message] = [{"role": "environment", "content": f"Environment: {one}"} for one in rewards]
+    answers = [log[-1]["content"] if log else None for log in message_log_batch]
+    ended = torch.ones(count, dtype=torch.bool)
+    return observations, list(metadata), [None] * count, torch.tensor(rewards), ended, answers
 
 
 def _groups(batch: Sequence[MessageLog], members: Sequence[Trajectory], group_size: int) -> list[list[int]]:

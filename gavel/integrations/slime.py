@@ -10,7 +10,7 @@ a sample out of the loss. slime makes a tensor of all rewards, so a masked sampl
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -46,38 +46,32 @@ def custom_rm(
     ends the rollout. Samples that are all alike are masked, too, and so is each that was aborted; `metadata["judge"]`
     says why.
     """
-    return _Reward(Scorer(judge, rubric, unscored)).reward
+    return partial(_reward, Scorer(judge, rubric, unscored))
 
 
 __all__ = ["custom_rm"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Reward:
-    """Its method is the hook, which a trainer may pickle."""
-
-    scorer: Scorer
-
-    async def reward(self, args: Any, samples: Any, **_: Any) -> list[float]:
-        if not is_list(samples) or any(map(is_list, samples)):
-            raise JudgeError(
-                "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",
-                "Run it with --group-rm, and let --custom-generate-function-path return one sample for each.",
-            )
-        groups = _groups(samples)
-        ended = [[sample for sample in group if sample.status.value != "aborted"] for group in groups]
-        judged = await self.scorer.score_all([TrajectoryGroup(map(_member, group)) for group in ended if group])
-        by_sample: dict[int, float | None] = {}
-        for group, found in zip(filter(None, ended), judged, strict=True):
-            _tell(group, found)
-            by_sample |= zip(map(id, group), found.rewards, strict=True)
-        rewards: dict[int, float] = {}
-        for group in groups:
-            scores = [by_sample.get(id(sample)) for sample in group]
-            for sample, given, number in zip(group, scores, with_mean(scores), strict=True):
-                sample.remove_sample = sample.remove_sample or given is None
-                rewards[id(sample)] = number
-        return [rewards[id(sample)] for sample in samples]
+async def _reward(scorer: Scorer, /, args: Any, samples: Any, **_: Any) -> list[float]:
+    if not is_list(samples) or any(map(is_list, samples)):
+        raise JudgeError(
+            "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",
+            "Run it with --group-rm, and let --custom-generate-function-path return one sample for each.",
+        )
+    groups = _groups(samples)
+    ended = [[sample for sample in group if sample.status.value != "aborted"] for group in groups]
+    judged = await scorer.score_all([TrajectoryGroup(map(_member, group)) for group in ended if group])
+    by_sample: dict[int, float | None] = {}
+    for group, found in zip(filter(None, ended), judged, strict=True):
+        _tell(group, found)
+        by_sample |= zip(map(id, group), found.rewards, strict=True)
+    rewards: dict[int, float] = {}
+    for group in groups:
+        scores = [by_sample.get(id(sample)) for sample in group]
+        for sample, given, number in zip(group, scores, with_mean(scores), strict=True):
+            sample.remove_sample = sample.remove_sample or given is None
+            rewards[id(sample)] = number
+    return [rewards[id(sample)] for sample in samples]
 
 
 def _groups(samples: Sequence[Sample]) -> list[list[Sample]]:

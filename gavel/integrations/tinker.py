@@ -11,7 +11,7 @@ the total minus the group's mean (`compute_advantages`): a member whose total is
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, member, part, truth_metadata, with_mean
@@ -42,31 +42,24 @@ def compute_group_rewards(
 
     The metrics are `judge/score` and `judge/standard_error`, or `judge/unscored`.
     """
-    return _GroupRewards(Scorer(judge, rubric, unscored), conversation).compute_group_rewards
+    return partial(_group_rewards, Scorer(judge, rubric, unscored), conversation)
 
 
 __all__ = ["compute_group_rewards"]
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupRewards:
-    """Its method is the hook, which a trainer may pickle."""
-
-    scorer: Scorer
-    conversation: Conversation | None
-
-    async def compute_group_rewards(
-        self, trajectory_group: list[Any], env_group: Sequence[Any]
-    ) -> list[tuple[float, dict[str, float]]]:
-        members = [_member(one, env, self.conversation) for one, env in zip(trajectory_group, env_group, strict=True)]
-        judged = await self.scorer.score(members)
-        steps = [sum(transition.reward for transition in one.transitions) for one in trajectory_group]
-        totals = [None if reward is None else step + reward for step, reward in zip(steps, judged.rewards, strict=True)]
-        finals = [
-            reward if reward is not None else total - step
-            for step, reward, total in zip(steps, judged.rewards, with_mean(totals), strict=True)
-        ]
-        return list(zip(finals, _metrics(judged.group), strict=True))
+async def _group_rewards(
+    scorer: Scorer, conversation: Conversation | None, trajectory_group: list[Any], env_group: Sequence[Any]
+) -> list[tuple[float, dict[str, float]]]:
+    members = [_member(one, env, conversation) for one, env in zip(trajectory_group, env_group, strict=True)]
+    judged = await scorer.score(members)
+    steps = [sum(transition.reward for transition in one.transitions) for one in trajectory_group]
+    totals = [None if reward is None else step + reward for step, reward in zip(steps, judged.rewards, strict=True)]
+    finals = [
+        reward if reward is not None else total - step
+        for step, reward, total in zip(steps, judged.rewards, with_mean(totals), strict=True)
+    ]
+    return list(zip(finals, _metrics(judged.group), strict=True))
 
 
 def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any:

@@ -63,7 +63,27 @@ def reward_func(
     service), which ends the training, on all processes.
     """
     size = None if num_generations is None else group_size("num_generations", num_generations)
-    return TrlReward(Scorer(judge, rubric, unscored), reference_column, group_by, size, tools, name)
+    return TrlReward(Scorer(judge, rubric, unscored), _Options(name, reference_column, group_by, size, tools))
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """As `reward_func` takes them."""
+
+    name: str
+    reference_column: str | None
+    group_by: str | None
+    size: int | None
+    tools: Sequence[Any] | None
+
+    def check_size(self, trainer: Any) -> None:
+        """Raises `JudgeError` for a `num_generations` that is not the trainer's: groups would be judged in parts."""
+        its = getattr(trainer, "num_generations", self.size)
+        if self.size is not None and its != self.size:
+            raise JudgeError(
+                f"num_generations={self.size} was given, and the trainer makes {its} completions of each prompt.",
+                f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +105,12 @@ class Keyed:
 
 
 class TrlReward:
-    """A reward function of TRL. It can be pickled when its judge is named by models, settings or an address."""
+    """Callable as TRL calls a reward function. It is no `functools.partial`, which TRL would log by another name."""
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        reference_column: str | None,
-        group_by: str | None,
-        num_generations: int | None,
-        tools: Sequence[Any] | None,
-        name: str,
-    ) -> None:
-        self.__name__ = name  # what TRL logs it as
-        self._scorer = scorer
-        self._reference = reference_column
-        self._group_by = group_by
-        self._size = num_generations
-        self._tools = tools
+    def __init__(self, scorer: Scorer, options: _Options) -> None:
+        self.__name__ = options.name
+        self.scorer = scorer
+        self.options = options
 
     def __call__(
         self,
@@ -116,43 +125,33 @@ class TrlReward:
         trainer = getattr(log_metric, "__self__", None)
 
         def read() -> list[Keyed]:
-            self._check_size(trainer)
+            self.options.check_size(trainer)
             rows = enumerate(zip(prompts, completions, strict=True))
-            return [self._read(number, *pair, columns) for number, pair in rows]
+            return [_read(self.options, number, *pair, columns) for number, pair in rows]
 
-        scored = judge_on_all_ranks(read, self._judged, size=self._size and _size_now(trainer, self._size))
+        def judged(groups: list[list[Trajectory]]) -> list[list[_Scored]]:
+            return [_scored(group) for group in self.scorer.score_all_now([TrajectoryGroup(group) for group in groups])]
+
+        scored = judge_on_all_ranks(read, judged, size=self.options.size and _size_now(trainer, self.options.size))
         if log_extra is not None:
-            log_extra(f"{self.__name__}_explanation", [one.words for one in scored])
+            log_extra(f"{self.options.name}_explanation", [one.words for one in scored])
         if log_metric is not None and scored:
-            log_metric(f"{self.__name__}/unscored", sum(one.reward is None for one in scored) / len(scored))
+            log_metric(f"{self.options.name}/unscored", sum(one.reward is None for one in scored) / len(scored))
             errors = [one.standard_error for one in scored if one.standard_error is not None]
             if errors:
-                log_metric(f"{self.__name__}/standard_error", sum(errors) / len(errors))
+                log_metric(f"{self.options.name}/standard_error", sum(errors) / len(errors))
         return [one.reward for one in scored]
 
-    def _check_size(self, trainer: Any) -> None:
-        """Raises `JudgeError` for a `num_generations` that is not the trainer's: groups would be judged in parts."""
-        its = getattr(trainer, "num_generations", self._size)
-        if self._size is not None and its != self._size:
-            raise JudgeError(
-                f"num_generations={self._size} was given, and the trainer makes {its} completions of each prompt.",
-                f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
-            )
 
-    def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
-        """The member of a row, with the truth of its task."""
-        row = {column: columns[column][number] for column in COLUMNS if column in columns}
-        if self._reference is not None:
-            row["reference"] = _cell(columns, self._reference, number)
-        truth = truth_metadata(row)
-        asked = messages_of(prompt, "user")
-        task = asked if self._group_by is None else _cell(columns, self._group_by, number)
-        digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
-        return Keyed(digest, member(prompt, completion, tools=self._tools, metadata=truth))
-
-    def _judged(self, groups: list[list[Trajectory]]) -> list[list[_Scored]]:
-        judged = self._scorer.score_all_now([TrajectoryGroup(group) for group in groups])
-        return [_scored(group) for group in judged]
+def _read(options: _Options, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
+    """The member of a row, with the truth of its task."""
+    row = {column: columns[column][number] for column in COLUMNS if column in columns}
+    if options.reference_column is not None:
+        row["reference"] = _cell(columns, options.reference_column, number)
+    truth = truth_metadata(row)
+    task = messages_of(prompt, "user") if options.group_by is None else _cell(columns, options.group_by, number)
+    digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
+    return Keyed(digest, member(prompt, completion, tools=options.tools, metadata=truth))
 
 
 def _size_now(trainer: Any, size: int) -> int:

@@ -20,7 +20,6 @@ nothing is raised there: a rollout without a score has an `error`, with which tr
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -68,30 +67,21 @@ def finalize(
     The hook raises `JudgeError` when the judge cannot be asked. Whatever ends it early, traces without the reward are
     marked as failed.
     """
-    return _Finalize(Scorer(judge, rubric, unscored), agents, name, weight).finalize
+    return partial(_finalize, Scorer(judge, rubric, unscored), agents, name, weight)
 
 
-@dataclass(frozen=True, slots=True)
-class _Finalize:
-    """Its method is the hook, which a trainer may pickle."""
-
-    scorer: Scorer
-    agents: Sequence[str]
-    name: str
-    weight: float
-
-    async def finalize(self, task: Any, episode: Any) -> None:
-        try:
-            metadata = truth_metadata(task.data.model_dump())
-            roles = _roles(episode.traces, self.agents)
-            groups = [TrajectoryGroup(map(_of_trace, traces), metadata=metadata) for traces in roles]
-            for traces, judged in zip(roles, await self.scorer.score_all(groups), strict=True):
-                _record(traces, judged, self.name, self.weight)
-        except BaseException as error:
-            why = error if isinstance(error, Exception) else JudgeError("the judge was not done in time.")
-            concerned = (trace for trace in episode.traces if trace.agent.trainable or trace.agent.name in self.agents)
-            _fail((trace for trace in concerned if trace.ok and self.name not in trace.rewards), why)
-            raise
+async def _finalize(scorer: Scorer, agents: Sequence[str], name: str, weight: float, task: Any, episode: Any) -> None:
+    try:
+        metadata = truth_metadata(task.data.model_dump())
+        roles = _roles(episode.traces, agents)
+        groups = [TrajectoryGroup(map(_of_trace, traces), metadata=metadata) for traces in roles]
+        for traces, judged in zip(roles, await scorer.score_all(groups), strict=True):
+            _record(traces, judged, name, weight)
+    except BaseException as error:
+        why = error if isinstance(error, Exception) else JudgeError("the judge was not done in time.")
+        concerned = (trace for trace in episode.traces if trace.agent.trainable or trace.agent.name in agents)
+        _fail((trace for trace in concerned if trace.ok and name not in trace.rewards), why)
+        raise
 
 
 def _roles(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:

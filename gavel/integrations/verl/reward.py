@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from gavel.integrations._rewards import checked, group_size, member, submitted, truth_metadata
@@ -53,37 +53,32 @@ def compute_score(
     and explanation. With `JudgeRewardManager` groups are told by verl's own ids instead, and validation is known.
     """
     judge = VerlJudge(service, rubric=rubric, unscored=unscored, reference=reference, deadline=deadline)
-    return _Reward(judge, group_size("n", n), run, prompt).compute_score
+    return partial(_compute_score, judge, group_size("n", n), run, prompt)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reward:
-    """Its method is what verl calls, also in Ray's workers and in process pools."""
-
-    judge: "VerlJudge"
-    size: int
-    run: str
-    prompt: str
-
-    async def compute_score(
-        self,
-        data_source: str,
-        solution_str: str,
-        ground_truth: Any,
-        extra_info: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> dict[str, Any]:
-        info = extra_info or {}
-        asked = info.get(self.prompt)
-        if asked is None:
-            raise JudgeError(
-                f"extra_info has no {self.prompt!r}, so the judge does not know what the policy was asked.",
-                'Keep the prompt in a field of extra_info and name it: compute_score(…, prompt="question").',
-            )
-        attempt = self.judge.attempt(asked, solution_str, ground_truth, info)
-        task = json.dumps([data_source, attempt.messages()[:-1], attempt.metadata], sort_keys=True, default=str)
-        group = f"{self.run}-{hashlib.sha256(task.encode()).hexdigest()[:32]}"
-        return await self.judge.score(attempt, group, self.size, rounds=True)
+async def _compute_score(
+    judge: "VerlJudge",
+    size: int,
+    run: str,
+    prompt: str,
+    /,
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> dict[str, Any]:
+    info = extra_info or {}
+    asked = info.get(prompt)
+    if asked is None:
+        raise JudgeError(
+            f"extra_info has no {prompt!r}, so the judge does not know what the policy was asked.",
+            'Keep the prompt in a field of extra_info and name it: compute_score(…, prompt="question").',
+        )
+    attempt = judge.attempt(asked, solution_str, ground_truth, info)
+    task = json.dumps([data_source, attempt.messages()[:-1], attempt.metadata], sort_keys=True, default=str)
+    group = f"{run}-{hashlib.sha256(task.encode()).hexdigest()[:32]}"
+    return await judge.score(attempt, group, size, rounds=True)
 
 
 class VerlJudge:
