@@ -186,7 +186,7 @@ frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 # verifiers wants an earlier client of OpenAI's than the others, so it stays in its environment of test-adapters.
 test-frameworks: frameworks
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
-		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py \
+		tests/trainer/serving/test_frameworks.py tests/integrations/art/test_langgraph.py \
 		tests/scenarios/bridges/test_tau2.py
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py -k verifiers

@@ -19,7 +19,6 @@ PARTS = (
     ("Scenarios and trajectories", ("scenarios",)),
     ("Models, backends and training", ("trainer",)),
     ("Calls, budgets, errors", ("llm",)),
-    ("For earlier code", ("compat",)),
 )
 
 
