@@ -37,7 +37,7 @@ def arun_episode(
 ) -> Callable[[Any, Any, dict[str, Any]], Awaitable[dict[str, Any] | None]]:
     """What `RolloutWorkflow.arun_episode` awaits: runs a workflow `group_size` times, with the scores as rewards.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). `tokenizer`: None = the workflow's own. The row may
+    `judge`: a model, a judge or a service's address (see `Scorer`). `tokenizer`: None = the workflow's own. The row may
     hold a `rubric`, a `reference` or `answer`, and `criteria`; its `messages` are the prompt. `unscored`: "group"
     rejects the group when an episode has no score, "member" zeroes that episode's loss mask, "raise" raises. A group is
     rejected, too, when its episodes are all alike or the workflow rejected one of them. Evaluation runs one episode,

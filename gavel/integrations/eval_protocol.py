@@ -31,7 +31,7 @@ def evaluate(
 ) -> Callable[[list[Row]], Awaitable[list[Row]]]:
     """What an evaluator of the mode "groupwise" awaits: sets `evaluation_result` of each row, and returns the rows.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). A row's `ground_truth` is shown to the judge as the
+    `judge`: a model, a judge or a service's address (see `Scorer`). A row's `ground_truth` is shown to the judge as the
     reference. `unscored`: "member" makes the score of a row without one invalid, "group" those of all rows of the
     group, "raise" ends the evaluation.
     """

@@ -41,7 +41,7 @@ def step(
 ) -> Callable[[Sequence[MessageLog], Sequence[Any]], Step]:
     """What an `EnvironmentInterface.step(message_log_batch, metadata)` returns: every episode ends with its score.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). `group_size` is `num_generations_per_prompt`. A
+    `judge`: a model, a judge or a service's address (see `Scorer`). `group_size` is `num_generations_per_prompt`. A
     sample's metadata may hold a `rubric`, a `reference`, `answer` or `ground_truth`, and `criteria`. `unscored`:
     "group" gives all samples of a prompt 0.0 when one of them has no score, "member" gives that sample the mean of the
     others, "raise" ends the run. Samples that are all alike get 0.0, too.

@@ -29,7 +29,7 @@ def get_generator(
 ) -> "JudgedGenerator":
     """The generator, with the judge's scores as the rewards of training batches; evaluation keeps its own.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). A prompt's `env_extras` may hold a `rubric`, a
+    `judge`: a model, a judge or a service's address (see `Scorer`). A prompt's `env_extras` may hold a `rubric`, a
     `reference` or `answer` (or `reward_spec.ground_truth`), and `criteria`. `unscored`: "group" zeroes the loss masks
     of all trajectories of a prompt when one of them has no score, "member" that one's alone, "raise" ends the run.
     Trajectories that are all alike are masked, too.

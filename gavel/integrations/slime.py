@@ -40,7 +40,7 @@ def custom_rm(
 ) -> Callable[..., Awaitable[list[float]]]:
     """What `--custom-rm-path` names together with `--group-rm`.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). A sample's `label` that is a text, or the
+    `judge`: a model, a judge or a service's address (see `Scorer`). A sample's `label` that is a text, or the
     `reference` in its metadata, is shown to the judge; `rubric` and `criteria` in the metadata replace the judge's own.
     `unscored`: "group" masks all samples of a prompt when one of them has no score, "member" that sample alone, "raise"
     ends the rollout. Samples that are all alike are masked, too, and so is each that was aborted; `metadata["judge"]`

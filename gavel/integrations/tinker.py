@@ -33,7 +33,7 @@ def compute_group_rewards(
 ) -> Callable[[list[Any], Sequence[Any]], Awaitable[list[tuple[float, dict[str, float]]]]]:
     """What an `EnvGroupBuilder.compute_group_rewards(trajectory_group, env_group)` awaits.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). `conversation`: the messages of a trajectory in its
+    `judge`: a model, a judge or a service's address (see `Scorer`). `conversation`: the messages of a trajectory in its
     environment; None = as `ProblemEnv` (with its reference answer) and `build_agent_tool_env` have them.
     `unscored`: "raise" leaves the group to the rollout strategy, which skips it (`RetryOnFailure`) or ends the run
     (`FailFast`, the default); "member" gives a member without a score the group's mean as its total reward, so that its

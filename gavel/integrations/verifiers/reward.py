@@ -58,7 +58,7 @@ def finalize(
 ) -> Callable[[Any, Any], Awaitable[None]]:
     """What an `Env.finalize(task, episode)` awaits: records the reward `name` on the episode's traces.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). `agents`: roles whose traces are judged, those of
+    `judge`: a model, a judge or a service's address (see `Scorer`). `agents`: roles whose traces are judged, those of
     one role against each other; none = every trainable role. The task's data may hold a `rubric`, a `reference` or
     `answer`, and `criteria`. `unscored`: "group" marks all traces of a role as failed when one of them has no score,
     "member" that trace alone, "raise" fails the episode besides. Traces that failed before are not judged. Attempts
@@ -142,7 +142,7 @@ def rubric_func(
 ) -> Callable[[list[State]], Awaitable[list[float]]]:
     """A function for `vf.Rubric(funcs=[…])`, which scores the rollouts of an example; `name` is that of its metric.
 
-    `judge`: a model, a judge or a service's address (see `scorer`). The example's `answer`, or `reference`, `rubric`
+    `judge`: a model, a judge or a service's address (see `Scorer`). The example's `answer`, or `reference`, `rubric`
     and `criteria` in its `info`, are shown to the judge. `unscored`: "group" puts an `error` on all rollouts when one
     has no score, "member" on that one alone; such a rollout's number is the mean of the others, which leaves their
     advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
