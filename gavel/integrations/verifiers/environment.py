@@ -182,6 +182,6 @@ def write_package(reference: str, folder: Path) -> str:
         "variable": variable,
         "reference": reference,
     }
-    (folder / f"{module}.py").write_text(render("scenarios/verifiers_module.j2", **values), "utf-8")
-    (folder / "pyproject.toml").write_text(render("scenarios/verifiers_pyproject.j2", **values), "utf-8")
+    (folder / f"{module}.py").write_text(render("verifiers/module.j2", **values), "utf-8")
+    (folder / "pyproject.toml").write_text(render("verifiers/pyproject.j2", **values), "utf-8")
     return module.replace("_", "-")

@@ -88,7 +88,7 @@ def scenario_at(address: str) -> Scenario:
         tasks=[_task(index, task) for index, task in enumerate(tasks)],
         held_out=options.held_out,
         max_seconds=options.seconds,
-        rubric=render("scenarios/verifiers_rubric.j2").strip(),
+        rubric=render("verifiers/rubric.j2").strip(),
         success=lambda trajectory: bool(trajectory.metrics.get(SUCCESS, 0.0)),
         hand_reward=lambda trajectory: float(trajectory.metrics.get(REWARD, 0.0)),
     )

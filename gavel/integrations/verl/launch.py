@@ -53,11 +53,9 @@ def export_verl(scenario: Scenario, launch: VerlLaunch, out: Path) -> list[Path]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise VerlExportError(f"{out} exists already", "Give another --out; nothing is written over.")
     made = {
-        "judge_reward.py": render("scenarios/verl_judge_reward.j2", launch=launch, rubric=scenario.rubric or ""),
-        "run.sh": render("scenarios/verl_run.j2", launch=launch, scenario=scenario, has_tools=_has_tools(scenario)),
-        "README.md": render(
-            "scenarios/verl_readme.j2", launch=launch, scenario=scenario, has_tools=_has_tools(scenario)
-        ),
+        "judge_reward.py": render("verl/judge_reward.j2", launch=launch, rubric=scenario.rubric or ""),
+        "run.sh": render("verl/run.j2", launch=launch, scenario=scenario, has_tools=_has_tools(scenario)),
+        "README.md": render("verl/readme.j2", launch=launch, scenario=scenario, has_tools=_has_tools(scenario)),
     }
     if _has_tools(scenario):
         made["tools.yaml"] = tools_yaml(scenario, launch.reference)
