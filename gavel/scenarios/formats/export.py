@@ -26,9 +26,7 @@ from gavel.scenarios.formats.exported import Export, Losses, StoredGroup
 from gavel.scenarios.formats.otel import OtlpEndpoint
 from gavel.scenarios.group import TrajectoryGroup
 
-ExportFormat = str
-"""A name of `export_formats`."""
-TITLES: dict[ExportFormat, str] = {
+TITLES: dict[str, str] = {
     "dpo": "preference pairs",
     "sft": "conversations for SFT",
     "atif": "ATIF documents",
@@ -37,7 +35,7 @@ TITLES: dict[ExportFormat, str] = {
     "agenttraj": "AgentTraj conversations",
     "atropos": "Atropos groups",
 }
-_SUFFIXES: dict[ExportFormat, tuple[str, ...]] = {
+_SUFFIXES: dict[str, tuple[str, ...]] = {
     "dpo": (".jsonl",),
     "sft": (".jsonl",),
     "atif": (".jsonl", ""),
@@ -101,7 +99,7 @@ def stored_groups(groups: Iterable[TrajectoryGroup]) -> Iterator[StoredGroup]:
 
 def export_file(
     groups: Iterable[StoredGroup],
-    form: ExportFormat,
+    form: str,
     out: str | Path,
     *,
     model: str | None = None,
@@ -139,7 +137,7 @@ def export_file(
     return Exported(summary, [f"left out or changed: {note}" for note in losses.notes()])
 
 
-def _check_name(path: Path, form: ExportFormat) -> None:
+def _check_name(path: Path, form: str) -> None:
     if path.exists() or path.is_symlink():
         raise ExportError(f"{path} exists already.", "Give another -o; nothing is written over.")
     suffixes = _SUFFIXES[form] if form in _SUFFIXES else _exports()[form].suffixes
@@ -151,7 +149,7 @@ def _check_name(path: Path, form: ExportFormat) -> None:
 def _write(
     path: Path,
     groups: Iterable[StoredGroup],
-    form: ExportFormat,
+    form: str,
     model: str | None,
     name: str,
     losses: Losses,
