@@ -15,7 +15,6 @@ from eval_protocol.models import EvaluationRow, Message, Status
 
 from gavel.integrations._rewards import Unscored
 from gavel.integrations.eval_protocol import evaluate
-from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.endpoint import Endpoint, says
 from tests.integrations.adapters_page import program
@@ -68,11 +67,6 @@ async def test_a_row_without_a_score_has_an_invalid_one(unscored: Unscored, vali
     assert [found.is_score_valid for found in results if found] == valid
     assert results[1] is not None
     assert results[1].error == "its votes were lost"
-
-
-async def test_a_row_without_a_score_may_end_the_evaluation():
-    with pytest.raises(JudgeError, match="scored 1 of 2"):
-        await evaluate(WorthJudge(), unscored="raise")([row("worth 9"), row("withheld, worth 1")])
 
 
 async def test_a_rollout_that_failed_is_not_judged():

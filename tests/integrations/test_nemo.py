@@ -41,13 +41,6 @@ def test_samples_are_judged_within_their_prompt_whatever_their_order():
     assert [len(group) for group in judge.groups] == [2, 2]
 
 
-def test_a_prompt_that_is_in_the_batch_twice_makes_two_groups():
-    judge = WorthJudge()
-    logs = [log("a", f"worth {number}") for number in (10, 20, 30, 40)]
-    assert step(nemo.step(judge, group_size=2), *logs) == [0.1, 0.2, 0.3, 0.4]
-    assert [len(group) for group in judge.groups] == [2, 2]
-
-
 CASES: list[tuple[Unscored, list[float]]] = [("member", [0.9, 0.5, 0.1]), ("group", [0.0, 0.0, 0.0])]
 
 
@@ -55,12 +48,6 @@ CASES: list[tuple[Unscored, list[float]]] = [("member", [0.9, 0.5, 0.1]), ("grou
 def test_a_sample_without_a_score_has_no_advantage(unscored: Unscored, rewards: list[float]):
     hook = nemo.step(WorthJudge(), group_size=3, unscored=unscored)
     assert step(hook, log("a", "worth 90"), log("a", "worth 77 withheld"), log("a", "worth 10")) == rewards
-
-
-def test_a_sample_without_a_score_may_end_the_run():
-    hook = nemo.step(WorthJudge(), group_size=2, unscored="raise")
-    with pytest.raises(JudgeError, match="scored 1 of 2"):
-        step(hook, log("a", "worth 90"), log("a", "worth 77 withheld"))
 
 
 def test_less_than_a_group_says_what_to_do():

@@ -1,6 +1,5 @@
 """slime's custom reward function for groups. `Sample` has fields of slime's own, which has no package to install."""
 
-import asyncio
 import enum
 from argparse import Namespace
 from dataclasses import dataclass, field
@@ -8,16 +7,12 @@ from typing import Any
 
 import pytest
 
-import gavel
-from gavel.integrations._rewards import Unscored, member
+from gavel.integrations._rewards import Unscored
 from gavel.integrations.slime import custom_rm
 from gavel.scenarios.errors import JudgeError
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.truth import truth_of
-from tests.endpoint import Endpoint
 from tests.integrations.adapters_page import run
 from tests.integrations.worth_judge import WorthJudge
-from tests.judge.service.stub_judge import by_content_and_position
 
 
 class Status(enum.Enum):
@@ -75,11 +70,6 @@ async def test_a_sample_without_a_score_is_masked(unscored: Unscored, rewards: l
     assert group[1].metadata["judge"]["reason"] == "its votes were lost"
 
 
-async def test_a_sample_without_a_score_may_end_the_rollout():
-    with pytest.raises(JudgeError, match="scored 1 of 2"):
-        await batched_async_rm(custom_rm(WorthJudge(), unscored="raise"), samples("worth 9", "withheld, worth 1"))
-
-
 async def test_samples_that_are_all_alike_are_masked():
     group = samples("worth 90", "worth 90")
     assert await batched_async_rm(custom_rm(WorthJudge(), unscored="raise"), group) == [
@@ -102,53 +92,15 @@ async def test_a_group_that_was_aborted_whole_is_masked():
     assert all(sample.remove_sample for sample in group)
 
 
-async def test_the_label_is_the_reference_and_metadata_holds_the_rubric():
-    judge = WorthJudge()
-    group = samples("worth 1", "worth 2", label="42", metadata={"rubric": "Be right."})
-    await batched_async_rm(custom_rm(judge), group)
-    truth = truth_of(judge.groups[0])
-    assert (truth.reference, truth.rubric) == ("42", "Be right.")
-
-
-async def test_a_prompt_of_messages_stays_messages():
-    judge = WorthJudge()
-    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is it worth?"}]
-    await batched_async_rm(custom_rm(judge), samples("worth 1", "worth 2", prompt=prompt))
-    assert [message["role"] for message in judge.groups[0].trajectories[0].messages()] == [
-        "system",
-        "user",
-        "assistant",
-    ]
-
-
 @pytest.mark.parametrize("given", [Sample("worth 1"), [samples("worth 1", "worth 2")]])
 async def test_what_is_no_group_of_samples_says_which_option_is_missing(given: Any):
     with pytest.raises(JudgeError, match="--group-rm"):
         await custom_rm(WorthJudge())(Namespace(group_rm=False), given)
 
 
-async def test_groups_are_judged_at_once_from_several_tasks():
-    reward = custom_rm(WorthJudge())
-    groups = [samples(f"worth {number}", f"worth {number + 50}") for number in range(40)]
-    await asyncio.gather(*(batched_async_rm(reward, group) for group in groups))
-    assert [[sample.reward for sample in group] for group in groups] == [[n / 100, (n + 50) / 100] for n in range(40)]
-
-
 async def test_the_page_s_function_judges():
     group = samples("It is 9 days old.", "")
     assert await batched_async_rm(run("slime")["reward"], group) == [1.0, 0.0]
-
-
-async def test_the_scores_are_those_of_the_judge_itself_bit_by_bit(endpoint: Endpoint):
-    endpoint.script = [by_content_and_position]
-    judge = gavel.JudgeConfig(models="openai/gpt-5-mini", params=endpoint.params, orders=2)
-    answers = [f"answer-worth-{number}" for number in range(4)]
-    group = TrajectoryGroup(member("What is it worth?", answer) for answer in answers)
-    scored = [trajectory.reward for trajectory in await judge.build().score(group)]
-    assert len(set(scored)) == 4
-    assert await batched_async_rm(custom_rm(judge), samples(*answers)) == scored
-    backwards = await batched_async_rm(custom_rm(judge), samples(*answers[::-1]))
-    assert backwards[::-1] == scored
 
 
 async def test_samples_of_several_prompts_are_judged_apart():
@@ -173,10 +125,11 @@ async def test_samples_of_different_labels_are_not_compared():
         await batched_async_rm(custom_rm(WorthJudge()), group)
 
 
-@pytest.mark.parametrize("metadata", [None, {"answer": None}])
-async def test_metadata_that_holds_nothing_leaves_the_label(metadata: Any):
+@pytest.mark.parametrize("metadata", [None, {"answer": None}, {"rubric": "Be right."}])
+async def test_the_label_is_the_reference_beside_what_metadata_holds(metadata: Any):
     judge = WorthJudge()
     group = samples("worth 90", "worth 20", label="4", metadata=metadata)
     await batched_async_rm(custom_rm(judge), group)
-    assert truth_of(judge.groups[0]).reference == "4"
+    truth = truth_of(judge.groups[0])
+    assert (truth.reference, truth.rubric) == ("4", (metadata or {}).get("rubric"))
     assert [sample.metadata["judge"]["score"] for sample in group] == [0.9, 0.2]

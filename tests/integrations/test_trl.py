@@ -69,10 +69,6 @@ def test_completions_of_one_prompt_are_judged_together_wherever_they_stand(judge
     assert all(("user: one" in text) != ("user: two" in text) for text in shown)
 
 
-def test_text_and_messages_are_both_read(judge: gavel.Judge):
-    assert reward_func(judge)(prompts=["one", "one"], completions=["a b", "a a"]) == [0.5, 1.0]
-
-
 def test_it_scores_bit_for_bit_as_the_judge_does(endpoint: Endpoint):
     endpoint.script = [by_content_and_position]
     judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
@@ -185,13 +181,6 @@ def test_it_logs_explanations_and_what_was_not_scored(judge: gavel.Judge):
     assert extra["judge_explanation"][2].startswith("not scored: ")
     assert metrics["judge/unscored"] == 0.5
     assert metrics["judge/standard_error"] >= 0
-
-
-def test_it_has_a_name_and_a_signature_as_trl_and_axolotl_want_them():
-    reward = reward_func("stand-in", name="helpfulness")
-    assert reward.__name__ == "helpfulness"
-    assert list(inspect.signature(reward).parameters)[:2] == ["prompts", "completions"]
-    assert not inspect.iscoroutinefunction(reward.__call__)
 
 
 class Trainer:
