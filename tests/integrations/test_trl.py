@@ -19,8 +19,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 import gavel
 from gavel.integrations._rewards import member, run
-from gavel.integrations.trl import reward_func
-from gavel.integrations.trl.reward import Keyed, judge_on_all_ranks
+from gavel.integrations.trl import Keyed, judge_on_all_ranks, reward_func
 from gavel.llm.budget import Budget
 from gavel.llm.types import Message
 from gavel.scenarios.errors import JudgeError

@@ -66,6 +66,9 @@ def reward_func(
     return TrlReward(Scorer(judge, rubric, unscored), _Options(name, reference_column, group_by, size, tools))
 
 
+__all__ = ["reward_func"]
+
+
 @dataclass(frozen=True, slots=True)
 class _Options:
     """As `reward_func` takes them."""
