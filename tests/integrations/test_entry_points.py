@@ -105,8 +105,14 @@ def test_a_distribution_adds_a_reward_a_scenario_a_format_a_host_and_a_command(t
             "from gavel.trainer.deploy.host import open_host; open_host('together')",
             "are both called 'together'",
         ),
+        (
+            {"gavel.formats": "chess"},
+            "import chess_gavel as c; c.EXPORTS['dpo'] = c.EXPORTS['pgn']\n"
+            "from gavel.scenarios.formats.export import export_formats; export_formats()",
+            "two formats are called 'dpo'",
+        ),
     ],
-    ids=["a reward", "a scenario", "a host"],
+    ids=["a reward", "a scenario", "a host", "a format"],
 )
 def test_a_name_of_ours_is_never_taken_in_silence(tmp_path: Path, entries: dict[str, str], program: str, told: str):
     done = python(program, distribution(tmp_path, entries))

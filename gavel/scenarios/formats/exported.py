@@ -113,15 +113,15 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A format of JSON lines that an integration writes."""
+    """A format that is written."""
 
     title: str
     suffixes: tuple[str, ...]
     """What the name of an output may end in; an empty suffix is a directory."""
-    documents: Callable[[Iterable["StoredGroup"], str | None, "Losses"], Iterator[dict[str, Any]]]
-    """Of groups and the policy's name, where it is known."""
+    documents: Callable[[Iterable["StoredGroup"], str | None, "Losses"], Iterator[dict[str, Any] | str]]
+    """Of groups and the policy's name, where it is known: documents, each a line of JSON, or pieces of text."""
     file: str = ""
-    """The file within an output that is a directory."""
+    """The file within an output that is a directory; else it has one for each document."""
 
 
 @dataclass(frozen=True, slots=True)
