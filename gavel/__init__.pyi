@@ -57,8 +57,8 @@ from .trainer.config import SamplerCorrection as SamplerCorrection
 from .trainer.config import SftConfig as SftConfig
 from .trainer.config import TrainConfig as TrainConfig
 from .trainer.config import VllmSettings as VllmSettings
-from .trainer.deploy.deployment import Deployment as Deployment
-from .trainer.deploy.errors import DeployError as DeployError
+from .trainer.deploy.host import Deployment as Deployment
+from .trainer.deploy.record import DeployError as DeployError
 from .trainer.evolve_config import EvolveConfig as EvolveConfig
 from .trainer.loop.evolve import evolve as evolve
 from .trainer.loop.train_loop import train_scenario as train_scenario

@@ -13,7 +13,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.written_file import write_file
 
 if TYPE_CHECKING:
-    from gavel.trainer.deploy.adapter_facts import AdapterFacts
+    from gavel.trainer.deploy.record import AdapterFacts
 
     _Checkpoint = tuple[Path, AdapterFacts, dict[str, Any]]
     """The directory that holds its run's deployments, the adapter, and the run's description."""
@@ -48,7 +48,7 @@ def deploy(
     The adapter of a backend's run is fetched, and deployed from here.
     """
     need_extra("train", "gavel deploy")
-    from gavel.trainer.deploy.run_deploy import deploy_step
+    from gavel.trainer.deploy.deploy import deploy_step
 
     options = dict(map(_setting, settings or ()))
     if backend_url is None:
@@ -77,7 +77,7 @@ def deploy(
 
 def _found_here(run: str, best: bool, best_by: str) -> "_Checkpoint":
     from gavel.cli.kept_run import of_this_machine, one_step
-    from gavel.trainer.deploy.run_deploy import facts_of_run
+    from gavel.trainer.deploy.deploy import facts_of_run
     from gavel.trainer.runs.named_checkpoint import split_step
     from gavel.trainer.runs.run_directory import read_description
 
@@ -90,7 +90,7 @@ def _found_here(run: str, best: bool, best_by: str) -> "_Checkpoint":
 
 async def _fetched(url: str, run: str, best: bool, best_by: str) -> "_Checkpoint":
     from gavel.cli.kept_run import one_step, run_at
-    from gavel.trainer.deploy.run_deploy import exported_facts
+    from gavel.trainer.deploy.deploy import exported_facts
 
     async with run_at(url, run) as (backend, model, step):
         one_step(run, step, best, "--best")
@@ -117,8 +117,8 @@ def _setting(text: str) -> tuple[str, Any]:
 def _write_manifest(file: Path, host: str, run: Path, adapter: Any, options: dict[str, Any]) -> None:
     import inspect
 
-    from gavel.trainer.deploy.kserve import kserve_manifest
     from gavel.trainer.deploy.record import open_record
+    from gavel.trainer.deploy.vllm import kserve_manifest
 
     if host != "vllm":
         raise GavelError(f"--manifest is of vllm, not of {host}", "gavel deploy RUN vllm --manifest FILE")

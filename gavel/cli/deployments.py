@@ -22,9 +22,8 @@ def deployments(
 
     from gavel.base.errors import GavelError
     from gavel.cli.terminal import plain
-    from gavel.trainer.deploy.find_records import find_records
-    from gavel.trainer.deploy.host import open_host
-    from gavel.trainer.deploy.retry import no_pages
+    from gavel.trainer.deploy.host import explained, open_host
+    from gavel.trainer.deploy.record import find_records
     from gavel.trainer.runs.run_directory import runs_root
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
@@ -46,7 +45,7 @@ def deployments(
             if record.state != "undeployed":
                 costs.append(f"{record.id}: {host.costs(record)}")
             if status and record.state != "undeployed":
-                with no_pages(host.name):
+                with explained(host):
                     state = f"{state}, {asyncio.run(host.status(record))}"
         except GavelError as error:
             state = f"{state}, {error.message}"

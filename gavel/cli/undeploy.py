@@ -19,7 +19,7 @@ def undeploy(
     """
     from gavel.base.errors import GavelError
     from gavel.trainer.deploy.deploy import undeploy as remove
-    from gavel.trainer.deploy.find_records import find_records
+    from gavel.trainer.deploy.record import find_records
     from gavel.trainer.runs.run_directory import runs_root
 
     failed: list[tuple[str, GavelError]] = []

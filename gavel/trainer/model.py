@@ -19,9 +19,8 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.host import Report
-from gavel.trainer.deploy.run_deploy import BEST_BY, deploy_step, exported_facts
+from gavel.trainer.deploy.deploy import BEST_BY, deploy_step, exported_facts
+from gavel.trainer.deploy.host import Deployment, Report
 from gavel.trainer.engines.protocol import deadline as turn_deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoint_retention import chosen_step, steps_to_keep

@@ -4,7 +4,7 @@
     client = deployment.openai_client()
     await deployment.undeploy()
 
-`host` says what a host does and opens one by its name, one file per host beside it; `adapter_facts` reads what a host
-must know of a checkpoint; `record` is the journal that lets the same command go on after a crash; `retry` repeats
-requests; `smoke_test` proves that the deployment serves this adapter; `deploy` runs all of these in order.
+`deploy` runs it all in order; `record` is the adapter's facts and the journal that lets the same command go on after a
+crash; `host` says what a host does and how one is asked, with one file per host beside it; `smoke_test` proves that the
+deployment serves this adapter.
 """

@@ -1,28 +1,98 @@
-"""Deploys a checkpoint: facts, check, record, host, smoke test. The same call goes on after a crash.
+"""Deploys a step of a run: its checkpoint, the host's check, the record, the host, the smoke test.
 
-Nothing is sent to a host before its `check` is passed and the record can be written.
+Nothing is sent to a host before its `check` is passed and the record can be written. The same call goes on after a
+crash.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import DeployHost, DeployPlan, Report, open_host
-from gavel.trainer.deploy.record import DeploymentRecord, open_record
-from gavel.trainer.deploy.retry import no_pages
+from gavel.trainer.backends.protocol import Backend
+from gavel.trainer.deploy.host import DeployHost, Deployment, Report, explained, open_host
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, open_record, read_facts
+from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.runs.checkpoint_retention import chosen_step
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.metrics import whole_rows
+from gavel.trainer.runs.run_directory import read_description
 
 logger = logging.getLogger(__name__)
+BEST_BY = "held_out/success"
+Step = int | Literal["latest", "best"]
+_REMOVAL_SECONDS = 900.0
 
 
 class Proof(Protocol):
     """A smoke test: raises `DeployError` for a deployment that serves something else; gives what it found."""
 
     async def __call__(self, deployment: Deployment, report: Report) -> str: ...
+
+
+def facts_of_run(run: Path, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
+    """The checkpoint of a step of the run in a directory. Raises `DeployError` when it is not there, or not whole."""
+    checkpoints = Checkpoints(run / "checkpoints")
+    saved = [each for each in checkpoints.steps() if checkpoints.is_whole(each)]
+    metrics = whole_rows(run / "metrics.jsonl")
+    if step == "best" and metrics.damage:
+        logger.warning("%s", metrics.damage)
+    chosen = _chosen(str(run), saved, metrics.rows, step, best_by)
+    return _described(checkpoints.path(chosen), read_description(run / "model.json"), chosen)
+
+
+async def exported_facts(backend: Backend, model: TrainableSpec, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
+    """The checkpoint of a step of a backend's run, exported into `exports` of the run's directory on this machine.
+
+    Raises `DeployError` where there is none.
+    """
+    rows = backend.history(model) if step == "best" else []
+    chosen = _chosen(model.name, backend.checkpoints(model), rows, step, best_by)
+    directory = await backend.export(model, "adapter", "auto", chosen, None)
+    return await asyncio.to_thread(_described, directory, model.model_dump(), chosen)
+
+
+def _chosen(run: str, saved: Sequence[int], rows: Sequence[Mapping[str, Any]], step: Step, best_by: str) -> int:
+    chosen = chosen_step(saved, rows, step, best_by)
+    if chosen is None and saved:
+        raise DeployError(
+            f"no checkpoint of {run} has a value of {best_by}", "Name another with --best-by, or a step: RUN@12."
+        )
+    if chosen is None or chosen not in saved:
+        what = f"step {step}" if isinstance(step, int) else "any step"
+        raise DeployError(
+            f"{run} has no whole checkpoint of {what}", f"It has: {', '.join(map(str, saved)) or 'none'}."
+        )
+    return chosen
+
+
+def _described(directory: Path, description: Mapping[str, Any], step: int) -> AdapterFacts:
+    names = {name: str(description[name]) for name in ("project", "name", "base_model")}
+    return read_facts(directory, step=step, **names)
+
+
+async def deploy_step(
+    run: Path,
+    adapter: AdapterFacts,
+    description: Mapping[str, Any],
+    address: str,
+    *,
+    wait: bool,
+    smoke_test: bool,
+    deadline: float,
+    report: Report,
+    options: Mapping[str, Any],
+) -> Deployment:
+    """Serves the adapter at the host of `address`, and asks it the smoke test. Raises `DeployError`."""
+    proof = None
+    if smoke_test:
+        from gavel.trainer.deploy.smoke_test import SmokeTest
+
+        proof = SmokeTest(run, adapter.step, adapter.directory, description)
+    return await deploy(
+        run, adapter, address, wait=wait, deadline=deadline, proof=proof, report=report, options=options
+    )
 
 
 async def deploy(
@@ -53,9 +123,9 @@ async def deploy(
         record.save()
         report(host.costs(record))
         try:
-            with no_pages(host.name):
+            with explained(host):
                 async with asyncio.timeout(deadline):
-                    deployment = await host.deploy(DeployPlan(adapter, wait), record, report)
+                    deployment = await host.deploy(adapter, record, report, wait)
         except DeployError as error:
             if not record.stages or record.id in error.remedy:
                 raise
@@ -71,28 +141,25 @@ async def deploy(
             "model_id": deployment.model_id,
             "key_variable": deployment.key_variable,
         }
-        record.state = "deployed" if wait else "deploying"
-        record.save()
         if wait:
-            await _prove(deployment, proof, report)
+            record.state = "deployed"
+            record.smoke_test = await _proven(deployment, proof, report)
+            report(f"smoke test: {record.smoke_test}")
+        record.save()
     return deployment
 
 
-async def _prove(deployment: Deployment, proof: Proof | None, report: Report) -> None:
+async def _proven(deployment: Deployment, proof: Proof | None, report: Report) -> str:
+    if proof is None:
+        return "not run: it is not proven which weights are served"
     record = deployment.record
-    if not deployment.base_url:
-        record.smoke_test = "not run: it is published, and not served"
-    elif proof is None:
-        record.smoke_test = "not run: it is not proven which weights are served"
-    else:
-        try:
-            record.smoke_test = await proof(deployment, report)
-        except DeployError as error:
-            record.smoke_test = f"failed: {error.message}"
-            record.save()
-            raise DeployError(error.message, f"{error.remedy} To remove it: gavel undeploy {record.id}") from error
     record.save()
-    report(f"smoke test: {record.smoke_test}")
+    try:
+        return await proof(deployment, report)
+    except DeployError as error:
+        record.smoke_test = f"failed: {error.message}"
+        record.save()
+        raise DeployError(error.message, f"{error.remedy} To remove it: gavel undeploy {record.id}") from error
 
 
 async def undeploy(record: DeploymentRecord, *, host: DeployHost | None = None, report: Report = logger.info) -> None:
@@ -104,16 +171,15 @@ async def undeploy(record: DeploymentRecord, *, host: DeployHost | None = None, 
     with record.locked():
         record.state = "undeploying"
         record.save()
-        with no_pages(host.name):
-            await host.undeploy(record, report)
+        try:
+            with explained(host):
+                async with asyncio.timeout(_REMOVAL_SECONDS):
+                    await host.undeploy(record, report)
+        except TimeoutError as error:
+            raise DeployError(
+                f"{host.name} has not removed {record.id} after {_REMOVAL_SECONDS:.0f} s",
+                "Give the same command again; until it is removed it may cost.",
+            ) from error
         record.state, record.deployed = "undeployed", {}
         record.save()
     report(f"{record.id} is removed; it costs nothing more")
-
-
-def reopened(record: DeploymentRecord) -> Deployment:
-    """The deployment of a record whose host serves. Raises `DeployError` for one that is not deployed."""
-    if record.state != "deployed":
-        raise DeployError(f"{record.id} is {record.state}", "Deploy it (again) first: gavel deploy.")
-    host = open_host(record.address, **record.options)
-    return Deployment(host=host, record=record, stop_hint=host.costs(record), **record.deployed)

@@ -1,42 +1,95 @@
-"""What a host of deployments does, and the one that an address names.
+"""What a host of deployments does, the host that an address names, and how a host is asked.
 
-    host = open_host("vllm:http://10.0.0.2:8000", path_map={"/home/me/runs": "/mnt/runs"})
+    host = open_host("vllm:http://10.0.0.2:8000", path_map="/home/me/runs=/mnt/runs")
 
 A module of a host has `open_host(place, **options)`, where `place` is what follows the colon (empty without one). The
 options are keyword arguments that JSON can hold; keys and tokens come from the environment, never through them. What
-makes another deployment of the same adapter belongs to the place (fireworks:serverless), not to the options.
+makes another deployment of the same adapter belongs to the place, not to the options.
+
+A request that reads, replaces or deletes is sent again while the host is busy or broken. One that creates is sent again
+only after a 429: after a 5xx or a cut line it may have been carried out, so the thing is looked up by its name first.
 """
 
+import asyncio
+import importlib
 import inspect
-from collections.abc import Callable
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from json import JSONDecodeError
+from typing import Any, Protocol, TypeVar, cast
+from urllib.request import getproxies
+
+import httpx
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from gavel.base import entry_points
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.record import DeploymentRecord
+from gavel.base.extras import install_line
+from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine
+from gavel.base.secrets import hide_secrets, without_secrets
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 HOSTS = {
-    "vllm": "gavel.trainer.deploy.vllm",
-    "together": "gavel.trainer.deploy.together",
-    "fireworks": "gavel.trainer.deploy.fireworks",
-    "wandb": "gavel.trainer.deploy.wandb",
-    "huggingface": "gavel.trainer.deploy.huggingface",
-    "ollama": "gavel.trainer.deploy.ollama",
+    name: f"gavel.trainer.deploy.{name}" for name in ("vllm", "together", "fireworks", "wandb", "huggingface", "ollama")
 }
 Report = Callable[[str], None]
 """Hears one line about what is being done, for the user to read."""
+PAUSE = 5.0
+"""Seconds between two looks at what a host does in its own time."""
+PATIENCE = 120.0
+"""Seconds that one request is repeated."""
+GOES_ON = "The same command goes on where it was."
+PLAIN_TARGETS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
+"""The layers that hosted services take adapters of."""
+_SAYS_AGAIN = 60.0
+_TOLD_AFTER = 3
+"""Attempts that failed, after which it is told that the request is repeated."""
+_LONGEST_PAUSE = 60.0
+_backoff = wait_random_exponential(multiplier=0.25, max=20)
 
 
 @dataclass(frozen=True, slots=True)
-class DeployPlan:
-    """What is to be deployed."""
+class Deployment:
+    """Where the policy of one step is served, OpenAI-compatible."""
 
-    adapter: AdapterFacts
-    wait: bool = True
-    """Whether to wait until the host serves; if not, the same command later goes on."""
+    host: "DeployHost"
+    record: DeploymentRecord
+    base_url: str
+    """Empty until the host has given it one."""
+    model_id: str
+    """What to pass as `model` in a request."""
+    key_variable: str | None
+    """The environment variable that holds the API key; None for a server without one."""
+
+    @property
+    def id(self) -> str:
+        """Of its record; what `gavel undeploy` takes."""
+        return self.record.id
+
+    @property
+    def stop_hint(self) -> str:
+        """What it costs and how to stop it."""
+        return self.host.costs(self.record)
+
+    def openai_client(self) -> AsyncOpenAI:
+        """A client of the endpoint; its key is read from the environment now. Raises `DeployError` without one."""
+        if not self.base_url:
+            raise DeployError(f"{self.id} is not served yet", "Deploy it again, and wait.")
+        key = key_of(self.key_variable) if self.key_variable else "none"  # the openai package wants one
+        http_client = DefaultAsyncHttpxClient(trust_env=not is_on_this_machine(self.base_url))  # no proxy for loopback
+        return AsyncOpenAI(base_url=self.base_url, api_key=key, http_client=http_client)
+
+    async def undeploy(self) -> None:
+        """Stops serving and removes what was made for it; doing so again changes nothing. Raises `DeployError`."""
+        from gavel.trainer.deploy.deploy import undeploy
+
+        await undeploy(self.record, host=self.host)
 
 
 class DeployHost(Protocol):
@@ -45,13 +98,18 @@ class DeployHost(Protocol):
     name: str
     place: str
     """What follows the colon of its address, in the one form that the host knows it by."""
+    remedies: Mapping[int, str]
+    """What to do about its refusals, by HTTP status, where that is not what one does elsewhere."""
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         """Why the host does not take this adapter, each with what would fit; asks nothing of the host's network."""
         ...
 
-    async def deploy(self, plan: DeployPlan, record: DeploymentRecord, report: Report) -> Deployment:
-        """Uploads and serves the adapter, going on from the stages that `record` has; makes nothing twice."""
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+        """Uploads and serves the adapter, going on from the stages that `record` has; makes nothing twice.
+
+        `wait`: until it serves; if not, the same command later goes on.
+        """
         ...
 
     async def status(self, record: DeploymentRecord) -> str:
@@ -81,3 +139,270 @@ def open_host(address: str, **options: Any) -> DeployHost:
     if unknown := sorted(options.keys() - set(known)):
         raise DeployError(f"{name} has no option {unknown[0]!r}", f"It has: {', '.join(known) or 'none'}.")
     return make(place, **options)
+
+
+def misfits(
+    service: str,
+    adapter: AdapterFacts,
+    *,
+    ranks: range,
+    targets: Collection[str] | None = None,
+    takes: Collection[str] = (),
+) -> list[str]:
+    """Why a service does not take an adapter. `takes`: what it serves beyond plain LoRA. `targets` None: any layer."""
+    found: list[str] = []
+    if adapter.rank not in ranks:
+        found.append(f"its rank is {adapter.rank}; {service} takes ranks {ranks[0]} to {ranks[-1]} (--lora-rank)")
+    if targets is not None and (others := sorted(set(adapter.targets) - set(targets))):
+        found.append(f"it adapts {', '.join(others)}; {service} takes {', '.join(sorted(targets))} (--lora-target)")
+    if special := [each for each in adapter.special if each not in takes]:
+        found.append(f"it has {', '.join(special)}, which {service} does not serve; merge it: gavel export")
+    return found
+
+
+def sdk(package: str) -> Any:
+    """The module of a host's own package. Raises `DeployError` where it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise DeployError(f"{package} is not installed, which this host needs", install_line("deploy")) from error
+
+
+def key_of(variable: str, remedy: str = "Set it in the environment or in .env.") -> str:
+    """The key as a header holds it. Raises `DeployError`, which does not tell it, for none or an impossible one."""
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise DeployError(f"{variable} is not set", remedy)
+    if not all("!" <= character <= "~" for character in key):
+        raise DeployError(
+            f"{variable} has characters that no key has: a space, a line's end, or a letter beyond ASCII",
+            "Copy it again from the host's console.",
+        )
+    return key
+
+
+def server_address(given: str, example: str) -> str:
+    """The address of a server without a slash or `/v1` at its end. Raises `DeployError`, which tells no password."""
+    try:
+        url = httpx.URL(given.strip())
+    except httpx.InvalidURL as error:
+        shown = "what was given" if "@" in given else repr(given)
+        raise DeployError(f"{shown} is no address of a server: {error}", f"Give {example}.") from error
+    if url.userinfo or url.query or url.fragment:
+        raise DeployError(
+            f"the address of the server at {url.host} holds a user, password or query", f"Give {example} alone."
+        )
+    if url.scheme not in ("http", "https") or not url.host or (url.port is not None and not 0 < url.port < 65536):
+        raise DeployError(f"{given!r} is no address of a server", f"Give {example}.")
+    return str(url).rstrip("/").removesuffix("/v1")
+
+
+async def until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:
+    """The first result of `look` that is not None; its second value is the state, reported when it changes.
+
+    The caller bounds the wait: `deploy` and `undeploy` run a host within one deadline.
+    """
+    told, silent = "", 0.0
+    while True:
+        found, state = await look()
+        if found is not None:
+            return found
+        if state != told or silent >= _SAYS_AGAIN:
+            report(f"waiting for {what}: {state}")
+            told, silent = state, 0.0
+        await asyncio.sleep(PAUSE)
+        silent += PAUSE
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that an error tells, of SDKs too; 0 where no answer came, None where it is no error of HTTP."""
+    if isinstance(error, TRANSPORT_ERRORS):
+        return 0
+    response: Any = getattr(error, "response", None)
+    for found in (getattr(error, "status_code", None), getattr(response, "status_code", None)):
+        if isinstance(found, int):
+            return found
+    is_cut = {each.__name__ for each in type(error).__mro__} & {"APIConnectionError", "ConnectionError"}
+    return 0 if is_cut else None
+
+
+async def repeated(
+    request: Callable[[], Awaitable[T]],
+    *,
+    creates: bool = False,
+    find: Callable[[], Awaitable[T | None]] | None = None,
+    patience: float | None = None,
+) -> T:
+    """What `request` gives, asked again after errors that pass, for `patience` seconds; then the last error.
+
+    `creates`: it is not idempotent, so after a 5xx or a cut line `find` is asked whether it was made after all; without
+    `find` the error is raised.
+    """
+    limit = PATIENCE if patience is None else patience
+
+    def again(error: BaseException) -> bool:
+        status = status_of(error)
+        passes = status is not None and (status in (0, 408, 425, 429) or status >= 500)
+        return passes and (not creates or find is not None or status == 429)
+
+    def tell(state: RetryCallState) -> None:
+        if state.attempt_number == _TOLD_AFTER and state.outcome is not None:
+            said = without_secrets(str(state.outcome.exception()))[:300]
+            logger.warning("no answer yet (%s); trying again for %.0f s", said, limit)
+
+    attempts = AsyncRetrying(
+        retry=retry_if_exception(again), wait=_pause, stop=stop_before_delay(limit), before_sleep=tell, reraise=True
+    )
+    async for attempt in attempts:
+        with attempt:
+            if attempt.retry_state.attempt_number > 1 and creates and find is not None:
+                found = await find()
+                if found is not None:
+                    return found
+            return await request()
+    raise AssertionError("tenacity gives a result or raises")
+
+
+def _pause(state: RetryCallState) -> float:
+    """Seconds: the host's Retry-After, or exponential backoff with jitter."""
+    response: Any = getattr(state.outcome and state.outcome.exception(), "response", None)
+    try:
+        return min(max(0.0, float(response.headers["retry-after"])), _LONGEST_PAUSE)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return _backoff(state)
+
+
+async def ask(
+    what: str,
+    request: Callable[[], Awaitable[T]],
+    *,
+    creates: bool = False,
+    find: Callable[[], Awaitable[T | None]] | None = None,
+    remedies: Mapping[int, str] | None = None,
+) -> T:
+    """What a repeated request gives. Raises `DeployError` (`what`: could not be done) for what the host refuses."""
+    try:
+        return await repeated(request, creates=creates, find=find)
+    except Exception as error:
+        if status_of(error) is None or isinstance(error, DeployError):
+            raise
+        raise refused(what, error, remedies) from error
+
+
+async def make_once(
+    record: DeploymentRecord,
+    stage: str,
+    what: str,
+    find: Callable[[], Awaitable[Ids | None]],
+    make: Callable[[], Awaitable[Ids]],
+    remedies: Mapping[int, str] | None = None,
+) -> Ids:
+    """The ids of a stage: those recorded, else those of what `find` finds by its name, else of what `make` makes.
+
+    `find` is always asked before `make`, so that nothing is made twice, whatever happened to the record.
+    """
+    known = record.done(stage)
+    if known is not None:
+        return known
+    record.begin(stage)
+    ids = await ask(what, find)
+    if ids is None:
+        ids = await ask(what, make, creates=True, find=find, remedies=remedies)
+    return record.finish(stage, **ids)
+
+
+async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:
+    """What a request gives; None for what is not there (404)."""
+    try:
+        return await request()
+    except Exception as error:
+        if status_of(error) == 404:
+            return None
+        raise
+
+
+async def remove(what: str, request: Callable[[], Awaitable[Any]], report: Report) -> None:
+    """Removes what may be gone already, and waits while what is being stopped still refuses it (409, 412)."""
+
+    async def once() -> tuple[bool | None, str]:
+        try:
+            await repeated(request)
+        except Exception as error:
+            status = status_of(error)
+            if status is None:
+                raise
+            if status in (409, 412):
+                return None, "it is in use still"
+            if status != 404:
+                raise refused(f"{what} cannot be removed", error) from error
+            return False, ""
+        return True, ""
+
+    if await until(once, f"the end of {what}", report):
+        report(f"removed {what}")
+
+
+class HostRefusal(DeployError):
+    """A host's answer that is an error, for which it may have a remedy of its own."""
+
+    def __init__(self, message: str, remedy: str, status: int) -> None:
+        super().__init__(message, remedy)
+        self.status = status
+
+
+def refused(what: str, error: BaseException, remedies: Mapping[int, str] | None = None) -> DeployError:
+    """The error for a user: `what` could not be done, what the host says, and what to do.
+
+    `remedies`: of this request, by status; they go before those of the host.
+    """
+    status = status_of(error) or 0
+    hide_secrets(error)
+    message = f"{what}: {f'{status} ' if status else ''}{without_secrets(_words(error))}"
+    if remedies and status in remedies:
+        return DeployError(message, remedies[status])
+    otherwise = f"Give the same command again. {GOES_ON}" if status >= 500 else "See docs/deploy.md."
+    remedy = _REMEDIES.get(status, otherwise)
+    if status == 0 and getproxies():
+        remedy = f"Requests go through the proxy of the environment (HTTPS_PROXY). {remedy}"
+    return HostRefusal(message, remedy, status)
+
+
+def _words(error: BaseException) -> str:
+    """What the host says, without what its SDK puts around it."""
+    response: Any = getattr(error, "response", None)
+    text = str(getattr(response, "text", "")) or (str(error).splitlines() or [type(error).__name__])[0]
+    try:
+        body: Any = json.loads(text)
+    except ValueError:
+        return _PAGE if text.lstrip().lower().startswith(("<!doctype", "<html")) else text[:300]
+    for name in ("error", "message", "detail"):
+        if isinstance(body, dict):
+            body = cast("dict[str, Any]", body).get(name, cast("Any", body))
+    return body[:300] if isinstance(body, str) else text[:300]
+
+
+@contextmanager
+def explained(host: DeployHost) -> Generator[None]:
+    """Around what a host does: a refusal gets the host's own remedy, and a page of HTML is told as such.
+
+    SDKs hand out a page that a proxy answers with as if it were the text of an answer.
+    """
+    try:
+        yield
+    except HostRefusal as error:
+        raise DeployError(error.message, host.remedies.get(error.status, error.remedy)) from error
+    except (AttributeError, JSONDecodeError) as error:
+        if isinstance(error, AttributeError) and not isinstance(error.obj, str):
+            raise
+        raise DeployError(f"{host.name} answers with {_PAGE}", _REMEDIES[200]) from error
+
+
+_PAGE = "a web page, not an answer of its API: a proxy or another server answers there"
+_REMEDIES = {
+    200: f"Check the address, and a proxy or a login page before it. {GOES_ON}",
+    0: f"Check the address and the network. {GOES_ON}",
+    401: f"Check the API key in the environment or in .env: it is wrong, or has expired. {GOES_ON}",
+    402: f"Add credit to the account. {GOES_ON}",
+    403: f"The key may not do this: check its rights and its project. {GOES_ON}",
+    429: f"Wait a minute. {GOES_ON}",
+}

@@ -8,32 +8,24 @@ again. Its converter knows some architectures; for another one the commands of l
 """
 
 import asyncio
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import httpx
 
-from gavel.base.extras import install_line
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.credentials import server_address
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import DeployPlan, Report
-from gavel.trainer.deploy.record import DeploymentRecord, Ids
-from gavel.trainer.deploy.retry import HostRefusal, refused, repeated, status_of
+from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, remove, sdk, server_address, unless_gone
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
+from gavel.trainer.runs.file_hash import file_sha256
 
 if TYPE_CHECKING:
     from ollama import AsyncClient
 
-T = TypeVar("T")
-_HERE = "http://127.0.0.1:11434"
 _CONVERTED = ("Llama", "Mistral", "Mixtral", "Gemma", "Phi3", "Qwen2", "Qwen3", "Cohere")
 """Architectures whose safetensors an Ollama server converts, by the beginning of transformers' name."""
 _IN_A_STREAM = -1
@@ -45,22 +37,19 @@ def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
     """`place`: the server's address. `quantize`: q8_0, q4_K_M or q4_K_S; by default the weights stay as they are."""
     if quantize not in _QUANTIZATIONS:
         raise DeployError(f"Ollama has no quantization {quantize!r}", f"There are: {', '.join(_QUANTIZATIONS[1:])}.")
-    url = place or os.environ.get("OLLAMA_HOST") or _HERE
-    if "://" not in url:
-        url = f"http://{url}"
-    try:
-        import ollama  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise DeployError(
-            "the host ollama needs its package, which is not installed", install_line("deploy")
-        ) from error
-    return OllamaHost(server_address(url, "ollama:http://HOST:11434", None).removesuffix("/v1"), quantize)
+    url = place or os.environ.get("OLLAMA_HOST") or "http://127.0.0.1:11434"
+    sdk("ollama")
+    return OllamaHost(server_address(url if "://" in url else f"http://{url}", "ollama:http://HOST:11434"), quantize)
 
 
 class OllamaHost:
     """A running Ollama server."""
 
     name = "ollama"
+    remedies: Mapping[int, str] = {
+        0: "Start it (ollama serve), or name another: ollama:http://HOST:11434.",
+        _IN_A_STREAM: "What it says must be put right on that server.",
+    }
 
     def __init__(self, url: str, quantize: str) -> None:
         self.place = self._url = url
@@ -69,40 +58,30 @@ class OllamaHost:
     def check(self, adapter: AdapterFacts) -> list[str]:
         return []  # merged, an adapter is of any rank and kind; the architecture is known when it is merged
 
-    async def deploy(self, plan: DeployPlan, record: DeploymentRecord, report: Report) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
         server, name = self._client(), self._model(record)
 
         async def find() -> Ids | None:
-            return {"model": name} if await self._is_there(server, name) else None
+            return {"model": name} if await self._is_there(record) else None
 
         async def make() -> Ids:
-            merged = await self._merged(plan.adapter, record, report)
+            merged = await self._merged(adapter, record, report)
             await self._create(server, name, merged, report)
             return {"model": name}
 
         if record.done("model") is not None and await find() is None:
             record.forget("model")  # somebody has removed it there
-        await self._ask(lambda: record.once("model", find=find, make=make), f"{self._url} makes no model")
+        what = f"{self._url} makes no model"
+        await make_once(record, "model", what, find, make)
         shutil.rmtree(_scratch(record), ignore_errors=True)
-        return Deployment(self, record, f"{self._url}/v1", name, None, self.costs(record))
+        return Deployment(self, record, f"{self._url}/v1", name, None)
 
     async def status(self, record: DeploymentRecord) -> str:
-        return "there" if await self._is_there(self._client(), self._model(record)) else "gone"
+        return "there" if await self._is_there(record) else "gone"
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
-        server = self._client()
-
-        async def remove() -> bool:
-            try:
-                await server.delete(self._model(record))
-            except Exception as error:
-                if status_of(error) == 404:
-                    return False
-                raise
-            return True
-
-        if await self._ask(lambda: repeated(remove), f"{self._model(record)} cannot be removed"):
-            report(f"removed {self._model(record)} from {self._url}")
+        server, name = self._client(), self._model(record)
+        await remove(f"{name} of {self._url}", lambda: server.delete(name), report)
         shutil.rmtree(_scratch(record), ignore_errors=True)
         record.forget("model")
 
@@ -116,9 +95,12 @@ class OllamaHost:
         return f"{record.remote_name}:{self._quantize}" if self._quantize else record.remote_name
 
     def _client(self) -> "AsyncClient":
-        from ollama import AsyncClient
+        return sdk("ollama").AsyncClient(host=self._url, trust_env=not is_on_this_machine(self._url))
 
-        return AsyncClient(host=self._url, trust_env=not is_on_this_machine(self._url))
+    async def _is_there(self, record: DeploymentRecord) -> bool:
+        server, name = self._client(), self._model(record)
+        what = f"{self._url} does not answer as Ollama does"
+        return await ask(what, lambda: unless_gone(lambda: server.show(name))) is not None
 
     async def _merged(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
         """The merged model's directory. Raises `DeployError` for an architecture that the server does not convert."""
@@ -144,14 +126,10 @@ class OllamaHost:
         async for progress in await server.create(name, self._quantize or None, files=files, stream=True):
             if progress.status == "success":
                 return
-        raise HostRefusal(0, f"{self._url} went away before it had made the model")
+        raise ConnectionError(f"{self._url} went away before it had made the model")
 
     async def _send(self, server: "AsyncClient", file: Path, report: Report) -> str:
-        def digest() -> str:
-            with file.open("rb") as stream:
-                return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-
-        known = await asyncio.to_thread(digest)
+        known = f"sha256:{await asyncio.to_thread(file_sha256, file)}"
 
         async def send() -> str:
             async with httpx.AsyncClient(timeout=60.0, trust_env=not is_on_this_machine(self._url)) as client:
@@ -160,32 +138,7 @@ class OllamaHost:
             report(f"sending {file.name}")
             return await server.create_blob(file)
 
-        return await repeated(send)
-
-    async def _is_there(self, server: "AsyncClient", name: str) -> bool:
-        async def ask() -> bool:
-            try:
-                await server.show(name)
-            except Exception as error:
-                if status_of(error) == 404:
-                    return False
-                raise
-            return True
-
-        return await self._ask(lambda: repeated(ask), f"{self._url} does not answer as Ollama does")
-
-    async def _ask(self, ask: Callable[[], Awaitable[T]], what: str) -> T:
-        from ollama import ResponseError
-
-        try:
-            return await ask()
-        except (ResponseError, HostRefusal, httpx.TransportError, ConnectionError) as error:
-            if status_of(error) == _IN_A_STREAM:
-                raise DeployError(
-                    f"{what}: {error.args[0]}", "What it says must be put right on that server."
-                ) from error
-            started = {0: "Start it (ollama serve), or name another: ollama:http://HOST:11434."}
-            raise refused(what, error, started) from error
+        return await ask(f"{file.name} cannot be sent to {self._url}", send)
 
 
 def _model_files(merged: Path) -> list[Path]:

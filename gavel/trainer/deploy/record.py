@@ -1,11 +1,11 @@
-"""The journal of one deployment: `deployments/<id>.json` in the run directory.
+"""What is deployed and what is known of it: the adapter, and the journal `deployments/<id>.json` in the run directory.
 
     record = open_record(run, host="together", address="together", adapter=facts, options={})
-    ids = await record.once("model", find=…, make=…)
+    record.begin("model")                       before the host is asked to create it
+    record.finish("model", id="m-1")            when it has answered
 
-A stage is written before the host is asked to create something and again with the ids that it gave. A process that was
-killed in between finds the stage begun, looks the thing up by its deterministic name, and creates it only when it is
-not there. Files are replaced atomically. No key is ever written: a record holds the name of its variable.
+A process that was killed in between finds the stage begun, looks the thing up by its deterministic name, and creates it
+only when it is not there. No key is ever written: a record holds the name of its variable.
 """
 
 import contextlib
@@ -15,19 +15,97 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.errors import DeployError
+from gavel.trainer.runs.file_hash import file_sha256
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DEPLOYMENTS = "deployments"
 FORMAT_VERSION = 1
 State = Literal["deploying", "deployed", "undeploying", "undeployed"]
 Ids = dict[str, Any]
+
+
+class DeployError(GavelError):
+    """A checkpoint cannot be deployed, or a deployment cannot be used or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFacts:
+    """A checkpoint of a run as a host sees it, read from its files without torch."""
+
+    directory: Path
+    """Holds adapter_config.json and adapter_model.safetensors."""
+    project: str
+    name: str
+    step: int
+    base_model: str
+    """As the run names it: a hub id, a directory, or a built-in model."""
+    rank: int
+    targets: tuple[str, ...]
+    """Last parts of the adapted layers' names, sorted: k_proj, q_proj, …"""
+    size: int
+    """Bytes of the weights."""
+    sha256: str
+    """Of the weights."""
+    license: str | None
+    """Of the base model, where its card is here."""
+    special: tuple[str, ...] = ()
+    """What goes beyond plain LoRA: rslora, dora, modules_to_save, embeddings, experts."""
+
+    @property
+    def base_is_local(self) -> bool:
+        """Whether the base is a directory or a built-in model, which no host has."""
+        return Path(self.base_model).is_dir() or self.base_model.startswith("embedded/")
+
+    def files(self) -> list[Path]:
+        """What is uploaded: the adapter's two files."""
+        return [self.directory / CONFIG, self.directory / WEIGHTS]
+
+
+def read_facts(directory: Path, *, project: str, name: str, step: int, base_model: str) -> AdapterFacts:
+    """Raises `DeployError` for a directory that holds no readable adapter."""
+    from safetensors import SafetensorError, safe_open
+
+    from gavel.trainer.runs.model_card import base_license
+
+    try:
+        config: dict[str, Any] = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        rank = int(config.get("r") or 0)
+        opened: Any = safe_open(directory / WEIGHTS, framework="np")
+        with opened as weights:
+            tensors: list[str] = list(weights.keys())
+        sha256 = file_sha256(directory / WEIGHTS)
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+        raise DeployError(f"{directory} holds no adapter that can be read: {error}", "Name another step.") from error
+    layers = [key.partition(".lora_")[0].removesuffix(".base_layer") for key in tensors if ".lora_" in key]
+    if not layers:
+        raise DeployError(f"{directory / WEIGHTS} holds no LoRA weights", "Name another step.")
+    special = {
+        "rslora": config.get("use_rslora"),
+        "dora": config.get("use_dora"),
+        "experts": config.get("target_parameters"),
+        "modules_to_save": config.get("modules_to_save"),
+        "embeddings": any(".lora_embedding_" in key or "embed_tokens" in key for key in tensors),
+    }
+    return AdapterFacts(
+        directory=directory,
+        project=project,
+        name=name,
+        step=step,
+        base_model=base_model,
+        rank=rank,
+        targets=tuple(sorted({layer.rpartition(".")[2] for layer in layers})),
+        size=(directory / WEIGHTS).stat().st_size,
+        sha256=sha256,
+        license=base_license(base_model),
+        special=tuple(word for word, has in special.items() if has),
+    )
 
 
 @dataclass(slots=True)
@@ -73,10 +151,6 @@ class DeploymentRecord:
         found = self.stages.get(stage)
         return {key: value for key, value in found.items() if key != "done"} if found and found["done"] else None
 
-    def begun_stage(self, stage: str) -> bool:
-        """Whether the host may have been asked for this stage by a process that was killed."""
-        return stage in self.stages and not self.stages[stage]["done"]
-
     def begin(self, stage: str, /, **ids: Any) -> None:
         """Writes what is about to be asked for."""
         self.stages[stage] = {"done": False, **ids}
@@ -93,20 +167,6 @@ class DeploymentRecord:
         for stage in stages:
             self.stages.pop(stage, None)
         self.save()
-
-    async def once(
-        self, stage: str, *, find: Callable[[], Awaitable[Ids | None]], make: Callable[[], Awaitable[Ids]]
-    ) -> Ids:
-        """The ids of a stage: those recorded, else those of what `find` finds by its name, else of what `make` makes.
-
-        `find` is always asked before `make`, so that nothing is made twice, whatever happened to the record.
-        """
-        known = self.done(stage)
-        if known is not None:
-            return known
-        self.begin(stage)
-        ids = await find()
-        return self.finish(stage, **(await make() if ids is None else ids))
 
     def save(self) -> None:
         """Raises `DeployError` when the record cannot be written: then nothing must be created."""
@@ -189,3 +249,20 @@ def read_records(run: Path) -> list[DeploymentRecord]:
     """The records of a run, oldest first."""
     found = [read_record(path) for path in (run / DEPLOYMENTS).glob("*.json") if not path.name.startswith(".")]
     return sorted(found, key=lambda record: record.begun)
+
+
+def find_records(root: Path, named: str | None, *, by_id: bool = False) -> list[DeploymentRecord]:
+    """Those of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
+
+    Raises `DeployError` for a name that is neither.
+    """
+    runs = sorted(path.parent for path in root.glob(f"*/*/{DEPLOYMENTS}"))
+    if named is None:
+        return [record for run in runs for record in read_records(run)]
+    if by_id and (found := [each for run in runs for each in read_records(run) if each.id == named]):
+        return found
+    for run in (Path(named), root / named):
+        if (run / "model.json").is_file() or (run / DEPLOYMENTS).is_dir():
+            return read_records(run)
+    what = "deployment or run" if by_id else "run"
+    raise DeployError(f"there is no {what} {named!r} in {root}", "`gavel deployments --all` lists them.")

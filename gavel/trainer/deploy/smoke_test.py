@@ -1,18 +1,14 @@
-"""Asks a deployment fixed prompts and proves by its answers that it serves this step's adapter.
+"""Asks a deployment prompts and proves by its answers that it serves this step's adapter.
 
-A base without the adapter, another step, or another model is found out. Where the host gives log-probs these are
-compared, else its greedy text. Prompts that the run recorded are asked too, for an adapter differs there the most.
+The base with this step's adapter, with those of the steps beside it and without one are loaded here, and it is told
+which of them the host's own tokens come from. Prompts that the run recorded are asked too, for an adapter differs there
+the most.
 
-Which weights a deployment serves, by what it says of its own tokens. Pure.
-
-Log-probs: let s be those of the host, a of the adapter that was deployed and c of another candidate, each `[T]`. The
-share  w = Σ (s − c)(a − c) / Σ (a − c)²  is 1 for the adapter and 0 for c; a host's rounding moves it by no more than a
-few standard errors, so a base without the adapter, or another step, is told apart as far as the tokens allow.
-Greedy text: it begins as that of the weights that are served, and goes on so until rounding parts the two.
-
-The policy of a checkpoint on this machine, beside the base and other steps, to compare a deployment with.
-
-Loads the base once and every adapter over it; the log-probs are those of transformers' own forward pass.
+Log-probs, where the host gives them: let s be those of the host, a of the adapter that was deployed and c of another
+candidate, each `[T]`. The share  w = Σ (s − c)(a − c) / Σ (a − c)²  is 1 for the adapter and 0 for c; a host's rounding
+moves it by no more than a few standard errors, so a base without the adapter, or another step, is told apart as far as
+the tokens allow. Greedy text, elsewhere: it begins as that of the weights that are served, and goes on so until
+rounding parts the two.
 """
 
 import asyncio
@@ -22,6 +18,7 @@ import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +30,34 @@ from peft import PeftModel
 from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
-from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from gavel.trainer.config import PolicySettings
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import Report
-from gavel.trainer.deploy.retry import repeated
+from gavel.trainer.deploy.host import Deployment, Report, repeated
+from gavel.trainer.deploy.record import DeployError
 from gavel.trainer.policy.chat_format import chat_renderer
 from gavel.trainer.policy.loading import BaseModelError, dtype_of, plain_logits
 from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.checkpoints import Checkpoints
 
+logger = logging.getLogger(__name__)
+
+PROMPTS: tuple[list[dict[str, str]], ...] = (
+    [{"role": "user", "content": "I want a refund for order 7890. What do you do first?"}],
+    [{"role": "user", "content": "Write three sentences about the sea."}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name two colours, and say why."}],
+)
+_RECORDED = 3
+"""Prompts of the run itself."""
+_TOKENS = 32
+_ENOUGH = 24
+"""Tokens with log-probs that are compared; with fewer the greedy text decides."""
+_OTHER_STEPS = 3
+_VLLM_HOSTS = ("vllm", "huggingface")
+_UNCUT = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""vLLM takes its defaults from the base's generation config, and may give the log-probs of what they leave."""
+_PATIENCE = 180.0
+_REQUEST_SECONDS = 120.0
+BASE = "the base without an adapter"
 _HALF, _ERRORS = 0.5, 3.0
 _SHARE_OFF = 0.2
 """By which the share may be off 1 beyond its error: an earlier step of the same run lies on the way to this one."""
@@ -56,6 +69,166 @@ _MARKS = re.compile(r"</?[a-z_|]{1,24}>")
 """<think>, <tool_call>: some hosts take them out of the text."""
 _SAME = 1e-4
 """Nats; candidates that are closer (root mean square) are the same for any host."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    messages: Sequence[Mapping[str, Any]]
+    text: str
+    tokens: list[str]
+    """Their texts; empty where the host gives no log-probs."""
+    logprobs: list[float]
+    prompt_tokens: int | None
+    """As the host counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeTest:
+    """The test of one checkpoint of a run; loads its base model here."""
+
+    run: Path
+    step: int
+    adapter: Path
+    description: Mapping[str, Any]
+    """Of the run, as in model.json."""
+    seconds: float = 600.0
+    """For all of it."""
+
+    async def __call__(self, deployment: Deployment, report: Report) -> str:
+        """What was found. Raises `DeployError` for a deployment that serves something else."""
+        report("smoke test: loading the policy here …")
+        try:
+            local = await asyncio.to_thread(LocalPolicy, self.description, dict(self._candidates()))
+        except BaseModelError as error:
+            return f"not run: {error.message}"
+        try:
+            async with asyncio.timeout(self.seconds):
+                finding = await self._find(deployment, local)
+        except TimeoutError as error:
+            raise DeployError(f"the smoke test was not done after {self.seconds:.0f} s", "Deploy again.") from error
+        if finding.served is False:
+            raise DeployError(
+                f"the deployment {deployment.id} fails its smoke test: {finding.said}",
+                f"Look at what the host loaded as {deployment.model_id}.",
+            )
+        return finding.said
+
+    def _candidates(self) -> Iterator[tuple[str, Path]]:
+        """The step itself, and those kept next to it."""
+        yield f"step {self.step}", self.adapter
+        checkpoints = Checkpoints(self.run / "checkpoints")
+        others = [step for step in checkpoints.steps() if step != self.step and checkpoints.is_whole(step)]
+        for step in sorted(others, key=lambda step: abs(step - self.step))[:_OTHER_STEPS]:
+            yield f"step {step}", checkpoints.path(step)
+
+    async def _find(self, deployment: Deployment, local: "LocalPolicy") -> "Finding":
+        prompts = [*PROMPTS, *recorded_prompts(self.run)]
+        async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
+            sampled = [await _ask(client, deployment, local, messages, greedy=False) for messages in prompts]
+            finding = await asyncio.to_thread(_of_logprobs, local, sampled)
+            if finding is None:
+                greedy = [await _ask(client, deployment, local, messages, greedy=True) for messages in prompts]
+                finding = await asyncio.to_thread(_of_text, local, greedy)
+        if finding is None:
+            return Finding(False, f"it answers {len(prompts)} prompts with nothing")
+        if finding.served is False:
+            for answer in sampled:
+                ids = local.prompt_ids(answer.messages)
+                if answer.prompt_tokens not in (None, len(ids)):
+                    said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
+                    return Finding(False, finding.said + said)
+        return finding
+
+
+def recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
+    """The first messages of up to three trajectories of the run, newest step: plain text of system and user alone."""
+    files = sorted((run / "trajectories").glob("**/*.jsonl.zst"), key=lambda file: (file.stem, str(file)))
+    found: list[list[dict[str, Any]]] = []
+    try:
+        for group in TrajectoryStore(files[-1]).read() if files else ():
+            messages = group.trajectories[0].messages() if group.trajectories else []
+            opening = [
+                {"role": each["role"], "content": each.get("content")} for each in takewhile(_is_plain, messages)
+            ]
+            if opening and opening[-1]["role"] == "user" and opening not in found:
+                found.append(opening)
+            if len(found) == _RECORDED:
+                break
+    except StoreError as error:
+        logger.warning("the smoke test does without the run's own prompts: %s", error.message)
+    return found
+
+
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    return message["role"] in ("system", "user") and isinstance(message.get("content"), str)
+
+
+async def _ask(
+    client: AsyncOpenAI,
+    deployment: Deployment,
+    local: "LocalPolicy",
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    greedy: bool,
+) -> _Answer:
+    extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
+    if local.chat_template_kwargs:
+        extra["chat_template_kwargs"] = local.chat_template_kwargs
+    sampling: dict[str, Any] = {"temperature": 0.0} if greedy else {"temperature": 1.0, "top_p": 1.0, "logprobs": True}
+    create: Any = client.chat.completions.create
+    try:
+        reply: ChatCompletion = await repeated(
+            lambda: create(
+                model=deployment.model_id, messages=messages, max_tokens=_TOKENS, extra_body=extra or None, **sampling
+            ),
+            patience=_PATIENCE,
+        )
+    except openai.OpenAIError as error:
+        has_no_template = "chat template" in str(error)
+        if isinstance(error, openai.BadRequestError) and not greedy and not has_no_template:
+            return _Answer(messages, "", [], [], None)  # it gives no log-probs
+        raise DeployError(
+            f"the deployment {deployment.id} does not answer the smoke test: {str(error).splitlines()[0]}",
+            "The base's tokenizer has no chat template: start the server with --chat-template FILE."
+            if has_no_template
+            else "Give the same command again; it goes on where it was.",
+        ) from error
+    if not reply.choices:
+        return _Answer(messages, "", [], [], None)
+    choice = reply.choices[0]
+    entries = (choice.logprobs.content if choice.logprobs else None) or []
+    return _Answer(
+        messages,
+        choice.message.content or "",
+        [entry.token for entry in entries],
+        [entry.logprob for entry in entries],
+        reply.usage.prompt_tokens if reply.usage else None,
+    )
+
+
+def _of_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
+    """None where there are too few log-probs."""
+    host: list[float] = []
+    said: dict[str, list[float]] = {name: [] for name in local.candidates}
+    for answer in answers:
+        ids = local.token_ids(answer.tokens)
+        if not ids:
+            continue
+        host += answer.logprobs[: len(ids)]
+        prompt = local.prompt_ids(answer.messages)
+        for name in local.candidates:
+            said[name] += local.logprobs(name, prompt, ids)
+    return by_logprobs(host, local.candidates[0], said) if len(host) >= _ENOUGH else None
+
+
+def _of_text(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
+    """None where there is no text."""
+    answers = [answer for answer in answers if answer.text.strip()]
+    if not answers:
+        return None
+    prompts = [local.prompt_ids(answer.messages) for answer in answers]
+    said = {name: [local.greedy_text(name, prompt, _TOKENS) for prompt in prompts] for name in local.candidates}
+    return by_greedy_text([answer.text for answer in answers], local.candidates[0], said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +297,6 @@ def _alike(host: str, here: str) -> float:
 
 def _rms(one: Sequence[float], other: Sequence[float]) -> float:
     return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(one, other, strict=True)) / len(one))
-
-
-BASE = "the base without an adapter"
 
 
 class LocalPolicy:
@@ -213,194 +383,3 @@ class LocalPolicy:
 def _key(candidate: str) -> str:
     """A name that a module of torch can have."""
     return candidate.replace(" ", "_").replace(".", "_")
-
-
-logger = logging.getLogger(__name__)
-
-PROMPTS: tuple[list[dict[str, str]], ...] = (
-    [{"role": "user", "content": "I want a refund for order 7890. What do you do first?"}],
-    [{"role": "user", "content": "Write three sentences about the sea."}],
-    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name two colours, and say why."}],
-)
-_RECORDED = 3
-"""Prompts of the run itself."""
-_TOKENS = 32
-_ENOUGH = 24
-"""Tokens with log-probs that are compared; with fewer the greedy text decides."""
-_OTHER_STEPS = 3
-_VLLM_HOSTS = ("vllm", "huggingface")
-_UNCUT = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""vLLM takes its defaults from the base's generation config, and may give the log-probs of what they leave."""
-_PATIENCE = 180.0
-_REQUEST_SECONDS = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    messages: Sequence[Mapping[str, Any]]
-    text: str
-    tokens: list[str]
-    """Their texts; empty where the host gives no log-probs."""
-    logprobs: list[float]
-    prompt_tokens: int | None
-    """As the host counts them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmokeTest:
-    """The test of one checkpoint of a run; loads its base model here."""
-
-    run: Path
-    step: int
-    adapter: Path
-    description: Mapping[str, Any]
-    """Of the run, as in model.json."""
-    seconds: float = 600.0
-    """For all of it."""
-
-    async def __call__(self, deployment: Deployment, report: Report) -> str:
-        """What was found. Raises `DeployError` for a deployment that serves something else."""
-        report("smoke test: loading the policy here …")
-        try:
-            local = await asyncio.to_thread(self._local)
-        except BaseModelError as error:
-            return f"not run: {error.message}"
-        try:
-            async with asyncio.timeout(self.seconds):
-                finding = await self._find(deployment, local)
-        except TimeoutError as error:
-            raise DeployError(f"the smoke test was not done after {self.seconds:.0f} s", "Deploy again.") from error
-        if finding.served is False:
-            raise DeployError(
-                f"the deployment {deployment.id} fails its smoke test: {finding.said}",
-                f"Look at what the host loaded as {deployment.model_id}.",
-            )
-        return finding.said
-
-    def _local(self) -> LocalPolicy:
-        return LocalPolicy(self.description, dict(self._candidates()))
-
-    def _candidates(self) -> Iterator[tuple[str, Path]]:
-        """The step itself, and those kept next to it."""
-        yield f"step {self.step}", self.adapter
-        checkpoints = Checkpoints(self.run / "checkpoints")
-        others = [step for step in checkpoints.steps() if step != self.step and checkpoints.is_whole(step)]
-        for step in sorted(others, key=lambda step: abs(step - self.step))[:_OTHER_STEPS]:
-            yield f"step {step}", checkpoints.path(step)
-
-    async def _find(self, deployment: Deployment, local: LocalPolicy) -> Finding:
-        prompts = [*PROMPTS, *recorded_prompts(self.run)]
-        async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
-            sampled = [await _ask(client, deployment, local, messages, greedy=False) for messages in prompts]
-            finding = await asyncio.to_thread(_of_logprobs, local, sampled)
-            if finding is None:
-                greedy = [await _ask(client, deployment, local, messages, greedy=True) for messages in prompts]
-                finding = await asyncio.to_thread(_of_text, local, greedy)
-        if finding is None:
-            return Finding(False, f"it answers {len(prompts)} prompts with nothing")
-        if finding.served is False:
-            for answer in sampled:
-                ids = local.prompt_ids(answer.messages)
-                if answer.prompt_tokens not in (None, len(ids)):
-                    said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
-                    return Finding(False, finding.said + said)
-        return finding
-
-
-def recorded_prompts(run: Path) -> list[list[dict[str, str]]]:
-    """The first messages of up to three trajectories of the run, newest step, tools left out."""
-    files = sorted((run / "trajectories").glob("**/*.jsonl.zst"), key=lambda file: (file.stem, str(file)))
-    found: list[list[dict[str, str]]] = []
-    try:
-        for group in TrajectoryStore(files[-1]).read() if files else ():
-            opening = _opening(group.trajectories[0]) if group.trajectories else []
-            if opening and opening[-1]["role"] == "user" and opening not in found:
-                found.append(opening)
-            if len(found) == _RECORDED:
-                break
-    except StoreError as error:
-        logger.warning("the smoke test does without the run's own prompts: %s", error.message)
-    return found
-
-
-def _opening(trajectory: Trajectory) -> list[dict[str, str]]:
-    """The messages before the first that is not plain text of the system or the user."""
-    opening: list[dict[str, str]] = []
-    for message in trajectory.messages():
-        content = message.get("content")
-        if message["role"] not in ("system", "user") or not isinstance(content, str):
-            break
-        opening.append({"role": message["role"], "content": content})
-    return opening
-
-
-async def _ask(
-    client: AsyncOpenAI,
-    deployment: Deployment,
-    local: LocalPolicy,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    greedy: bool,
-) -> _Answer:
-    asked: dict[str, Any] = {"model": deployment.model_id, "messages": messages, "max_tokens": _TOKENS}
-    asked |= {"temperature": 0.0} if greedy else {"temperature": 1.0, "top_p": 1.0, "logprobs": True}
-    extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
-    if local.chat_template_kwargs:
-        extra["chat_template_kwargs"] = local.chat_template_kwargs
-    asked["extra_body"] = extra or None
-
-    async def create() -> ChatCompletion:
-        completions: Any = client.chat.completions
-        return await completions.create(**asked)
-
-    try:
-        reply = await repeated(create, patience=_PATIENCE)
-    except openai.BadRequestError as error:
-        if greedy or "chat template" in str(error):
-            raise _unanswered(deployment, error) from error
-        return _Answer(messages, "", [], [], None)  # it gives no log-probs
-    except openai.OpenAIError as error:
-        raise _unanswered(deployment, error) from error
-    if not reply.choices:
-        return _Answer(messages, "", [], [], None)
-    choice = reply.choices[0]
-    content = (choice.logprobs.content if choice.logprobs else None) or []
-    return _Answer(
-        messages,
-        choice.message.content or "",
-        [entry.token for entry in content],
-        [entry.logprob for entry in content],
-        reply.usage.prompt_tokens if reply.usage else None,
-    )
-
-
-def _unanswered(deployment: Deployment, error: openai.OpenAIError) -> DeployError:
-    said, remedy = str(error).splitlines()[0], "Give the same command again; it goes on where it was."
-    if "chat template" in said:
-        remedy = "The base's tokenizer has no chat template: start the server with --chat-template FILE."
-    return DeployError(f"the deployment {deployment.id} does not answer the smoke test: {said}", remedy)
-
-
-def _of_logprobs(local: LocalPolicy, answers: Sequence[_Answer]) -> Finding | None:
-    """None where there are too few log-probs."""
-    host: list[float] = []
-    said: dict[str, list[float]] = {name: [] for name in local.candidates}
-    for answer in answers:
-        ids = local.token_ids(answer.tokens)
-        if not ids:
-            continue
-        host += answer.logprobs[: len(ids)]
-        prompt = local.prompt_ids(answer.messages)
-        for name in local.candidates:
-            said[name] += local.logprobs(name, prompt, ids)
-    return by_logprobs(host, local.candidates[0], said) if len(host) >= _ENOUGH else None
-
-
-def _of_text(local: LocalPolicy, answers: Sequence[_Answer]) -> Finding | None:
-    """None where there is no text."""
-    answers = [answer for answer in answers if answer.text.strip()]
-    if not answers:
-        return None
-    prompts = [local.prompt_ids(answer.messages) for answer in answers]
-    said = {name: [local.greedy_text(name, prompt, _TOKENS) for prompt in prompts] for name in local.candidates}
-    return by_greedy_text([answer.text for answer in answers], local.candidates[0], said)

@@ -4,369 +4,143 @@
 
 Every thing has the record's deterministic name and is looked up by it before it is created. Needs TOGETHER_API_KEY and
 TOGETHER_PROJECT_ID. The deployment stops by itself after `inactive_minutes` without a request.
-
-The files of an adapter to Together in parts of 20 MiB; an upload that was cut off goes on with the missing parts.
-
-The hash of a file is the MD5 of its one part, or the MD5 of its parts' MD5s with their number behind it.
 """
 
 import asyncio
 import hashlib
-import importlib
-import math
-import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import httpx
 
-from gavel.base.extras import install_line
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.credentials import key_of
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import DeployPlan, Report
-from gavel.trainer.deploy.record import DeploymentRecord, Ids
-from gavel.trainer.deploy.retry import HostRefusal, refused, repeated, status_of
+from gavel.trainer.deploy.host import (
+    PLAIN_TARGETS,
+    Deployment,
+    Report,
+    ask,
+    key_of,
+    make_once,
+    misfits,
+    remove,
+    sdk,
+    until,
+)
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 
+KEY_VARIABLE, PROJECT_VARIABLE = "TOGETHER_API_KEY", "TOGETHER_PROJECT_ID"
+PART = 20 * 2**20
+"""Bytes of a file that are uploaded by one request."""
+_PART_SECONDS = 600.0
 _MODES = ("ADAPTER_MODE_DYNAMIC", "ADAPTER_MODE_FIXED")
 """Deployments that load adapters, the preferred one first."""
+_INACTIVE = range(30, 1441)
+_EXPIRED = {403: "The signed address has expired; the same command asks for another."}
+_DOES_NOT_SUIT = "Its rank, targets or base do not suit, or there is no capacity: undeploy it, and see docs/deploy.md."
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """A base model of the catalogue, with the profile that is deployed."""
-
-    base_model_id: str
-    model: str
-    """Resource name of what is deployed."""
-    config: str
-    """Resource name of the config revision."""
-    hardware: str
-    price: str
-    """In a few words; says so where it is not known."""
-
-
-async def find_base(client: Any, adapter: AdapterFacts, config: str) -> Base:
-    """The base model of an adapter; `config` chooses among its profiles. Raises `DeployError` with what would do."""
-    search = adapter.base_model.rpartition("/")[2]
-    wanted: Any = None
-    others: list[str] = []
-    async for each in client.models.list_supported(search=search, product="PRODUCT_DEDICATED"):
-        if str(each.name).lower() == adapter.base_model.lower():
-            wanted = each
-            break
-        others.append(str(each.name))
-    if wanted is None:
-        near = f"It has {', '.join(others[:5])}." if others else "See `tg models list-supported`."
-        raise DeployError(f"Together's catalogue has no {adapter.base_model} for dedicated inference", near)
-    profiles = [each for each in wanted.deployment_profiles or () if each.adapter_mode in _MODES]
-    if not profiles:
-        raise DeployError(
-            f"Together serves {adapter.base_model} without adapters",
-            "Train another base, or deploy elsewhere: gavel deploy RUN vllm:http://HOST:PORT",
-        )
-    chosen = [each for each in profiles if not config or config in (each.profile_id, each.config.rpartition("/")[2])]
-    if not chosen:
-        there = ", ".join(str(each.profile_id) for each in profiles)
-        raise DeployError(f"{adapter.base_model} has no config {config!r}", f"It has: {there}.")
-    profile = min(chosen, key=lambda each: (_MODES.index(each.adapter_mode), each.gpu_count))
-    return Base(
-        base_model_id=wanted.base_model_id or wanted.id,
-        model=profile.model,
-        config=profile.config,
-        hardware=f"{profile.gpu_count} × {profile.gpu_type}",
-        price=await _price(client, profile.gpu_type, profile.gpu_count),
-    )
-
-
-async def _price(client: Any, gpu_type: str, gpu_count: int) -> str:
-    listed = await client.endpoints.hardware.list()
-    for each in listed.data or ():
-        if gpu_type in (each.gpu_type, each.id) and each.gpu_count == gpu_count:
-            return f"{each.price_cents_per_hour / 100:.2f} USD an hour for each replica while it runs"
-    return "the price per hour is not known here (see Together's console)"
-
-
-PART = 20 * 2**20
-_AT_ONCE = 4
-_PART_SECONDS = 600.0
-_VALIDATION_SECONDS, _POLL = 900.0, 3.0
-
-
-async def upload_adapter(client: Any, record: DeploymentRecord, adapter: AdapterFacts, model: str) -> Ids:
-    """Uploads to `model` and waits until the revision is valid; gives `revision`. Raises `DeployError`."""
-    revision = await _newest_revision(client, model)
-    if revision is None:
-        if not record.begun_stage("upload"):
-            record.begin("upload", parts={})
-        revision = await _upload(client, record, adapter.files(), model)
-    await _until_valid(client, model, revision)
-    return record.finish("upload", revision=revision)
-
-
-async def _upload(client: Any, record: DeploymentRecord, files: list[Path], model: str) -> str:
-    hashes = {file.name: await asyncio.to_thread(file_hash, file) for file in files}
-    by_name = {file.name: file for file in files}
-    asked = [{"path": name, "hash": hashes[name], "numParts": part_count(by_name[name])} for name in by_name]
-    planned = await _post(client, "create", {"objectId": model, "files": asked})
-    done: list[dict[str, Any]] = []
-    for remote in planned.get("files") or ():
-        name = str(remote["path"])
-        if name not in by_name:
-            raise DeployError(f"together asks for a file that was not offered: {name}", "Give the same command again.")
-        if remote.get("skipUpload"):
-            done.append({"path": name, "hash": hashes[name], "skipUpload": True})
-            continue
-        parts = await _put_parts(record, by_name[name], remote)
-        details = {"uploadId": remote.get("uploadId", ""), "parts": parts}
-        done.append({"path": name, "hash": hashes[name], "uploadDetails": details})
-    completed = await _post(client, "complete", {"objectId": model, "files": done})
-    revision = completed.get("revisionId") or await _newest_revision(client, model)
-    if not revision:
-        raise DeployError("together made no revision of the uploaded files", "Give the same command again.")
-    return str(revision)
-
-
-async def _put_parts(record: DeploymentRecord, file: Path, remote: dict[str, Any]) -> list[dict[str, Any]]:
-    """Puts what the record does not know to be there, a few at once; the record learns of each."""
-    upload = str(remote.get("uploadId", ""))
-    known: dict[str, str] = record.stages["upload"]["parts"].setdefault(upload, {})
-    if len(remote["parts"]) != part_count(file):
-        raise DeployError(f"together wants {len(remote['parts'])} parts of {file.name}", "Give the same command again.")
-    turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def put(http: httpx.AsyncClient, part: dict[str, Any]) -> None:
-        number = int(part["partNumber"])
-        if str(number) in known:
-            return
-        async with turns:
-            content = await asyncio.to_thread(_read_part, file, number)
-            try:
-                known[str(number)] = await repeated(lambda: _put(http, part, content))
-            except HostRefusal as error:
-                raise refused(f"together: part {number} of {file.name} cannot be uploaded", error, _EXPIRED) from error
-        record.save()
-
-    async with httpx.AsyncClient(timeout=_PART_SECONDS) as http:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for part in remote["parts"]:
-                    tasks.create_task(put(http, part))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-    return [{"partNumber": number, "hash": known[str(number)]} for number in range(1, part_count(file) + 1)]
-
-
-async def _put(http: httpx.AsyncClient, part: dict[str, Any], content: bytes) -> str:
-    """The hash that the store gives the part."""
-    try:
-        answer = await http.put(str(part["url"]), content=content, headers=part.get("headers") or {})
-    except httpx.TransportError as error:
-        raise HostRefusal(0, type(error).__name__) from None  # its text would hold the signed address
-    if not answer.is_success:
-        raise HostRefusal(answer.status_code, answer.text[:200], answer.headers.get("retry-after", ""))
-    found = answer.headers.get("etag", "").strip().strip('"')
-    if not found:
-        raise HostRefusal(502, "the store gave no ETag")
-    return found
-
-
-async def _until_valid(client: Any, model: str, revision: str) -> None:
-    try:
-        async with asyncio.timeout(_VALIDATION_SECONDS):
-            while True:
-                rows = [row for row in await _revisions(client, model) if row.revision_id == revision]
-                state = str((rows[0].validation_status if rows else "") or "")
-                if state.endswith(("_FAILED", "_ERROR")):
-                    said = "; ".join(str(each.message or each.rule) for each in rows[0].validation_errors or ())
-                    raise DeployError(
-                        f"together refuses the uploaded adapter: {said or state}",
-                        "Remove it (gavel undeploy), and deploy an adapter that fits: see docs/deploy.md.",
-                    )
-                if not state.endswith("_PENDING"):
-                    return
-                await asyncio.sleep(_POLL)
-    except TimeoutError as error:
-        raise DeployError("together is still validating the adapter", "Give the same command again.") from error
-
-
-async def _newest_revision(client: Any, model: str) -> str | None:
-    rows = await _revisions(client, model)
-    return str(max(rows, key=lambda row: row.created_at).revision_id) if rows else None
-
-
-async def _revisions(client: Any, model: str) -> list[Any]:
-    try:
-        return list((await repeated(lambda: client.models.list_revisions(model))).data or ())
-    except Exception as error:
-        if status_of(error) is None:
-            raise
-        raise refused("together: the revisions cannot be listed", error) from error
-
-
-async def _post(client: Any, call: str, body: dict[str, Any]) -> dict[str, Any]:
-    """`create` gives the same upload again for the same hashes; `complete` is repeated where none was made."""
-    path = f"/v2/projects/{client.project_id}/models/upload/{call}"
-
-    async def made() -> dict[str, Any] | None:
-        revision = await _newest_revision(client, str(body["objectId"])) if call == "complete" else None
-        return {"revisionId": revision} if revision else None
-
-    async def ask() -> dict[str, Any]:
-        return cast("dict[str, Any]", await client.post(path, cast_to=object, body=body))
-
-    try:
-        return await repeated(ask, creates=True, find=made)
-    except Exception as error:
-        if status_of(error) is None:
-            raise
-        raise refused(f"together: the upload cannot be {call}d", error) from error
-
-
-def part_count(file: Path) -> int:
-    return max(1, math.ceil(file.stat().st_size / PART))
-
-
-def file_hash(file: Path) -> str:
-    """As Together wants it."""
-    with file.open("rb") as stream:
-        digests = [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: stream.read(PART), b"")]
-    if len(digests) == 1:
-        return digests[0].hex()
-    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
-
-
-def _read_part(file: Path, number: int) -> bytes:
-    with file.open("rb") as stream:
-        stream.seek((number - 1) * PART)
-        return stream.read(PART)
-
-
-_EXPIRED = {403: "The signed address has expired; the same command asks for another and goes on."}
-
-
-T = TypeVar("T")
-KEY_VARIABLE, PROJECT_VARIABLE = "TOGETHER_API_KEY", "TOGETHER_PROJECT_ID"
-TARGETS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
-"""What Together's adapter deployments load, by its documentation; its validation has the last word on the rank."""
-_FAILED, _ENDED = "DEPLOYMENT_STATE_FAILED", ("DEPLOYMENT_STATE_STOPPED", "DEPLOYMENT_STATE_STOPPING")
-_READY = ("DEPLOYMENT_STATE_READY", "DEPLOYMENT_STATE_SCALING")
-_INACTIVE = (30, 1440)
-_GONE_SECONDS = 900.0
-
-
-def open_host(
-    place: str, *, project: str = "", config: str = "", inactive_minutes: int = 30, replicas: int = 1, poll: float = 5.0
-) -> "TogetherHost":
-    """`project`: default TOGETHER_PROJECT_ID. `config`: a config revision of the base (cr_…), where it has several.
-
-    `inactive_minutes` (30 to 1440): a deployment without requests stops after it. `poll`: seconds between two looks.
-    Raises `DeployError`.
-    """
+def open_host(place: str, *, inactive_minutes: int = 30) -> "TogetherHost":
+    """`inactive_minutes` (30 to 1440): a deployment without requests stops after it. Raises `DeployError`."""
     if place:
         raise DeployError(f"together takes no address ({place!r})", "Write: together")
-    if not _INACTIVE[0] <= inactive_minutes <= _INACTIVE[1]:
+    if inactive_minutes not in _INACTIVE:
         raise DeployError(f"inactive_minutes={inactive_minutes} is not taken", "Together takes 30 to 1440.")
-    if replicas < 1:
-        raise DeployError(f"replicas={replicas} serves nothing", "Give 1 or more.")
-    return TogetherHost(project, config, inactive_minutes, replicas, poll)
+    return TogetherHost(inactive_minutes)
 
 
 class TogetherHost:
-    """Drives the `together` package; its parts of a file are put with httpx, as that package's own command does."""
+    """Drives the `together` package, but for the parts of a file, which its client does not upload."""
 
     name = "together"
+    place = ""
+    remedies: Mapping[int, str] = {
+        404: "Check TOGETHER_PROJECT_ID. Was something removed in the console? Then gavel undeploy, and deploy again.",
+        409: "Something of this name is being removed; give the same command again in a minute.",
+    }
 
-    def __init__(self, project: str, config: str, inactive_minutes: int, replicas: int, poll: float) -> None:
-        self.place = ""
-        self._project = project
-        self._config = config
+    def __init__(self, inactive_minutes: int) -> None:
         self._inactive_minutes = inactive_minutes
-        self._replicas = replicas
-        self._poll = poll
 
     def check(self, adapter: AdapterFacts) -> list[str]:
-        misfits: list[str] = []
+        # its own validation has the last word on the rank
+        found = misfits("Together", adapter, ranks=range(1, 10**6), targets=PLAIN_TARGETS, takes=("rslora",))
         if adapter.base_is_local:
-            misfits.append(
+            found.append(
                 f"its base {adapter.base_model} is only on this machine; Together serves models of its catalogue, such "
                 "as Qwen/Qwen3-8B. A vLLM of your own serves any base: gavel deploy RUN vllm:http://HOST:PORT"
             )
-        if others := sorted(set(adapter.targets) - TARGETS):
-            misfits.append(f"it adapts {', '.join(others)}; Together takes {', '.join(sorted(TARGETS))}")
-        for special in adapter.special:
-            if special != "rslora":
-                misfits.append(f"it has {special}; Together takes plain LoRA")
-        return misfits
+        return found
 
-    async def deploy(self, plan: DeployPlan, record: DeploymentRecord, report: Report) -> Deployment:
-        adapter, name = plan.adapter, record.remote_name
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+        name = record.remote_name
         async with self._client() as client:
-            base = await self._asked(lambda: find_base(client, adapter, self._config), "the catalogue cannot be read")
-            model = await self._model(client, record, base, name)
-            revision = record.done("upload")
-            if revision is None:
-                report(f"together: uploading {adapter.size / 1e6:,.0f} MB as {model['name']}")
-                revision = await upload_adapter(client, record, adapter, model["id"])
-            report(f"together: {base.hardware}, {base.price}; it stops after {self._inactive_minutes} idle minutes")
-            endpoint = await record.once(
-                "endpoint",
-                find=lambda: self._found(client.endpoints.list(filter=f'name="{name}"'), name),
-                make=lambda: self._made(
-                    lambda: client.endpoints.create(name=name, visibility="VISIBILITY_PRIVATE"),
-                    "the endpoint cannot be made",
+            base_id, profile = await _profile(client, adapter)
+            model = await self._made(
+                record,
+                "model",
+                client.models.list,
+                lambda: client.models.create(
+                    name=name, type="adapter", base_model_id=base_id, description="LoRA trained with Gavel"
                 ),
             )
-            deployment = await self._deployment(client, record, base, endpoint["id"], name)
-            await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision["revision"])
-            await self._route(client, record, endpoint["id"], deployment["id"])
-            if plan.wait:
-                await self._until_ready(client, endpoint["id"], deployment["id"], model["id"], report)
+            revision = await _uploaded(client, record, adapter, model["id"], report)
+            endpoint = await self._made(
+                record,
+                "endpoint",
+                lambda: client.endpoints.list(filter=f'name="{name}"'),
+                lambda: client.endpoints.create(name=name, visibility="VISIBILITY_PRIVATE"),
+            )
+            price = await _price(client, profile)
+            report(f"together: {price}; it stops after {self._inactive_minutes} idle minutes")
+            deployment = await self._made(
+                record,
+                "deployment",
+                lambda: client.endpoints.deployments.list(endpoint["id"]),
+                lambda: client.endpoints.deployments.create(
+                    endpoint["id"],
+                    name=name,
+                    model=profile.model,
+                    config=profile.config,
+                    autoscaling={"min_replicas": 1, "max_replicas": 1},
+                    inactive_timeout=self._inactive_minutes,
+                ),
+                price=price,
+            )
+            await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision)
+            if wait:
+                ready = partial(_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
+                await until(ready, "together", report)
             base_url = f"{str(client.base_url).rstrip('/')}/v1"
-        model_id = f"{endpoint['name']}:{model['name']}"
-        return Deployment(self, record, base_url, model_id, KEY_VARIABLE, self.costs(record))
+        return Deployment(self, record, base_url, f"{endpoint['name']}:{model['name']}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as client:
-            endpoint, deployment = await self._standing(client, record)
-            if endpoint is None or deployment is None:
+            endpoint, deployment = await _standing(client, record.remote_name)
+            if not deployment:
                 return "not there"
-            found = await self._asked(
-                lambda: client.endpoints.deployments.retrieve(deployment["id"], endpoint_id=endpoint["id"]),
-                "the deployment cannot be read",
-            )
-            return str(found.status.state).removeprefix("DEPLOYMENT_STATE_").lower()
+            look = partial(client.endpoints.deployments.retrieve, deployment, endpoint_id=endpoint)
+            return _state(await ask("together: the deployment cannot be read", look))
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         async with self._client() as client:
-            endpoint, deployment = await self._standing(client, record)
-            if endpoint is not None:
-                await self._gone(
-                    lambda: client.endpoints.update(endpoint["id"], traffic_split=[], update_mask="trafficSplit")
-                )
-            if endpoint is not None and deployment is not None:
-                where = {"endpoint_id": endpoint["id"]}
-                stop = {"min_replicas": 0, "max_replicas": 0}
-                await self._gone(
-                    lambda: client.endpoints.deployments.update(
-                        deployment["id"], autoscaling=stop, update_mask="autoscaling", **where
-                    )
-                )
-                await self._gone(lambda: client.endpoints.deployments.delete(deployment["id"], **where))
-                report("together: the deployment is deleted")
+            api = client.endpoints
+            endpoint, deployment = await _standing(client, record.remote_name)
+            if endpoint:
+                unroute = partial(api.update, endpoint, traffic_split=[], update_mask="trafficSplit")
+                await remove("Together's traffic", unroute, report)
+            if deployment:
+                await remove("Together's replica", _scaled(api, endpoint, deployment, 0), report)
+                end = partial(api.deployments.delete, deployment, endpoint_id=endpoint)
+                await remove("Together's deployment", end, report)
             record.forget("attachment", "traffic", "deployment")
-            if endpoint is not None:
-                await self._gone(lambda: client.endpoints.delete(endpoint["id"]))
-                report("together: the endpoint is deleted")
+            if endpoint:
+                await remove("Together's endpoint", partial(api.delete, endpoint), report)
             record.forget("endpoint")
-            model = await self._found(client.models.list(), record.remote_name)
+            model = await _asked_for(client.models.list, record.remote_name)
             if model is not None:
-                await self._gone(lambda: client.models.delete(model["id"]))
-                report("together: the uploaded adapter is deleted")
+                await remove("Together's uploaded adapter", partial(client.models.delete, model["id"]), report)
             record.forget("model", "upload")
 
     def costs(self, record: DeploymentRecord) -> str:
@@ -376,181 +150,221 @@ class TogetherHost:
             f"To stop it now and remove everything: gavel undeploy {record.id}"
         )
 
-    async def _model(self, client: Any, record: DeploymentRecord, base: Base, name: str) -> Ids:
-        return await record.once(
-            "model",
-            find=lambda: self._found(client.models.list(), name),
-            make=lambda: self._made(
-                lambda: client.models.create(
-                    name=name, type="adapter", base_model_id=base.base_model_id, description="LoRA trained with Gavel"
-                ),
-                "the model cannot be made",
-            ),
-        )
+    async def _made(
+        self,
+        record: DeploymentRecord,
+        stage: str,
+        listing: Callable[[], AsyncIterator[Any]],
+        create: Callable[[], Awaitable[Any]],
+        **more: str,
+    ) -> Ids:
+        async def find() -> Ids | None:
+            found = await _named(listing, record.remote_name)
+            return found and found | more
 
-    async def _deployment(self, client: Any, record: DeploymentRecord, base: Base, endpoint: str, name: str) -> Ids:
-        found = await record.once(
-            "deployment",
-            find=lambda: self._found(client.endpoints.deployments.list(endpoint), name),
-            make=lambda: self._made(
-                lambda: client.endpoints.deployments.create(
-                    endpoint,
-                    name=name,
-                    model=base.model,
-                    config=base.config,
-                    autoscaling={"min_replicas": self._replicas, "max_replicas": self._replicas},
-                    inactive_timeout=self._inactive_minutes,
-                ),
-                "the deployment cannot be made",
-            ),
-        )
-        return found if "price" in found else record.finish("deployment", **found, price=base.price)
+        async def make() -> Ids:
+            made = await create()
+            return {"id": made.id, "name": made.name, **more}
+
+        what = f"together: the {stage} cannot be made"
+        return await make_once(record, stage, what, find, make)
 
     async def _attach(
         self, client: Any, record: DeploymentRecord, endpoint: str, deployment: str, model: str, revision: str
     ) -> None:
-        where = {"endpoint_id": endpoint, "deployment_id": deployment}
+        """The adapter to the deployment, and the endpoint's traffic to it too."""
+        api, where = client.endpoints, {"endpoint_id": endpoint, "deployment_id": deployment}
 
         async def find() -> Ids | None:
-            async def attached() -> Ids | None:
-                listed = await client.endpoints.adapters.list(**where)
-                found = [each for each in listed.data or () if each.adapter_model_id == model]
-                return {"id": found[0].id} if found else None
-
-            return await self._asked(attached, "the adapters of the deployment cannot be listed")
+            listed = await api.adapters.list(**where)
+            return next(({"id": each.id} for each in listed.data or () if each.adapter_model_id == model), None)
 
         async def make() -> Ids:
-            found = await self._asked(
-                lambda: client.endpoints.adapters.create(adapter_model_id=model, adapter_revision_id=revision, **where),
-                "the adapter cannot be attached",
-                creates=True,
-            )
-            return {"id": found.id}
+            made = await api.adapters.create(adapter_model_id=model, adapter_revision_id=revision, **where)
+            return {"id": made.id}
 
-        await record.once("attachment", find=find, make=make)
-
-    async def _route(self, client: Any, record: DeploymentRecord, endpoint: str, deployment: str) -> None:
-        """Sends the endpoint's traffic to the deployment; the same request may be sent again."""
-        if record.done("traffic") is not None:
-            return
-        split = [{"deployment_id": deployment, "weight": 1.0}]
-        await self._asked(
-            lambda: client.endpoints.update(endpoint, traffic_split=split, update_mask="trafficSplit"),
-            "the endpoint cannot be routed",
-        )
-        record.finish("traffic")
-
-    async def _until_ready(self, client: Any, endpoint: str, deployment: str, model: str, report: Report) -> None:
-        """Returns when the deployment and its adapter are ready; the caller sets the deadline."""
-        told = ""
-        while True:
-            found = await self._asked(
-                lambda: client.endpoints.deployments.retrieve(deployment, endpoint_id=endpoint),
-                "the deployment cannot be read",
-            )
-            state, message = str(found.status.state), str(found.status.message)
-            if state == _FAILED:
-                raise DeployError(f"together: the deployment failed: {message}", _AFTER_FAILURE)
-            if state in _ENDED:
-                await self._asked(
-                    lambda: client.endpoints.deployments.update(
-                        deployment,
-                        endpoint_id=endpoint,
-                        autoscaling={"min_replicas": self._replicas, "max_replicas": self._replicas},
-                        update_mask="autoscaling",
-                    ),
-                    "the deployment cannot be started again",
-                )
-            listed = await self._asked(
-                lambda: client.endpoints.adapters.list(endpoint_id=endpoint, deployment_id=deployment),
-                "the adapters of the deployment cannot be listed",
-            )
-            rows = [
-                row for each in listed.data or () if each.adapter_model_id == model for row in each.per_cluster or ()
-            ]
-            states = {str(row.state).removeprefix("ADAPTER_LOAD_STATE_").lower() for row in rows}
-            for row in rows:
-                if row.state == "ADAPTER_LOAD_STATE_FAILED" or row.adapter_valid is False:
-                    why = row.adapter_valid_reason or row.message or row.reason or "no reason was given"
-                    raise DeployError(f"together: the adapter does not load: {why}", _AFTER_FAILURE)
-            if state in _READY and states == {"ready"}:
-                return
-            now = f"{state.removeprefix('DEPLOYMENT_STATE_').lower()}, adapter {', '.join(sorted(states)) or 'pending'}"
-            if now != told:
-                report(f"together: {now}")
-                told = now
-            await asyncio.sleep(self._poll)
-
-    async def _standing(self, client: Any, record: DeploymentRecord) -> tuple[Ids | None, Ids | None]:
-        """The endpoint and the deployment of this name, as far as they are there."""
-        name = record.remote_name
-        endpoint = await self._found(client.endpoints.list(filter=f'name="{name}"'), name)
-        if endpoint is None:
-            return None, None
-        return endpoint, await self._found(client.endpoints.deployments.list(endpoint["id"]), name)
-
-    async def _found(self, listing: AsyncIterator[Any], name: str) -> Ids | None:
-        """The thing whose name ends so, in all pages of a listing."""
-
-        async def search() -> Ids | None:
-            async for each in listing:
-                if str(each.name).rpartition("/")[2] == name:
-                    return {"id": each.id, "name": each.name}
-            return None
-
-        return await self._asked(search, "what is there cannot be listed")
-
-    async def _made(self, make: Callable[[], Awaitable[Any]], what: str) -> Ids:
-        made = await self._asked(make, what, creates=True)
-        return {"id": made.id, "name": made.name}
-
-    async def _gone(self, remove: Callable[[], Awaitable[Any]]) -> None:
-        """Removes, while what is being stopped still refuses it (409); what is not there is gone."""
-        try:
-            async with asyncio.timeout(_GONE_SECONDS):
-                while True:
-                    try:
-                        await repeated(remove)
-                        return
-                    except Exception as error:
-                        if status_of(error) == 404:
-                            return
-                        if status_of(error) is None:
-                            raise
-                        if status_of(error) not in (409, 412):
-                            raise refused("together: it cannot be removed", error) from error
-                    await asyncio.sleep(self._poll)
-        except TimeoutError as error:
-            raise DeployError("together: it is not stopped yet", "Give the same command again.") from error
-
-    async def _asked(self, ask: Callable[[], Awaitable[T]], what: str, *, creates: bool = False) -> T:
-        """What the API answers; a `DeployError` for what it refuses, and for no other error."""
-        try:
-            return await repeated(ask, creates=creates)
-        except Exception as error:
-            if isinstance(error, DeployError) or status_of(error) is None:
-                raise
-            raise refused(f"together: {what}", error, _REMEDIES) from error
+        await make_once(record, "attachment", "together: the adapter cannot be attached", find, make)
+        if record.done("traffic") is None:
+            split = [{"deployment_id": deployment, "weight": 1.0}]
+            route = partial(api.update, endpoint, traffic_split=split, update_mask="trafficSplit")
+            await ask("together: the endpoint cannot be routed", route)
+            record.finish("traffic")
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[Any]:
-        try:
-            sdk: Any = importlib.import_module("together")
-        except ImportError as error:
-            raise DeployError(
-                "together needs its own package, which is not installed", install_line("deploy")
-            ) from error
-        project = self._project or os.environ.get(PROJECT_VARIABLE, "")
-        key = key_of(KEY_VARIABLE)
-        if not project:
-            raise DeployError(f"{PROJECT_VARIABLE} is not set", "Set it in .env (`tg whoami` prints the project).")
-        async with sdk.AsyncTogether(api_key=key, project_id=project, max_retries=0) as client:
+        package, key = sdk("together"), key_of(KEY_VARIABLE)
+        project = key_of(PROJECT_VARIABLE, "Set it in .env (`tg whoami` prints the project).")
+        async with package.AsyncTogether(api_key=key, project_id=project, max_retries=0) as client:
             yield client
 
 
-_AFTER_FAILURE = "Its rank, targets or base do not suit, or there is no capacity: undeploy it, and see docs/deploy.md."
-_REMEDIES = {
-    402: "Add credit to the account; the same command goes on where it was.",
-    404: "Check TOGETHER_PROJECT_ID. Was something removed in the console? Then gavel undeploy, and deploy again.",
-    409: "Something of this name is being removed; give the same command again in a minute.",
-}
+def _state(deployment: Any) -> str:
+    return str(deployment.status.state).removeprefix("DEPLOYMENT_STATE_").lower()
+
+
+def _scaled(api: Any, endpoint: str, deployment: str, replicas: int) -> Callable[[], Awaitable[Any]]:
+    """The request that sets the number of replicas."""
+    size = {"min_replicas": replicas, "max_replicas": replicas}
+    return partial(
+        api.deployments.update, deployment, endpoint_id=endpoint, autoscaling=size, update_mask="autoscaling"
+    )
+
+
+async def _ready(api: Any, endpoint: str, deployment: str, model: str) -> tuple[bool | None, str]:
+    """Whether the deployment and its adapter are ready; one that has stopped is started again."""
+    look = partial(api.deployments.retrieve, deployment, endpoint_id=endpoint)
+    found = await ask("together: the deployment cannot be read", look)
+    state = _state(found)
+    if state == "failed":
+        raise DeployError(f"together: the deployment failed: {found.status.message}", _DOES_NOT_SUIT)
+    if state in ("stopped", "stopping"):
+        await ask("together: the deployment cannot be started again", _scaled(api, endpoint, deployment, 1))
+    attached = partial(api.adapters.list, endpoint_id=endpoint, deployment_id=deployment)
+    listed = await ask("together: the adapters cannot be listed", attached)
+    rows = [row for each in listed.data or () if each.adapter_model_id == model for row in each.per_cluster or ()]
+    for row in rows:
+        if row.state == "ADAPTER_LOAD_STATE_FAILED" or row.adapter_valid is False:
+            why = row.adapter_valid_reason or row.message or row.reason or "no reason was given"
+            raise DeployError(f"together: the adapter does not load: {why}", _DOES_NOT_SUIT)
+    states = {str(row.state).removeprefix("ADAPTER_LOAD_STATE_").lower() for row in rows}
+    is_done = state in ("ready", "scaling") and states == {"ready"}
+    return (True if is_done else None), f"{state}, adapter {', '.join(sorted(states)) or 'pending'}"
+
+
+async def _profile(client: Any, adapter: AdapterFacts) -> tuple[str, Any]:
+    """The id of the base in the catalogue, and its smallest profile that loads adapters."""
+    search = adapter.base_model.rpartition("/")[2]
+
+    async def listed() -> list[Any]:
+        return [each async for each in client.models.list_supported(search=search, product="PRODUCT_DEDICATED")]
+
+    known = await ask("together: the catalogue cannot be read", listed)
+    base = next((each for each in known if str(each.name).lower() == adapter.base_model.lower()), None)
+    if base is None:
+        near = (
+            f"It has {', '.join(str(each.name) for each in known[:5])}." if known else "See `tg models list-supported`."
+        )
+        raise DeployError(f"Together's catalogue has no {adapter.base_model} for dedicated inference", near)
+    profiles = [each for each in base.deployment_profiles or () if each.adapter_mode in _MODES]
+    if not profiles:
+        raise DeployError(
+            f"Together serves {adapter.base_model} without adapters",
+            "Train another base, or deploy elsewhere: gavel deploy RUN vllm:http://HOST:PORT",
+        )
+    profile = min(profiles, key=lambda each: (_MODES.index(each.adapter_mode), each.gpu_count))
+    return base.base_model_id or base.id, profile
+
+
+async def _price(client: Any, profile: Any) -> str:
+    hardware = f"{profile.gpu_count} × {profile.gpu_type}"
+    listed = await ask("together: the prices cannot be read", client.endpoints.hardware.list)
+    for each in listed.data or ():
+        if profile.gpu_type in (each.gpu_type, each.id) and each.gpu_count == profile.gpu_count:
+            return f"{hardware}, {each.price_cents_per_hour / 100:.2f} USD an hour while it runs"
+    return f"{hardware}, whose price per hour is not known here (see Together's console)"
+
+
+async def _named(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | None:
+    """The thing whose name ends so, in all pages of a listing."""
+    async for each in listing():
+        if str(each.name).rpartition("/")[2] == name:
+            return {"id": each.id, "name": each.name}
+    return None
+
+
+async def _asked_for(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | None:
+    what = "together: what is there cannot be listed"
+    return await ask(what, lambda: _named(listing, name))
+
+
+async def _standing(client: Any, name: str) -> tuple[str, str]:
+    """The ids of the endpoint and the deployment of this name; empty where they are not there."""
+    endpoint = await _asked_for(partial(client.endpoints.list, filter=f'name="{name}"'), name)
+    if endpoint is None:
+        return "", ""
+    deployment = await _asked_for(partial(client.endpoints.deployments.list, endpoint["id"]), name)
+    return endpoint["id"], deployment["id"] if deployment else ""
+
+
+async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts, model: str, report: Report) -> str:
+    """The revision of the model that holds the adapter, once Together has validated it."""
+
+    async def newest() -> Any:
+        rows = (await client.models.list_revisions(model)).data or ()
+        return max(rows, key=lambda row: row.created_at, default=None)
+
+    async def find() -> Ids | None:
+        found = await newest()
+        return found and {"revision": found.revision_id}
+
+    async def send() -> Ids:
+        report(f"together: uploading {adapter.size / 1e6:,.0f} MB as {record.remote_name}")
+        return await _upload(client, adapter.files(), model, find)
+
+    async def validity() -> tuple[bool | None, str]:
+        found = await ask("together: the upload cannot be read", newest)
+        state = str((found and found.validation_status) or "")
+        if state.endswith(("_FAILED", "_ERROR")):
+            said = "; ".join(str(each.message or each.rule) for each in found.validation_errors or ())
+            raise DeployError(
+                f"together refuses the uploaded adapter: {said or state}",
+                "Remove it (gavel undeploy), and deploy an adapter that fits: see docs/deploy.md.",
+            )
+        return (None if state.endswith("_PENDING") else True), state
+
+    what = "together: the adapter cannot be uploaded"
+    revision = await make_once(record, "upload", what, find, send)
+    await until(validity, "the validation of the adapter", report)
+    return revision["revision"]
+
+
+async def _upload(client: Any, files: list[Path], model: str, find: Callable[[], Awaitable[Ids | None]]) -> Ids:
+    """Sends the files in parts of 20 MiB, as the package's own command does, which its client has no call for."""
+
+    async def post(call: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        path = f"/v2/projects/{client.project_id}/models/upload/{call}"
+        return cast("dict[str, Any]", await client.post(path, cast_to=object, body={"objectId": model, "files": rows}))
+
+    rows = [await asyncio.to_thread(_hashed, file) for file in files]
+    what = "together: the upload cannot be created"
+    planned = await ask(what, lambda: post("create", rows))  # the same hashes give the same upload
+    sent: list[dict[str, Any]] = []
+    for remote in planned["files"]:
+        (file,) = (each for each in files if each.name == remote["path"])
+        (row,) = ({"path": each["path"], "hash": each["hash"]} for each in rows if each["path"] == file.name)
+        if remote.get("skipUpload"):
+            sent.append({**row, "skipUpload": True})
+        else:
+            parts = await _put_parts(file, remote["parts"])
+            sent.append({**row, "uploadDetails": {"uploadId": remote.get("uploadId", ""), "parts": parts}})
+
+    async def complete() -> Ids:
+        return {"revision": (await post("complete", sent))["revisionId"]}
+
+    what = "together: the upload cannot be completed"
+    return await ask(what, complete, creates=True, find=find)
+
+
+async def _put_parts(file: Path, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Puts the parts one after another; gives their numbers and the hashes that the store has for them."""
+    sent: list[dict[str, Any]] = []
+    with file.open("rb") as stream:
+        async with httpx.AsyncClient(timeout=_PART_SECONDS) as http:
+            for part in sorted(parts, key=lambda part: int(part["partNumber"])):
+                put = partial(http.put, part["url"], content=stream.read(PART), headers=part.get("headers") or {})
+
+                async def once(put: Callable[[], Awaitable[httpx.Response]] = put) -> str:
+                    return (await put()).raise_for_status().headers.get("etag", "").strip().strip('"')
+
+                what = f"together: part {part['partNumber']} of {file.name} cannot be uploaded"
+                sent.append({"partNumber": part["partNumber"], "hash": await ask(what, once, remedies=_EXPIRED)})
+    return sent
+
+
+def _hashed(file: Path) -> dict[str, Any]:
+    """What Together knows a file by: the MD5 of its one part, or that of its parts' MD5s with their number behind."""
+    with file.open("rb") as stream:
+        md5s = [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: stream.read(PART), b"")]
+    joined = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()
+    whole = md5s[0].hex() if len(md5s) == 1 else f"{joined}-{len(md5s)}"
+    return {"path": file.name, "hash": whole, "numParts": len(md5s)}

@@ -1,6 +1,7 @@
 """A vLLM server that runs anywhere: the adapter is loaded into it while it serves, under a name of its own.
 
     gavel deploy desk/clerk@12 vllm:http://10.0.0.2:8000 --set path_map=/home/me/runs=/mnt/runs
+    gavel deploy desk/clerk@12 vllm --manifest clerk.yaml --set storage_uri=s3://…      for KServe; deploys nothing
 
 The server reads the adapter from a directory, so the run directory must be visible there: under the same path, or under
 the one that `path_map` gives. What the server lists decides, not the record: one that was restarted has forgotten its
@@ -9,26 +10,34 @@ adapters, and the same command loads it again.
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
 from gavel.base.files import replacing
 from gavel.base.network import is_on_this_machine
-from gavel.trainer.deploy.adapter_facts import CONFIG, WEIGHTS, AdapterFacts
-from gavel.trainer.deploy.credentials import key_of, server_address
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import DeployPlan, Report
-from gavel.trainer.deploy.record import DeploymentRecord
-from gavel.trainer.deploy.retry import HostRefusal, json_request, refused, repeated
+from gavel.trainer.deploy.host import (
+    Deployment,
+    Report,
+    ask,
+    key_of,
+    misfits,
+    refused,
+    remove,
+    repeated,
+    server_address,
+    status_of,
+)  # fmt: skip
+from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord
 
 KEY_VARIABLE = "VLLM_API_KEY"
-LARGEST_RANK = 512
+RANKS = range(1, 513)
+SERVER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""What `--max-lora-rank` takes."""
 _LOAD_SECONDS = 300.0
-_EXPERTS = "experts"
-_START = "vllm serve BASE --enable-lora --max-lora-rank {rank}, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
 
 
 def open_host(place: str, *, path_map: str = "", base: str = "") -> "VllmHost":
@@ -36,7 +45,7 @@ def open_host(place: str, *, path_map: str = "", base: str = "") -> "VllmHost":
 
     `base`: the base model as the server names it, where that is not the run's name for it. Raises `DeployError`.
     """
-    url = server_address(place, "vllm:http://HOST:PORT", KEY_VARIABLE).removesuffix("/v1")
+    url = server_address(place, "vllm:http://HOST:PORT")
     here, sign, there = path_map.partition("=")
     if path_map and not (here and sign and there):
         raise DeployError(f"path_map={path_map!r} does not map a path", "Give HERE=THERE, such as /runs=/mnt/runs.")
@@ -47,6 +56,7 @@ class VllmHost:
     """A running server with runtime updates of adapters."""
 
     name = "vllm"
+    remedies: Mapping[int, str] = {401: f"Check the API key in {KEY_VARIABLE}: the server was started with another."}
 
     def __init__(self, url: str, path_map: tuple[str, str], base: str) -> None:
         self.place = self._url = url
@@ -54,16 +64,10 @@ class VllmHost:
         self._base = base
 
     def check(self, adapter: AdapterFacts) -> list[str]:
-        misfits: list[str] = []
-        if adapter.rank > LARGEST_RANK:
-            misfits.append(f"its rank is {adapter.rank}; vLLM takes ranks up to {LARGEST_RANK} (--lora-rank)")
-        for special in ("dora", "modules_to_save"):
-            if special in adapter.special:
-                misfits.append(f"it has {special}, which vLLM does not serve; merged it would fit: gavel export")
-        return misfits
+        return misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "experts", "embeddings"))
 
-    async def deploy(self, plan: DeployPlan, record: DeploymentRecord, report: Report) -> Deployment:
-        adapter, name = plan.adapter, record.remote_name
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+        name = record.remote_name
         async with self._client() as client:
             served = await self._served(client)
             self._check_base(adapter, served)
@@ -76,7 +80,7 @@ class VllmHost:
                 report(f"{self._url} has loaded {name} from {self._seen(directory)}")
             record.finish("adapter", name=name)
         key = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else None
-        return Deployment(self, record, f"{self._url}/v1", name, key, self.costs(record))
+        return Deployment(self, record, f"{self._url}/v1", name, key)
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as client:
@@ -84,16 +88,11 @@ class VllmHost:
         return "serving" if record.remote_name in {each["id"] for each in served} else "not loaded there"
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
+        name = record.remote_name
         async with self._client() as client:
-            if record.remote_name in {each["id"] for each in await self._served(client)}:
-                try:
-                    await repeated(
-                        lambda: _text_request(client, "/v1/unload_lora_adapter", {"lora_name": record.remote_name})
-                    )
-                except HostRefusal as error:
-                    if error.status != 404:
-                        raise refused(f"{self._url} does not unload {record.remote_name}", error) from error
-                report(f"{self._url} has unloaded {record.remote_name}")
+            if name in {each["id"] for each in await self._served(client)}:
+                unload = lambda: _post(client, "/v1/unload_lora_adapter", {"lora_name": name})  # noqa: E731
+                await remove(f"{name} at {self._url}", unload, report)
         record.forget("adapter")
         shutil.rmtree(_copy_of(record), ignore_errors=True)
 
@@ -113,14 +112,15 @@ class VllmHost:
         )
 
     async def _served(self, client: httpx.AsyncClient) -> list[dict[str, Any]]:
+        what = f"{self._url} does not list its models as vLLM does"
+
+        async def listed() -> list[dict[str, Any]]:
+            return (await client.get("/v1/models")).raise_for_status().json()["data"]
+
         try:
-            return (await repeated(lambda: json_request(client, "GET", "/v1/models")))["data"]
-        except (HostRefusal, KeyError, TypeError) as error:
-            raise refused(
-                f"{self._url} does not list its models as vLLM does",
-                error,
-                {401: f"Set {KEY_VARIABLE} to the key that the server was started with."},
-            ) from error
+            return await ask(what, listed)
+        except (KeyError, TypeError) as error:
+            raise DeployError(what, "Check the address: another server answers there.") from error
 
     def _check_base(self, adapter: AdapterFacts, served: list[dict[str, Any]]) -> None:
         bases = [each for each in served if each.get("parent") is None]
@@ -138,46 +138,42 @@ class VllmHost:
 
     async def _load(self, client: httpx.AsyncClient, name: str, directory: Path, adapter: AdapterFacts) -> None:
         body: dict[str, Any] = {"lora_name": name, "lora_path": self._seen(directory)}
-        if _EXPERTS in adapter.special:
+        start = f"vllm serve BASE --enable-lora --max-lora-rank {_server_rank(adapter)}"
+        if "experts" in adapter.special:
             body["is_3d_lora_weight"] = True  # as PEFT stacks them
+            start += " --enable-mixed-moe-lora-format"
+        start = f"start it as {start}, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
 
         async def loaded() -> str | None:
             return name if name in {each["id"] for each in await self._served(client)} else None
 
         try:
             await repeated(
-                lambda: _text_request(client, "/v1/load_lora_adapter", body), creates=True, find=loaded, patience=30.0
+                lambda: _post(client, "/v1/load_lora_adapter", body), creates=True, find=loaded, patience=30.0
             )
-        except HostRefusal as error:
-            raise self._unloaded(error, directory, adapter) from error
-
-    def _unloaded(self, error: HostRefusal, directory: Path, adapter: AdapterFacts) -> DeployError:
-        start = f"Start it as {_START.format(rank=adapter.rank)}."
-        if _EXPERTS in adapter.special:
-            start = start.replace("--enable-lora", "--enable-lora --enable-mixed-moe-lora-format")
-        told = error.text.lower()
-        if error.status in (404, 405) and "adapter" not in told:
-            return refused(f"{self._url} takes no adapters while it runs", error, {404: start, 405: start})
-        if "moe" in told:
-            return refused(f"{self._url} does not take adapters of experts", error, {error.status: start})
-        if "rank" in told:
-            return refused(f"{self._url} does not take rank {adapter.rank}", error, {error.status: start})
-        seen = (
-            f"The server must see {directory} as {self._seen(directory)}: mount it there, or give the path that it has "
-            "with --set path_map=HERE=THERE."
-        )
-        return refused(f"{self._url} does not load the adapter", error, {400: seen, 404: seen, 500: seen})
+        except httpx.HTTPError as error:
+            text = error.response.text if isinstance(error, httpx.HTTPStatusError) else ""
+            if status_of(error) in (404, 405) and "adapter" not in text.lower():
+                why, remedy = "takes no adapters while it runs", f"S{start[1:]}."
+            else:
+                why, remedy = (
+                    "does not load the adapter",
+                    (
+                        f"Look at what it says. It must see {directory} as {body['lora_path']} (mount it there, or "
+                        f"--set path_map=HERE=THERE) and take the adapter: {start}."
+                    ),
+                )
+            raise refused(f"{self._url} {why}", error, dict.fromkeys((400, 404, 405, 500), remedy)) from error
 
     def _seen(self, directory: Path) -> str:
         """The path of a directory as the server has it."""
         here, there = self._path_map
-        path = str(directory.absolute())
+        path = directory.absolute()
         if not here:
-            return path
-        root = str(Path(here).absolute())
-        if path != root and not path.startswith(f"{root}/"):
-            raise DeployError(f"{path} does not lie in {root}, which path_map maps", "Map the directory of the runs.")
-        return there + path.removeprefix(root)
+            return str(path)
+        if not path.is_relative_to(Path(here).absolute()):
+            raise DeployError(f"{path} does not lie in {here}, which path_map maps", "Map the directory of the runs.")
+        return str(there / path.relative_to(Path(here).absolute()))
 
 
 def _copy_of(record: DeploymentRecord) -> Path:
@@ -194,12 +190,81 @@ def _kept_copy(adapter: AdapterFacts, record: DeploymentRecord) -> Path:
     return directory
 
 
-async def _text_request(client: httpx.AsyncClient, path: str, body: dict[str, str]) -> str:
+async def _post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> str:
     """vLLM answers these with a sentence, not with JSON."""
-    try:
-        response = await client.post(path, json=body)
-    except httpx.TransportError as error:
-        raise HostRefusal(0, f"{type(error).__name__} {error}".strip()) from error
-    if not response.is_success:
-        raise HostRefusal(response.status_code, response.text[:400], response.headers.get("retry-after", ""))
-    return response.text
+    return (await client.post(path, json=body)).raise_for_status().text
+
+
+def _server_rank(adapter: AdapterFacts) -> int:
+    return next(rank for rank in SERVER_RANKS if rank >= adapter.rank)
+
+
+def server_arguments(adapter: AdapterFacts, name: str, directory: str, port: int) -> list[str]:
+    """Of `vllm serve BASE` for a server of its own, which serves the adapter in a directory as `name`."""
+    return [
+        f"--port={port}", "--enable-lora", f"--max-lora-rank={_server_rank(adapter)}",
+        f"--lora-modules={name}={directory}",
+    ]  # fmt: skip
+
+
+def own_server_misfits(adapter: AdapterFacts) -> list[str]:
+    """Why a server that is started for the adapter cannot serve it."""
+    found = misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "embeddings"))
+    if adapter.base_is_local:
+        found.append(
+            f"its base {adapter.base_model} is only on this machine, where the server cannot load it: train a model of "
+            "the Hugging Face Hub, or use a vLLM of your own (vllm:URL)"
+        )
+    return found
+
+
+def kserve_manifest(
+    adapter: AdapterFacts,
+    name: str,
+    storage_uri: str,
+    *,
+    gpus: int = 1,
+    image: str = "vllm/vllm-openai:v0.20.0",
+    max_context: int = 8192,
+    service_account: str = "",
+    hub_secret: str = "",
+) -> str:
+    """YAML of an InferenceService: vLLM over the base with the adapter of a pushed checkpoint.
+
+    KServe downloads `storage_uri`, where `gavel push` put the checkpoint, to /mnt/models; the base comes from the Hub.
+    `name`: of the service and of the served model. `service_account` may read the store. `hub_secret`: the name of a
+    secret with HF_TOKEN, for a base that needs one. Raises `DeployError` for what no cluster could load.
+    """
+    if found := own_server_misfits(adapter):
+        raise DeployError(f"KServe does not take this adapter: {found[0]}", "\n       ".join(found[1:]))
+    if not storage_uri.startswith(("s3://", "gs://", "hf://", "https://", "pvc://")):
+        raise DeployError(
+            f"storage_uri={storage_uri!r} is nothing that KServe downloads",
+            "Push the checkpoint first (gavel push RUN s3://bucket/prefix), and give what that prints.",
+        )
+    environment: list[dict[str, Any]] = [{"name": "STORAGE_URI", "value": storage_uri}]
+    if hub_secret:
+        secret = {"secretKeyRef": {"name": hub_secret, "key": "HF_TOKEN"}}
+        environment.append({"name": "HF_TOKEN", "valueFrom": secret})
+    serving = server_arguments(adapter, name, "/mnt/models", 8080)
+    container: dict[str, Any] = {
+        "name": "kserve-container",
+        "image": image,
+        "command": ["vllm", "serve", adapter.base_model],
+        "args": [f"--max-model-len={max_context}", f"--tensor-parallel-size={gpus}", *serving],
+        "env": environment,
+        "ports": [{"containerPort": 8080, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 8080}, "failureThreshold": 120, "periodSeconds": 10},
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}, "requests": {"nvidia.com/gpu": str(gpus)}},
+    }
+    predictor: dict[str, Any] = {"minReplicas": 1, "maxReplicas": 1, "containers": [container]}
+    if service_account:
+        predictor["serviceAccountName"] = service_account
+    run = {"gavel/run": f"{adapter.project}/{adapter.name}", "gavel/step": str(adapter.step)}
+    service = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": name, "annotations": run},
+        "spec": {"predictor": predictor},
+    }
+    return yaml.safe_dump(service, sort_keys=False)

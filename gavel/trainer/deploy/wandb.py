@@ -3,26 +3,22 @@
     gavel deploy desk/clerk@12 wandb:my-team/my-project
 
 The artifact's name is the record's and its alias the step; an artifact counts once all of its files have arrived. The
-SDK keeps the files' hashes, so what was uploaded before a crash is not uploaded again.
+SDK repeats its requests and keeps the files' hashes, so what was uploaded before a crash is not uploaded again.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from gavel.base.extras import install_line
 from gavel.base.secrets import without_secrets
-from gavel.trainer.deploy.adapter_facts import AdapterFacts
-from gavel.trainer.deploy.credentials import key_of
-from gavel.trainer.deploy.deployment import Deployment
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import DeployPlan, Report
-from gavel.trainer.deploy.record import DeploymentRecord, Ids
+from gavel.trainer.deploy.host import Deployment, Report, key_of, make_once, misfits
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact
 
 T = TypeVar("T")
 _INFERENCE = "https://api.inference.wandb.ai/v1"
-_LARGEST_RANK = 16
+_RANKS = range(1, 17)
 _BASES = (
     "OpenPipe/Qwen3-14B-Instruct",
     "Qwen/Qwen2.5-14B-Instruct",
@@ -31,57 +27,51 @@ _BASES = (
     "meta-llama/Llama-3.1-70B-Instruct",
 )
 _REGION = "coreweave-us"
+"""Where the artifact is kept; Inference reads those of its own."""
 
 
-def open_host(place: str, *, base: str = "", region: str = _REGION) -> "WandbHost":
-    """`place`: team/project. `base`: the base as W&B Inference names it, where that is not the run's name for it.
-
-    `region`: where the artifact is kept; Inference reads those of its own. Raises `DeployError`.
-    """
+def open_host(place: str, *, base: str = "") -> "WandbHost":
+    """`place`: team/project. `base`: the base as W&B Inference names it, where that is not the run's name for it."""
     entity, _, project = place.rstrip("/").partition("/")
     if not entity or not project or "/" in project:
         raise DeployError(f"{place!r} is no project of W&B", "Give wandb:TEAM/PROJECT; a personal account has none.")
-    return WandbHost(entity, project, base, region)
+    return WandbHost(entity, project, base)
 
 
 class WandbHost:
     """A project of a team."""
 
     name = "wandb"
+    remedies: Mapping[int, str] = {}
 
-    def __init__(self, entity: str, project: str, base: str, region: str) -> None:
+    def __init__(self, entity: str, project: str, base: str) -> None:
         self.place = f"{entity}/{project}"
         self._entity = entity
         self._project = project
         self._base = base
-        self._region = region
 
     def check(self, adapter: AdapterFacts) -> list[str]:
-        misfits: list[str] = []
-        if adapter.rank > _LARGEST_RANK:
-            misfits.append(f"its rank is {adapter.rank}; W&B Inference takes ranks up to {_LARGEST_RANK} (--lora-rank)")
+        found = misfits("W&B Inference", adapter, ranks=_RANKS)
         if not self._base and adapter.base_model not in _BASES:
-            misfits.append(
+            found.append(
                 f"its base is {adapter.base_model}; W&B Inference takes adapters of {', '.join(_BASES)}; of another "
                 "one that it has taken since: --set base=NAME"
             )
-        if adapter.special:
-            misfits.append(f"it has {', '.join(adapter.special)}; W&B Inference takes plain LoRA")
-        return misfits
+        return found
 
-    async def deploy(self, plan: DeployPlan, record: DeploymentRecord, report: Report) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
         artifact = self._artifact(record)
 
         async def find() -> Ids | None:
             return {"artifact": artifact} if await self._is_there(record) else None
 
         async def make() -> Ids:
-            report(f"uploading {plan.adapter.size / 1e6:.1f} MB as {artifact}")
-            await self._ask(lambda: self._log(plan.adapter, record), f"{artifact} cannot be uploaded")
+            report(f"uploading {adapter.size / 1e6:.1f} MB as {artifact}")
+            await self._ask(lambda: self._log(adapter, record), f"{artifact} cannot be uploaded")
             return {"artifact": artifact}
 
-        await record.once("artifact", find=find, make=make)
-        return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE, self.costs(record))
+        await make_once(record, "artifact", f"{artifact} cannot be made", find, make)
+        return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         return "there" if await self._is_there(record) else "gone"
@@ -116,21 +106,13 @@ class WandbHost:
     def _log(self, adapter: AdapterFacts, record: DeploymentRecord) -> None:
         import wandb
 
-        artifact = wandb.Artifact(
-            record.remote_name,
-            type="lora",
-            metadata={"wandb.base_model": self._base or adapter.base_model},
-            storage_region=self._region,
-        )
+        base = {"wandb.base_model": self._base or adapter.base_model}
+        artifact = wandb.Artifact(record.remote_name, type="lora", metadata=base, storage_region=_REGION)
         for file in adapter.files():
             artifact.add_file(str(file), policy="immutable", skip_cache=True)
+        aliases = [f"step{record.step}"]
         log_artifact(
-            artifact,
-            self._entity,
-            self._project,
-            run_id=record.remote_name,
-            job_type="deploy",
-            aliases=[f"step{record.step}"],
+            artifact, self._entity, self._project, run_id=record.remote_name, job_type="deploy", aliases=aliases
         )
 
     async def _ask(self, ask: Callable[[], T], what: str) -> T:
@@ -138,7 +120,7 @@ class WandbHost:
         try:
             from wandb.errors import Error
         except ImportError as error:
-            raise DeployError("the host wandb needs wandb, which is not installed", install_line("train")) from error
+            raise DeployError("wandb is not installed, which this host needs", install_line("train")) from error
         try:
             return await asyncio.to_thread(ask)
         except (Error, ValueError, OSError, TimeoutError) as error:

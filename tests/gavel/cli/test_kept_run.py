@@ -92,7 +92,7 @@ def test_the_best_step_of_a_backend_s_run_is_by_its_metrics_there(url: str, vllm
     unknown = at(url, tmp_path, *asked, "--best-by", "val/none")
     assert "no checkpoint of clerk has a value of val/none" in unknown.stderr
     none = at(url, tmp_path, "deploy", "desk/clerk@7", f"vllm:{vllm.url}", *DEPLOYED)
-    assert "clerk has no checkpoint of step 7" in none.stderr
+    assert "clerk has no whole checkpoint of step 7" in none.stderr
     assert "It has: 10, 11, 12." in none.stderr
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
+from gavel.trainer.deploy.record import AdapterFacts, read_facts
 
 
 def write_adapter(

@@ -1,12 +1,22 @@
+"""The adapter's facts, and the journal of a deployment."""
+
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.record import DeploymentRecord, open_record, read_record, read_records
+from gavel.trainer.deploy.host import make_once
+from gavel.trainer.deploy.record import (
+    AdapterFacts,
+    DeployError,
+    DeploymentRecord,
+    find_records,
+    open_record,
+    read_facts,
+    read_record,
+    read_records,
+)
 from tests.trainer.deploy.conftest import write_adapter
 
 
@@ -14,42 +24,25 @@ def opened(run: Path, adapter: AdapterFacts, **options: Any) -> DeploymentRecord
     return open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options=options)
 
 
-class Host:
-    """Something with names that may be made, whose answer may be lost."""
+async def test_a_stage_is_found_before_it_is_made_and_survives_the_process(run: Path, adapter: AdapterFacts) -> None:
+    made: list[str] = []
 
-    def __init__(self) -> None:
-        self.made: list[str] = []
+    async def find() -> dict[str, Any] | None:
+        return {"model": made[0]} if made else None
 
-    async def find(self) -> dict[str, Any] | None:
-        return {"model": self.made[0]} if self.made else None
-
-    async def make(self) -> dict[str, Any]:
-        self.made.append("m1")
-        return {"model": "m1"}
-
-    async def make_and_die(self) -> dict[str, Any]:
-        await self.make()
+    async def make_and_die() -> dict[str, Any]:
+        made.append("m1")
         raise KeyboardInterrupt
 
+    async def make() -> dict[str, Any]:
+        raise AssertionError("it is there")
 
-async def test_a_stage_is_made_once_and_survives_the_process(run: Path, adapter: AdapterFacts) -> None:
-    host, record = Host(), opened(run, adapter)
-    assert await record.once("model", find=host.find, make=host.make) == {"model": "m1"}
-    again = opened(run, adapter)
-    assert again.done("model") == {"model": "m1"}
-    await again.once("model", find=host.find, make=host.make)
-    assert host.made == ["m1"]
-
-
-async def test_what_was_made_before_a_crash_is_found_by_its_name(run: Path, adapter: AdapterFacts) -> None:
-    host, record = Host(), opened(run, adapter)
     with pytest.raises(KeyboardInterrupt):
-        await record.once("model", find=host.find, make=host.make_and_die)
-    again = opened(run, adapter)
-    assert again.begun_stage("model")
-    assert again.done("model") is None
-    assert await again.once("model", find=host.find, make=host.make) == {"model": "m1"}
-    assert host.made == ["m1"]
+        await make_once(opened(run, adapter), "model", "no model", find, make_and_die)
+    assert opened(run, adapter).done("model") is None
+    for _ in range(2):  # found by its name, then in the record
+        assert await make_once(opened(run, adapter), "model", "no model", find, make) == {"model": "m1"}
+        assert opened(run, adapter).done("model") == {"model": "m1"}
 
 
 def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, adapter: AdapterFacts) -> None:
@@ -119,3 +112,44 @@ def test_a_record_is_plain_json(run: Path, adapter: AdapterFacts) -> None:
     record = opened(run, adapter)
     record.finish("model", id="m")
     assert json.loads(record.path.read_text())["stages"] == {"model": {"id": "m", "done": True}}
+
+
+def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts) -> None:
+    root = run.parents[1]
+    assert find_records(root, None) == []
+    record = open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options={})
+    record.save()
+    for named in ("desk/clerk", str(run), None):
+        assert [each.id for each in find_records(root, named)] == [record.id]
+    assert [each.id for each in find_records(root, record.id, by_id=True)] == [record.id]
+    with pytest.raises(DeployError, match="no deployment or run 'x'"):
+        find_records(root, "x", by_id=True)
+
+
+def test_facts_are_those_of_the_files(adapter: AdapterFacts) -> None:
+    assert (adapter.rank, adapter.targets) == (8, ("q_proj", "v_proj"))
+    assert adapter.size == (adapter.directory / "adapter_model.safetensors").stat().st_size
+    assert [file.name for file in adapter.files()] == ["adapter_config.json", "adapter_model.safetensors"]
+    assert not adapter.base_is_local
+
+
+@pytest.mark.parametrize("damage", ["no config", "no json", "cut weights", "no lora"])
+def test_what_is_no_adapter_is_refused_with_its_name(adapter: AdapterFacts, damage: str) -> None:
+    config, weights = adapter.files()
+    match damage:
+        case "no config":
+            config.unlink()
+        case "no json":
+            config.write_text("[1]")
+        case "cut weights":
+            weights.write_bytes(weights.read_bytes()[:20])
+        case _:
+            weights.write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(DeployError, match=str(adapter.directory)):
+        read_facts(adapter.directory, project="desk", name="clerk", step=12, base_model="Qwen/Qwen3-8B")
+
+
+def test_a_built_in_base_is_local(tmp_path: Path, adapter: AdapterFacts) -> None:
+    for base in (str(tmp_path), "embedded/returns-desk"):
+        facts = read_facts(adapter.directory, project="p", name="n", step=1, base_model=base)
+        assert facts.base_is_local

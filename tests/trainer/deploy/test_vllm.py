@@ -1,194 +1,146 @@
+"""What only a vLLM of one's own does: it reads the adapter from a directory, and forgets it when it is restarted."""
+
+import json
 import os
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from gavel.trainer.config import VllmSettings
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
-from gavel.trainer.deploy.deploy import deploy, undeploy
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import read_records
+from gavel.trainer.deploy.deploy import deploy
+from gavel.trainer.deploy.host import Deployment, open_host
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
 from gavel.trainer.deploy.smoke_test import SmokeTest
+from gavel.trainer.deploy.vllm import kserve_manifest
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.runs.run_directory import read_description
 from tests.trainer.deploy.conftest import write_adapter
+from tests.trainer.deploy.fakes.vllm import BASE, FakeVllm
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
-from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Of the embedded base, whose tokenizer has none."""
+PUSHED = "s3://bucket/gavel/desk/clerk/checkpoints/000012"
 
 
 @pytest.fixture
-def server() -> Iterator[StandIn]:
-    running = StandIn()
+def server() -> Iterator[FakeVllm]:
+    running = FakeVllm()
     yield running
     running.close()
 
 
 @pytest.fixture
-def adapter(run: Path) -> AdapterFacts:
-    directory = write_adapter(run / "checkpoints" / "000012")
-    return read_facts(directory, project="desk", name="clerk", step=12, base_model=BASE)
+def served(adapter: AdapterFacts) -> AdapterFacts:
+    return replace(adapter, base_model=BASE)
 
 
-async def to(server: StandIn, run: Path, adapter: AdapterFacts, **options: Any) -> Any:
+async def to(server: FakeVllm, run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
     return await deploy(run, adapter, f"vllm:{server.url}", options=options)
 
 
-async def test_an_adapter_is_loaded_listed_and_unloaded(server: StandIn, run: Path, adapter: AdapterFacts) -> None:
-    deployment = await to(server, run, adapter)
-    assert list(server.adapters) == [deployment.model_id]
-    assert set(server.adapters[deployment.model_id]) == {"adapter_config.json", "adapter_model.safetensors"}
+async def test_a_copy_is_loaded_and_again_after_a_restart(server: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    deployment = await to(server, run, served)
+    (directory,) = map(Path, server.adapters.values())
+    assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()
+    assert run / "deployments" in directory.parents, "a checkpoint may be deleted"
     assert (deployment.base_url, deployment.key_variable) == (f"{server.url}/v1", None)
-    (record,) = read_records(run)
-    assert (record.state, await deployment.host.status(record)) == ("deployed", "serving")
-    assert "not run" in record.smoke_test
-    assert "undeploy" in deployment.stop_hint
-    await deployment.undeploy()
-    await deployment.undeploy()
-    assert server.adapters == {}
-    assert read_records(run)[0].state == "undeployed"
-
-
-async def test_deploying_again_loads_nothing_twice(server: StandIn, run: Path, adapter: AdapterFacts) -> None:
-    first, again = await to(server, run, adapter), await to(server, run, adapter)
-    assert first.id == again.id
-    assert server.every_name == [first.model_id]
-
-
-async def test_a_restarted_server_is_given_its_adapter_again(server: StandIn, run: Path, adapter: AdapterFacts) -> None:
-    deployment = await to(server, run, adapter)
     server.adapters.clear()
     assert await deployment.host.status(deployment.record) == "not loaded there"
-    await to(server, run, adapter)
+    await to(server, run, served)
     assert list(server.adapters) == [deployment.model_id]
+    await deployment.undeploy()
+    assert not directory.exists()
 
 
-async def test_a_process_killed_after_loading_goes_on(
-    server: StandIn, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
+async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_to_start(
+    server: FakeVllm, run: Path, served: AdapterFacts
 ) -> None:
-    from gavel.trainer.deploy import record as record_module
-
-    with monkeypatch.context() as patch:
-        patch.setattr(record_module.DeploymentRecord, "finish", _killed)
-        with pytest.raises(KeyboardInterrupt):
-            await to(server, run, adapter)
-    (record,) = read_records(run)
-    assert record.begun_stage("adapter")
-    await undeploy(record)
-    assert server.adapters == {}
-    await to(server, run, adapter)
-    assert len(server.adapters) == 1
-
-
-def _killed(*given: object, **named: object) -> None:
-    raise KeyboardInterrupt
-
-
-async def test_a_server_without_runtime_updates_is_told_how_to_start(
-    server: StandIn, run: Path, adapter: AdapterFacts
-) -> None:
-    server.missing.add("/v1/load_lora_adapter")
+    server.loads_adapters = False
     with pytest.raises(DeployError, match="takes no adapters") as refusal:
-        await to(server, run, adapter)
+        await to(server, run, served)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in refusal.value.remedy
     assert "--max-lora-rank 8" in refusal.value.remedy
-
-
-async def test_another_base_is_refused_before_anything_is_loaded(
-    server: StandIn, run: Path, adapter: AdapterFacts
-) -> None:
-    facts = read_facts(adapter.directory, project="desk", name="clerk", step=12, base_model="org/other")
-    with pytest.raises(DeployError, match="serves served, not org/other") as refusal:
-        await to(server, run, facts)
+    server.loads_adapters = True
+    other = replace(served, base_model="org/other")
+    with pytest.raises(DeployError, match="serves org/base, not org/other") as refusal:
+        await to(server, run, other)
     assert "base=" in refusal.value.remedy
-    assert server.asked == []
-    await to(server, run, facts, base="served")
+    assert server.made == []
+    await to(server, run, other, base=BASE)
     assert len(server.adapters) == 1
 
 
-async def test_a_key_comes_from_the_environment_and_is_written_nowhere(
-    server: StandIn, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.api_key = "sk-secret-of-the-server"
-    with pytest.raises(DeployError):
-        await to(server, run, adapter)
-    monkeypatch.setenv("VLLM_API_KEY", server.api_key)
-    deployment = await to(server, run, adapter)
-    assert deployment.key_variable == "VLLM_API_KEY"
-    assert deployment.openai_client().api_key == server.api_key
-    texts = [file.read_text() for file in (run / "deployments").rglob("*.json")]
-    assert texts
-    assert not any(server.api_key in text for text in [*texts, repr(deployment)])
-    monkeypatch.delenv("VLLM_API_KEY")
-    with pytest.raises(DeployError, match="VLLM_API_KEY is not set"):
-        deployment.openai_client()
-
-
-async def test_the_server_reads_the_path_that_it_sees(
-    server: StandIn, run: Path, adapter: AdapterFacts, tmp_path: Path
-) -> None:
-    there = tmp_path / "mounted"
-    there.symlink_to(run.parents[1])
+async def test_the_server_reads_the_path_that_it_sees(server: FakeVllm, run: Path, served: AdapterFacts) -> None:
     with pytest.raises(DeployError, match="does not lie in /elsewhere"):
-        await to(server, run, adapter, path_map="/elsewhere=/x")
-    await to(server, run, adapter, path_map=f"{run.parents[1]}={there}")
-    assert len(server.adapters) == 1
-    assert len(read_records(run)) == 1
+        await to(server, run, served, path_map="/elsewhere=/x")
+    await to(server, run, served, path_map=f"{run.parents[1]}=/mnt/runs")
+    (record,) = read_records(run)
+    assert list(server.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{record.id}"]
 
 
-@pytest.mark.parametrize(("place", "options"), [("", {}), ("host:80", {}), ("http://h", {"path_map": "x"})])
-def test_an_address_or_mapping_that_is_none_is_refused(place: str, options: dict[str, str]) -> None:
-    with pytest.raises(DeployError):
-        open_host(f"vllm:{place}", **options)
+async def test_a_directory_that_it_does_not_see_is_told(server: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    server.fail("load_lora_adapter", 404, message="No adapter found for /mnt/x")
+    with pytest.raises(DeployError, match="No adapter found") as refusal:
+        await to(server, run, served)
+    assert "path_map=HERE=THERE" in refusal.value.remedy
 
 
-def test_an_option_that_it_lacks_is_refused_with_those_that_it_has() -> None:
-    with pytest.raises(DeployError, match="no option 'api_key'") as refusal:
-        open_host("vllm:http://h", api_key="x")
-    assert "path_map" in refusal.value.remedy
+async def test_a_server_is_told_of_experts_that_are_adapted(server: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    await to(server, run, replace(served, special=("experts",)))
+    assert server.seen[0]["is_3d_lora_weight"] is True
 
 
 def test_what_vllm_cannot_serve_is_told_with_what_would_fit(run: Path) -> None:
     directory = write_adapter(run / "big", rank=1024)
-    config = (directory / "adapter_config.json").read_text()
-    (directory / "adapter_config.json").write_text(re.sub("^{", '{"use_dora": true, ', config))
+    config = json.loads((directory / "adapter_config.json").read_text())
+    (directory / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
     facts = read_facts(directory, project="p", name="n", step=1, base_model=BASE)
     rank, dora = open_host("vllm:http://h").check(facts)
     assert "512" in rank
     assert "gavel export" in dora
 
 
-async def test_a_server_is_told_of_experts_that_are_adapted(server: StandIn, run: Path) -> None:
-    directory = write_adapter(run / "mixture", rank=4)
-    config = (directory / "adapter_config.json").read_text()
-    (directory / "adapter_config.json").write_text(
-        re.sub("^{", '{"target_parameters": ["experts.down_proj"], ', config)
-    )
-    facts = read_facts(directory, project="p", name="n", step=1, base_model=BASE)
-    assert facts.special == ("experts",)
-    await to(server, run, facts)
-    assert len(server.adapters) == 1
+def test_a_manifest_for_kserve_serves_the_adapter_of_the_pushed_checkpoint(adapter: AdapterFacts) -> None:
+    text = kserve_manifest(adapter, "clerk-12", PUSHED, gpus=2, service_account="reader", hub_secret="hub")
+    service = yaml.safe_load(text)
+    assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
+    assert service["metadata"]["name"] == "clerk-12"
+    predictor = service["spec"]["predictor"]
+    (container,) = predictor["containers"]
+    assert container["name"] == "kserve-container", "the one that KServe gives the downloaded files to"
+    assert {"name": "STORAGE_URI", "value": PUSHED} in container["env"]
+    assert container["command"] == ["vllm", "serve", "Qwen/Qwen3-8B"]
+    assert {"--enable-lora", "--max-lora-rank=8", "--lora-modules=clerk-12=/mnt/models"} <= set(container["args"])
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert predictor["serviceAccountName"] == "reader"
+    token = next(each for each in container["env"] if each["name"] == "HF_TOKEN")
+    assert token["valueFrom"]["secretKeyRef"]["name"] == "hub"
+    assert "value" not in token
 
 
-async def test_a_server_that_is_not_there_is_an_error_with_its_address(
-    run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from gavel.trainer.deploy import retry
+@pytest.mark.parametrize(("rank", "served"), [(4, 8), (24, 32), (300, 320)])
+def test_the_rank_of_the_manifest_is_one_that_vllm_knows(adapter: AdapterFacts, rank: int, served: int) -> None:
+    assert f"--max-lora-rank={served}" in kserve_manifest(replace(adapter, rank=rank), "n", PUSHED)
 
-    monkeypatch.setattr(retry.repeated, "__kwdefaults__", {**retry.repeated.__kwdefaults__, "patience": 0.1})
-    with pytest.raises(DeployError, match=r"http://127\.0\.0\.1:9"):
-        await deploy(run, adapter, "vllm:http://127.0.0.1:9")
+
+def test_a_manifest_of_what_no_cluster_could_load_is_refused(adapter: AdapterFacts) -> None:
+    for facts, storage, why in (
+        (adapter, "/home/me/checkpoint", "KServe downloads"),
+        (replace(adapter, base_model="embedded/returns-desk"), PUSHED, "only on this machine"),
+        (replace(adapter, rank=600), PUSHED, "512"),
+    ):
+        with pytest.raises(DeployError, match=why):
+            kserve_manifest(facts, "n", storage)
 
 
 @pytest.mark.slow
@@ -209,7 +161,7 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
         assert "it serves step 12" in deployment.record.smoke_test
         other = await deploy(run, facts_of(run, 11), address)
         for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
-            wrong = type(deployment)(deployment.host, deployment.record, deployment.base_url, model_id, None, "")
+            wrong = replace(deployment, model_id=model_id)
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
                 await proof(wrong, lines.append)
         await deployment.undeploy()

@@ -9,7 +9,7 @@ import torch
 
 from gavel.trainer.backends.training_run import DESCRIBED
 from gavel.trainer.config import LoraSettings
-from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
+from gavel.trainer.deploy.record import AdapterFacts, read_facts
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.policy import Policy

@@ -23,20 +23,18 @@ class FakeFireworks(ScriptedHost):
         self.uploaded: dict[str, bytes] = {}
         self.made: list[str] = []
         """Whatever was created, in order."""
-        self.serverless_preview = True
         self._looks = looks
         self._left: dict[str, int] = {}
 
-    def error(self, status: int, message: str) -> Answer:
-        answer = super().error(status, message)
-        answer.body = {"error": {"code": "ERROR", "message": message}}
-        return answer
+    def left(self) -> int:
+        standing = [each for each in self.deployments.values() if each["state"] != "DELETED"]
+        return len(self.models) + len(self.loaded) + len(standing)
 
     def answer(self, call: Call) -> Answer:
         if call.path.startswith("/upload/"):
             return self._put(call)
         if not self.is_authorized(call):
-            return self.error(401, "the API key is not valid")
+            return self.refuse(call)
         account, _, rest = call.path.removeprefix("/v1/accounts/").partition("/")
         kind, _, name = rest.partition("/")
         name, _, verb = name.partition(":")
@@ -125,14 +123,9 @@ class FakeFireworks(ScriptedHost):
         model = given["model"].rpartition("/")[2]
         if self.models[model]["state"] != "READY":
             return self.error(400, "the model is not ready")
-        if given.get("serverless"):
-            if not self.serverless_preview:
-                return self.error(400, "LoRA models require a dedicated deployment")
-            where = "serverless"
-        else:
-            where = given["deployment"].rpartition("/")[2]
-            if self.deployments.get(where, {}).get("state") != "READY":
-                return self.error(400, "the deployment is not ready")
+        where = given["deployment"].rpartition("/")[2]
+        if self.deployments.get(where, {}).get("state") != "READY":
+            return self.error(400, "the deployment is not ready")
         name = f"{model}-{where}"[:63]
         if name in self.loaded:
             return self.error(409, "loaded already")

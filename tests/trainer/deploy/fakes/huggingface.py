@@ -30,7 +30,7 @@ class FakeEndpoints(ScriptedHost):
 
     def answer(self, call: Call) -> Answer:
         if not self.is_authorized(call):
-            return self.error(401, "Unauthorized")
+            return self.refuse(call)
         kind, _, rest = call.path.removeprefix("/v2/").partition("/")
         _, _, name = rest.partition("/")
         match call.method, kind, bool(name):

@@ -75,5 +75,9 @@ class ScriptedHost(FakeServer):
         """In the host's own form."""
         return Answer({"error": {"message": message}}, status, {"Retry-After": "0"} if status == 429 else {})
 
+    def refuse(self, call: Call) -> Answer:
+        """The answer to a wrong key, which it repeats."""
+        return self.error(401, f"Incorrect API key provided: {call.headers.get('authorization')}")
+
     def is_authorized(self, call: Call) -> bool:
         return call.headers.get("authorization") == f"Bearer {KEY}"

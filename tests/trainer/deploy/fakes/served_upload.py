@@ -17,13 +17,10 @@ from tests.trainer.serving.served import serving
 class ServedUpload:
     """An OpenAI-compatible endpoint behind a fake, begun by the first question, when everything has been uploaded."""
 
-    def __init__(
-        self, files: Callable[[], dict[str, bytes]], *, instead: Path | None = None, base: bool = False
-    ) -> None:
-        """`files`: what was uploaded, by name. `instead`: a checkpoint that it serves; `base`: it serves no adapter."""
-        self.files = files
+    def __init__(self, files: Callable[[], dict[str, bytes]], *, instead: Path | None = None) -> None:
+        """`files`: what was uploaded, by name. `instead`: a checkpoint that it serves."""
+        self._files = files
         self._instead = instead
-        self._base = base
         self._open = ExitStack()
         self._client: httpx.Client | None = None
 
@@ -35,12 +32,11 @@ class ServedUpload:
 
     def _begin(self) -> httpx.Client:
         policy = Policy(EMBEDDED_POLICY, LORA)
-        if not self._base:
-            directory = self._instead or Path(self._open.enter_context(tempfile.TemporaryDirectory()))
-            if self._instead is None:
-                for name, content in self.files().items():
-                    (directory / name).write_bytes(content)
-            policy.load_adapter(directory)
+        directory = self._instead or Path(self._open.enter_context(tempfile.TemporaryDirectory()))
+        if self._instead is None:
+            for name, content in self._files().items():
+                (directory / name).write_bytes(content)
+        policy.load_adapter(directory)
         server = self._open.enter_context(serving(policy))
         return self._open.enter_context(httpx.Client(base_url=server.base_url, timeout=60, trust_env=False))
 

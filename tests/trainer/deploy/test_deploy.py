@@ -6,9 +6,8 @@ import pytest
 
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.deploy.errors import DeployError
-from gavel.trainer.deploy.record import read_records
-from gavel.trainer.deploy.run_deploy import facts_of_run
+from gavel.trainer.deploy.deploy import facts_of_run
+from gavel.trainer.deploy.record import DeployError, read_records
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.trainer.deploy.trained_run import LORA, make_run
@@ -64,7 +63,7 @@ async def test_a_registered_model_is_deployed_and_its_record_lies_in_its_run(
     said = [{"role": "user", "content": "Refund 1?"}, {"role": "assistant", "content": "Yes."}]
     async with LocalBackend(tmp_path / "runs", max_context=256) as backend:
         await model.register(backend)
-        with pytest.raises(DeployError, match="new has no checkpoint of any step"):
+        with pytest.raises(DeployError, match="new has no whole checkpoint of any step"):
             await model.deploy(f"vllm:{server.url}", step="best")
         await model.train_sft([Trajectory(messages_and_choices=said)])
         deployment = await model.deploy(f"vllm:{server.url}", base=BASE, smoke_test=False)

@@ -1,0 +1,225 @@
+"""What every host keeps, over its own SDK: nothing is made twice, nothing is left behind, no key is shown."""
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.trainer.deploy import host as asking
+from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
+from gavel.trainer.deploy.host import Deployment
+from gavel.trainer.deploy.record import DeployError, DeploymentRecord, read_records
+from tests.fake_server import Answer
+from tests.planted_secrets import Watcher, planted_files
+from tests.trainer.deploy.fakes.scripted import Killed, dying_at
+from tests.trainer.deploy.targets import EVERY_HOST, HOSTS, Target, ask_at_once
+
+pytestmark = pytest.mark.parametrize("host", EVERY_HOST)
+_MOST = 40
+"""Requests of a deployment, beyond which a test is wrong."""
+_WRONG = "PLANTED0wrong0key0that0its0host0repeats0000"
+"""Forty characters and more, as W&B wants them."""
+_PAGE = b"<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
+
+
+class Desk:
+    """A run, and the host that it is deployed to."""
+
+    def __init__(self, target: Target, run: Path) -> None:
+        self.target, self.run = target, run
+        self.said: list[str] = []
+
+    async def deploy(self, **given: bool) -> Deployment:
+        adapter = facts_of_run(self.run, 12)
+        return await deploy(self.run, adapter, self.target.address, deadline=120.0, report=self.said.append, **given)
+
+    async def undeploy(self) -> None:
+        await undeploy(self.record, report=self.said.append)
+
+    @property
+    def record(self) -> DeploymentRecord:
+        (record,) = read_records(self.run)
+        return record
+
+
+Begin = Callable[[], Desk]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Target], Path]:
+    """The run that is deployed, made once for each host."""
+    made: dict[str, Path] = {}
+
+    def run_for(target: Target) -> Path:
+        name = target.address.partition(":")[0]
+        if name not in made:
+            made[name] = target.run(tmp_path_factory.mktemp("kept"), target.base)
+        return made[name]
+
+    return run_for
+
+
+@pytest.fixture
+def begin(
+    host: str, kept: Callable[[Target], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Begin]:
+    """Makes a fresh host and a fresh run each time."""
+    opened: list[object] = []
+
+    def fresh() -> Desk:
+        context = HOSTS[host]()
+        target = context.__enter__()
+        opened.append(context)
+        ask_at_once(monkeypatch, target.environment)
+        return Desk(target, Path(shutil.copytree(kept(target), tmp_path / str(len(opened)) / "desk" / "clerk")))
+
+    yield fresh
+    for context in opened:
+        context.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+async def test_a_deployment_is_made_once_listed_and_removed(begin: Begin) -> None:
+    desk = begin()
+    served = await desk.deploy()
+    made = list(desk.target.made())
+    assert made
+    assert desk.record.state == "deployed"
+    assert desk.record.deployed["model_id"] == served.model_id
+    assert served.base_url.startswith("http")
+    assert f"gavel undeploy {served.id}" in served.stop_hint
+    assert any(f"gavel undeploy {served.id}" in line for line in desk.said)
+    assert await served.host.status(served.record)
+    again = await desk.deploy()
+    assert (again.id, again.model_id, desk.target.made()) == (served.id, served.model_id, made)
+    await served.undeploy()
+    assert (desk.target.left(), desk.record.state) == (0, "undeployed")
+    await desk.undeploy()
+    assert "removed already" in desk.said[-1]
+    assert (await desk.deploy()).model_id == served.model_id
+
+
+@pytest.mark.parametrize("then", ["deploy", "undeploy", "the record is lost"])
+async def test_a_process_that_is_killed_at_any_stage_is_gone_on_with_or_cleaned_up(
+    begin: Begin, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the host has done what it was asked for, before the answer is recorded."""
+    first = begin()
+    await first.deploy()
+    made = sorted(first.target.made())
+    for stage in first.record.stages:
+        desk = begin()
+        with monkeypatch.context() as killed:
+            killed.setattr(DeploymentRecord, "finish", dying_at(stage))
+            with pytest.raises(Killed):
+                await desk.deploy()
+        if then != "undeploy":
+            if then == "the record is lost":
+                desk.record.path.unlink()
+            await desk.deploy()
+            assert len(desk.target.made()) == len(made), stage
+        await desk.undeploy()
+        assert (desk.target.left(), desk.record.state) == (0, "undeployed"), stage
+
+
+async def test_an_answer_that_is_lost_makes_nothing_twice_and_leaves_nothing_behind(begin: Begin) -> None:
+    """Each request that changes something is carried out and answered 500, one in each round."""
+    for at in range(1, _MOST):
+        desk, seen = begin(), []
+
+        def is_lost(change: str, at: int = at, seen: list[str] = seen) -> bool:
+            seen.append(change)
+            return len(seen) == at
+
+        desk.target.lose(is_lost)
+        await _at_once_or_again(desk.deploy)
+        made = desk.target.made()
+        assert len(made) == len(set(made)), f"{seen}: {made}"
+        await _at_once_or_again(desk.undeploy)
+        assert (desk.target.left(), desk.record.state) == (0, "undeployed"), seen
+        if len(seen) < at:
+            assert at > 1
+            return
+    raise AssertionError(f"more than {_MOST} requests")
+
+
+async def _at_once_or_again(command: Callable[[], Awaitable[object]]) -> None:
+    try:
+        await command()
+    except DeployError as error:
+        if "same command" not in error.remedy:
+            raise
+        await command()
+
+
+async def test_a_deployment_that_is_not_waited_for_is_finished_by_the_same_command(begin: Begin) -> None:
+    desk = begin()
+    first = await desk.deploy(wait=False)
+    assert desk.record.state == "deploying"
+    served = await desk.deploy()
+    assert (first.model_id, desk.record.state) == (served.model_id, "deployed")
+    made = desk.target.made()
+    assert len(made) == len(set(made))
+
+
+async def test_a_record_without_its_stages_still_removes_what_has_its_name(begin: Begin) -> None:
+    desk = begin()
+    record = (await desk.deploy()).record
+    record.stages.clear()  # as in a run directory that was restored from before it
+    record.save()
+    await desk.undeploy()
+    assert desk.target.left() == 0
+
+
+async def test_a_wrong_or_missing_key_is_told_and_no_key_is_shown(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = begin()
+    variable = desk.target.key
+    if variable is None:
+        pytest.skip("it has no key")
+    right = desk.target.environment[variable]
+    watcher = Watcher(right, _WRONG)
+    with watcher.watching():
+        for wrong in (_WRONG, f"{_WRONG}\nmore", f"{_WRONG}é", ""):
+            if variable == "VLLM_API_KEY" and not wrong:
+                continue  # a server may have none
+            monkeypatch.setenv(variable, wrong)
+            with pytest.raises(DeployError) as refusal:
+                await desk.deploy()
+            assert _WRONG not in str(refusal.value)
+            assert variable in str(refusal.value) or "API key" in refusal.value.remedy
+        monkeypatch.setenv(variable, right)
+        served = await desk.deploy()
+        assert served.openai_client().api_key == right
+        await desk.undeploy()
+    assert planted_files(desk.run, [right, _WRONG]) == []
+    assert watcher.found == set()
+    assert not any(right in line or _WRONG in line for line in [*desk.said, repr(served)])
+
+
+@pytest.mark.parametrize("status", [502, 200])
+async def test_a_page_of_a_proxy_is_told_in_a_sentence(
+    begin: Begin, host: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if host == "wandb":
+        pytest.skip("its SDK repeats for longer than a test")
+    desk = begin()
+    monkeypatch.setattr(asking, "PATIENCE", 0.05)
+    desk.target.answer_with(Answer(_PAGE, status, {"Content-Type": "text/html"}))
+    with pytest.raises(DeployError) as refusal:
+        await desk.deploy()
+    assert "<html" not in str(refusal.value).lower()
+    assert "docs/deploy.md" not in refusal.value.remedy
+
+
+async def test_a_host_that_is_not_there_is_told(begin: Begin, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if host == "wandb":
+        pytest.skip("its SDK repeats for longer than a test")
+    desk = begin()
+    monkeypatch.setattr(asking, "PATIENCE", 0.05)
+    for server in desk.target.servers:
+        server.close()
+    with pytest.raises(DeployError) as refusal:
+        await desk.deploy()
+    assert refusal.value.remedy
