@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.judge.prompt.token_count import count_tokens
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 
 LEVELS = 10
 WIDTH = 1.0

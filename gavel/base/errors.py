@@ -1,8 +1,11 @@
-"""The base of every error that a user can mend."""
+"""The base of every error that a user can mend, and what foreign code raises."""
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class GavelError(Exception):
@@ -38,3 +41,23 @@ def first_error() -> Generator[None]:
         while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
         raise first from first.__cause__
+
+
+async def contain_cancellation(awaitable: Awaitable[_T]) -> _T:
+    """Awaits `awaitable`; a cancellation that it raised itself becomes a `RuntimeError`, and so does an exception of a
+    kind of its own that is no `Exception`, which would end the program.
+
+    Only a cancellation of the running task passes through. Otherwise a rollout that cancels itself, for example by a
+    cancel scope of its HTTP client, would cancel its whole group silently.
+    """
+    try:
+        return await awaitable
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled from within") from error
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error

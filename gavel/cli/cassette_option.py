@@ -12,7 +12,7 @@ from gavel.base.text import counted
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.llm.cassette import Cassette
-from gavel.llm.local_models import PROVIDER, model_id
+from gavel.llm.providers import PROVIDER, model_id
 
 FILE_NAME = "cassettes.sqlite"
 

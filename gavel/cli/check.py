@@ -25,8 +25,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message, Reply
+from gavel.llm.types import Message, Reply, text_of
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout

@@ -30,7 +30,7 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.settings import STAND_IN
-from gavel.llm.local_models import model_id
+from gavel.llm.providers import model_id
 from gavel.trainer.run_config import RunConfig
 
 _OF_CELLS = ("--judge", "--seed")

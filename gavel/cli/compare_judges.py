@@ -23,7 +23,7 @@ from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.offline.stand_in import check_readable
-from gavel.llm.local_models import model_id
+from gavel.llm.providers import model_id
 from gavel.reports.judge_trust import MIN_GROUPS
 from gavel.reports.page import write_page
 from gavel.scenarios.group import TrajectoryGroup

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from gavel.llm.local_models import register
+from gavel.llm.providers import register
 from gavel.reports.demo_page import SummaryRow, TextSample
 from gavel.reports.run_outcome import Outcome, Row, held_out
 from gavel.scenarios.trajectory import Trajectory

@@ -1,7 +1,7 @@
 """`--judge likelihood`: the judge of `gavel demo --real`, for any command that trains on the scenario one_sentence."""
 
 from gavel.cli.demo_jobs import LIKELIHOOD
-from gavel.llm.local_models import names, register
+from gavel.llm.providers import names, register
 from gavel.llm.types import Message
 
 

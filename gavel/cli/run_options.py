@@ -15,7 +15,7 @@ from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
-from gavel.llm.local_models import model_id
+from gavel.llm.providers import model_id
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.recipes import RecipeName, recipe_tables

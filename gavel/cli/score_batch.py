@@ -15,12 +15,11 @@ import typer
 from gavel.base.errors import GavelError, first_error
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.llm.batch_cassette import BatchCassette, Batches
-from gavel.llm.batch_job import BatchJob
-from gavel.llm.batch_vendors import connection
+from gavel.llm.batch import BatchCassette, Batches, BatchJob
+from gavel.llm.batch_api import connection
 from gavel.llm.budget import Budget
-from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.prices import prices_from_environment
+from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.group import TrajectoryGroup
 
 

@@ -25,7 +25,7 @@ from gavel.cli.run_options import (
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import TRAINER
 from gavel.judge.offline.stand_in import check_readable
-from gavel.llm.local_models import model_id
+from gavel.llm.providers import model_id
 from gavel.scenarios.truth import Truth
 from gavel.trainer.run_config import RunConfig
 

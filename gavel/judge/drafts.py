@@ -34,9 +34,8 @@ from gavel.judge.reply.lenient_json import Broken, find_value
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.ruler import JudgeOptions
 from gavel.llm.client import Client
-from gavel.llm.message_parts import text_of
 from gavel.llm.prices import prices_from_environment
-from gavel.llm.types import Message, Reply, Schema
+from gavel.llm.types import Message, Reply, Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task

@@ -46,11 +46,9 @@ from gavel.judge.rubric import Rubric
 from gavel.judge.stats import PositionBias
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
+from gavel.llm.client import Client, Probe
 from gavel.llm.errors import LlmError
-from gavel.llm.loop_turns import next_turn
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
-from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.group import TrajectoryGroup
@@ -293,7 +291,6 @@ class Judge:
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(_PREFETCH * self.config.concurrency)
         async with self._prepared_groups[loop]:
-            await next_turn()
             scored, whole = await self._judge(
                 group, attempts, noise_prior or self.config.noise_prior, progress or Progress()
             )

@@ -1,49 +1,97 @@
-"""A vendor's batch interface through LiteLLM: files of requests, and batches that answer them within a day.
+"""The batch interfaces of vendors through LiteLLM: files of requests, and batches that answer them within a day.
 
 Requests that change nothing are repeated while the failure may pass. Creating a batch costs money, so it is not: after
-a failure the caller looks for the batch by its tag.
+a failure the caller looks for the batch by its tag. LiteLLM only reads batches of Anthropic, and takes those of
+Vertex AI and Bedrock from buckets of the user's own cloud.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from gavel.base.network import TRANSPORT_ERRORS
-from gavel.llm.batch_vendors import connection, vendor_of
-from gavel.llm.dialect import CONNECTION
+from gavel.llm.cassette_storage import Question
+from gavel.llm.completion import CONNECTION
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import may_pass, pause_of, read_failure, remedy
-from gavel.llm.providers import load_litellm
-from gavel.llm.question import Question
+from gavel.llm.prices import Prices, price
+from gavel.llm.providers import load_litellm, model_info
 
 _TAG = "gavel"
-_OVER = ("completed", "failed", "expired", "cancelled")
 _PATIENCE_SECONDS = 300.0
 _TIMEOUT = 120.0
 _PAGE, _PAGES = 100, 50
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class BatchStatus:
-    """How far a batch is."""
+class Vendor:
+    """How the batches of one provider differ from OpenAI's."""
 
-    state: str
-    """As the vendor names it: validating, in_progress, finalizing, completed, failed, expired, cancelled."""
-    total: int
-    """Requests; 0 until they are counted."""
-    done: int
-    files: tuple[str, ...]
-    """Ids of the files with results."""
-    problem: str
-    """Why the batch failed as a whole."""
+    provider: str
+    """Its name in LiteLLM."""
+    price_share: float = 0.5
+    """What a token costs in a batch, as a share of its other price."""
+    can_list: bool = True
+    """Whether LiteLLM lists its batches. Where it does not, one whose creation was broken off is not found again."""
+    names_model: bool = False
+    """Whether a batch names its model, and its lines hold no method and no URL."""
+    is_own_server: bool = False
+    """Whether it is a server of the user's own, whose address must be given to LiteLLM."""
+    results_have_no_file: bool = False
+    """Whether results are read by the batch's id, those of a cancelled batch too."""
 
-    @property
-    def is_over(self) -> bool:
-        return self.state in _OVER
+
+_VENDORS = {
+    "openai": Vendor("openai"),
+    "azure": Vendor("azure"),
+    "mistral": Vendor("mistral", can_list=False, names_model=True),
+    "xai": Vendor("xai", price_share=0.8, results_have_no_file=True),
+    "hosted_vllm": Vendor("hosted_vllm", price_share=1.0, is_own_server=True),
+    "litellm_proxy": Vendor("litellm_proxy", price_share=1.0, is_own_server=True),
+}
+
+
+def vendor_of(model: str, params: Mapping[str, Any]) -> Vendor:
+    """The vendor of a model. Raises `LlmError` for one whose batches are not supported."""
+    _, provider, _, _ = load_litellm().get_llm_provider(model, params.get("custom_llm_provider"))
+    if provider not in _VENDORS:
+        *others, last = _VENDORS
+        raise LlmError(
+            f"{model} cannot be asked in batches: its provider is {provider}.",
+            f"Models of {', '.join(others)} and {last} can, and those of any server with OpenAI's batch interface, "
+            "as openai/MODEL with --judge-param api_base=URL. For others leave out --batch.",
+        )
+    return _VENDORS[provider]
+
+
+def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that say where a request to the model goes, as the batch calls of LiteLLM take them."""
+    vendor = vendor_of(model, params)
+    given = {name: params[name] for name in CONNECTION - {"timeout", "client"} if name in params}
+    if address := given.pop("base_url", None):
+        given.setdefault("api_base", address)
+    if vendor.is_own_server:
+        _, _, key, address = load_litellm().get_llm_provider(model, params.get("custom_llm_provider"))
+        given = {"api_base": address, "api_key": key} | given
+        if not given["api_base"]:
+            raise LlmError(f"{model} needs the address of its server.", "Add --judge-param api_base=http://HOST/v1.")
+    if vendor.names_model:
+        given["model"] = model
+    return given | {"custom_llm_provider": vendor.provider}
+
+
+def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = None) -> tuple[float, float] | None:
+    """USD per million tokens in a batch: by LiteLLM's table, else the vendor's share of the price; None = unknown."""
+    if model not in prices:
+        listed = model_info(model)
+        per_token = listed.get("input_cost_per_token_batches"), listed.get("output_cost_per_token_batches")
+        if per_token[0] and per_token[1]:
+            return per_token[0] * 1e6, per_token[1] * 1e6
+    full, share = price(model, prices), vendor_of(model, params or {}).price_share
+    return None if full is None else (share * full[0], share * full[1])
 
 
 def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
@@ -69,72 +117,70 @@ def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
     return json.dumps(line, allow_nan=False).encode() + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """How far a batch is."""
+
+    state: str
+    """As the vendor names it: validating, in_progress, finalizing, completed, failed, expired, cancelled."""
+    total: int
+    """Requests; 0 until they are counted."""
+    done: int
+    files: tuple[str, ...]
+    """Ids of the files with results."""
+    problem: str
+    """Why the batch failed as a whole."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("completed", "failed", "expired", "cancelled")
+
+
 class BatchApi:
     """The batch interface of one vendor, as one user reaches it."""
 
     def __init__(self, model: str, params: Mapping[str, Any]) -> None:
         self._model = model
-        self._vendor = vendor_of(model, params)
+        self.vendor = vendor_of(model, params)
         self._options = connection(model, params) | {"timeout": _TIMEOUT, "max_retries": 0, "num_retries": 0}
-
-    @property
-    def can_find(self) -> bool:
-        """Whether a batch can be found again whose id is not known."""
-        return self._vendor.can_list
 
     async def upload(self, requests: bytes) -> str:
         """The id of a new file with these requests."""
-        litellm = load_litellm()
         file = ("requests.jsonl", requests, "application/jsonl")
-        uploaded = await self._patiently(lambda: litellm.acreate_file(file=file, purpose="batch", **self._options))
-        return uploaded.id
+        return (await self._call("acreate_file", file=file, purpose="batch")).id
 
     async def create(self, file_id: str, tag: str) -> str | None:
         """The id of a new batch; None = it is not known whether there is one: look for it."""
-        litellm = load_litellm()
+        wanted: dict[str, Any] = {"completion_window": "24h", "endpoint": "/v1/chat/completions"}
+        wanted |= {"input_file_id": file_id, "metadata": {_TAG: tag, "name": f"{_TAG} {tag}"}}
         try:
-            batch = await self._patiently(
-                lambda: litellm.acreate_batch(
-                    completion_window="24h",
-                    endpoint="/v1/chat/completions",
-                    input_file_id=file_id,
-                    metadata={_TAG: tag, "name": f"{_TAG} {tag}"},
-                    **self._options,
-                ),
-                _is_rate_limit,  # of which nothing can have come
-            )
+            batch = await self._call("acreate_batch", _is_rate_limit, **wanted)
         except LlmError as error:
             if error.__cause__ and _may_pass(error.__cause__):
                 return None
             raise
         return batch.id
 
-    async def find(self, tag: str, file_id: str) -> str | None:
-        """The id of the batch with this tag, or of this file."""
-        async for batch in self._all():
-            metadata: dict[str, str] = batch.metadata or {}
-            if batch.input_file_id == file_id or any(tag in value for value in metadata.values()):
-                return batch.id
+    async def find(self, tag: str) -> str | None:
+        """The id of the batch with this tag."""
+        after: dict[str, Any] = {}
+        for _ in range(_PAGES):
+            page = await self._call("alist_batches", limit=_PAGE, **after)
+            for batch in page.data:
+                metadata: dict[str, str] = batch.metadata or {}
+                if any(tag in value for value in metadata.values()):
+                    return batch.id
+            if not page.has_more or not page.data:
+                break
+            after = {"after": getattr(page, "next_page_token", None) or page.data[-1].id}
         return None
 
-    async def _all(self) -> AsyncIterator[Any]:
-        litellm, after = load_litellm(), dict[str, str]()
-        for _ in range(_PAGES):
-            page = await self._patiently(
-                lambda after=after: litellm.alist_batches(limit=_PAGE, **after, **self._options)
-            )
-            for batch in page.data:
-                yield batch
-            if not page.has_more or not page.data:
-                return
-            after = {"after": getattr(page, "next_page_token", None) or page.data[-1].id}
-
     async def status(self, batch_id: str) -> BatchStatus:
-        batch: Any = await self._patiently(lambda: load_litellm().aretrieve_batch(batch_id, **self._options))
+        batch = await self._call("aretrieve_batch", batch_id=batch_id)
         counts = batch.request_counts
         errors: list[Any] = (batch.errors.data if batch.errors else None) or []
         files = filter(None, (batch.output_file_id, batch.error_file_id))
-        if self._vendor.results_have_no_file and batch.status in ("completed", "cancelled"):
+        if self.vendor.results_have_no_file and batch.status in ("completed", "cancelled"):
             files = (batch_id,)
         return BatchStatus(
             state=batch.status,
@@ -145,25 +191,19 @@ class BatchApi:
         )
 
     async def content(self, file_id: str) -> bytes:
-        file = await self._patiently(lambda: load_litellm().afile_content(file_id=file_id, **self._options))
-        return file.content
+        return (await self._call("afile_content", file_id=file_id)).content
 
-    async def _patiently(
-        self, request: Callable[[], Awaitable[_T]], again: Callable[[BaseException], bool] | None = None
-    ) -> _T:
-        """The answer; a request that fails is repeated while `again` says so, by default while it may pass."""
+    async def _call(self, name: str, again: Callable[[BaseException], bool] | None = None, **arguments: Any) -> Any:
+        """What LiteLLM's function of this name returns; called again while `again` says so of its error, by default
+        while that may pass."""
         retrying = AsyncRetrying(
             retry=retry_if_exception(again or _may_pass),
             wait=pause_of,
             stop=stop_after_delay(_PATIENCE_SECONDS),
             reraise=True,
         )
-
-        async def attempt() -> _T:
-            return await request()
-
         try:
-            return await retrying(attempt)
+            return await retrying(getattr(load_litellm(), name), **arguments, **self._options)
         except Exception as error:  # LiteLLM has errors of its own for each vendor
             help_ = remedy(error) or "The same command goes on from here."
             raise LlmError(f"the batch interface of {self._model} failed: {error}", help_) from error
@@ -174,4 +214,5 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _is_rate_limit(error: BaseException) -> bool:
+    """Of which no batch can have come."""
     return may_pass(error) and read_failure(error).status in (429, 529)

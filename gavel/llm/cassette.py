@@ -12,18 +12,24 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from gavel.llm.cassette_storage import Entry, SqliteStorage, Storage, StorageThread, StoredReply, check_directory
+from gavel.llm.budget import ledger_of_this_work
+from gavel.llm.cassette_storage import (
+    Entry,
+    Question,
+    SqliteStorage,
+    Storage,
+    StorageThread,
+    StoredReply,
+    check_directory,
+)
 from gavel.llm.errors import CassetteError, CassetteMissError
-from gavel.llm.ledger import ledger_of_this_work
-from gavel.llm.question import Question, differences_from_nearest
 from gavel.llm.types import Accept, Reply
 
 Mode = Literal["cache", "replay"]
@@ -74,14 +80,12 @@ class Cassette:
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
-        settled: Callable[[], object] = lambda: None,
     ) -> Reply:
         """The stored reply to the question, else that of `ask`; concurrent equal questions are asked once.
 
         `accept` says whether a reply could be used; one that could not is returned, and not kept. None = all could.
         `repairs`: the unusable replies that the question sends back, with their questions, oldest first; they are kept
-        together with a reply that could be used. `settled` is called, in this event loop, once the reply of `ask` is
-        written, or is not to be. Raises what `ask` raises, `CassetteError`, and when replaying
+        together with a reply that could be used. Raises what `ask` raises, `CassetteError`, and when replaying
         `CassetteMissError`.
         """
         thread, key = self._current_thread(), question.key
@@ -95,7 +99,7 @@ class Cassette:
                 self.replayed += 1
                 return replace(mine.result(), cached=True)
         try:
-            reply = await self._answer(thread, question, ask, accept, repairs, settled)
+            reply = await self._answer(thread, question, ask, accept, repairs)
             mine.set_result(reply)
             return reply
         except Exception as error:
@@ -119,7 +123,6 @@ class Cassette:
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None,
         repairs: Sequence[tuple[Question, Reply]],
-        settled: Callable[[], object],
     ) -> Reply:
         key, claims = question.key, self.mode == "cache"
         may_have_lease, known, (pause, longest) = claims, 0, _POLL_SECONDS
@@ -141,13 +144,9 @@ class Cassette:
             if not claims:
                 raise await asyncio.wrap_future(thread.submit(lambda storage: self._miss(storage, question)))
             reply = replace(await ask(), key=key)
-            with ExitStack() as unwritten:
-                unwritten.callback(settled)
-                if accept is not None and not accept(reply):
-                    return reply
-                keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
-                until_written = unwritten.pop_all()
-                keeping.add_done_callback(lambda _: until_written.close())
+            if accept is not None and not accept(reply):
+                return reply
+            keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
             keeping.add_done_callback(partial(_release_if_lost, thread, key))
             may_have_lease = False
             if not thread.commits_in_order:
@@ -173,11 +172,6 @@ class Cassette:
         self.replayed += reply is not None
         return reply
 
-    async def keep(self, question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]] = ()) -> None:
-        """Stores a reply that came by another way. Raises `CassetteError`."""
-        thread = self._current_thread()
-        await asyncio.shield(asyncio.wrap_future(thread.keep(_entries(question, reply, repairs))))
-
     def _choose(self, stored: Iterable[StoredReply], accept: Accept | None) -> Reply | None:
         """The first stored reply that can be used, or whose repair is stored; when replaying, else the first."""
         replies = list(stored)
@@ -194,7 +188,7 @@ class Cassette:
             return CassetteMissError(f"{where} is empty.", 'Record it first: Cassette(path, mode="cache").')
         return CassetteMissError(
             f"{where} has no reply to this question; from the nearest on file differ "
-            + differences_from_nearest(question, stored),
+            + _differences_from_nearest(question, stored),
             'Ask what was recorded, or record it: Cassette(path, mode="cache").',
         )
 
@@ -231,3 +225,26 @@ def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question,
         *(Entry(*pair, mended) for pair, mended in zip(repairs, later, strict=bool(repairs))),
         Entry(question, reply),
     ]
+
+
+def _differences_from_nearest(question: Question, stored: Sequence[Mapping[str, str]]) -> str:
+    """How the question differs from the most similar of the `stored` ones (parts as in `Question.parts`)."""
+    parts = question.parts
+
+    def likeness(other: Mapping[str, str]) -> tuple[int, int]:
+        return sum(other[name] == parts[name] for name in parts), _common_prefix(other["messages"], parts["messages"])
+
+    nearest = max(stored, key=likeness)
+    return "; ".join(filter(None, (_difference(name, nearest[name], parts[name]) for name in parts)))
+
+
+def _difference(name: str, stored: str, asked: str) -> str:
+    if stored == asked:
+        return ""
+    start = max(0, _common_prefix(stored, asked) - 20)
+    return f"the {name} (on file …{stored[start : start + 60]}…, asked …{asked[start : start + 60]}…)"
+
+
+def _common_prefix(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -5,6 +5,8 @@ is stored, so that the others wait for that reply. A lease ends with its process
 this machine, else `LEASE_SECONDS` after it was last renewed.
 """
 
+import hashlib
+import json
 import logging
 import os
 import re
@@ -15,17 +17,67 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gavel.base.processes import holder_name, is_dead
 from gavel.llm.errors import CassetteError
-from gavel.llm.question import Question
-from gavel.llm.types import Reply
+from gavel.llm.types import Message, Reply, Schema
 
 LEASE_SECONDS = 10.0
 _RENEWAL_SECONDS = 2.0
 _T = TypeVar("_T")
+_PRIVATE = re.compile(r"(^|_)(key|key_id|token|secret|password|credentials?|headers|client)$")
+"""Parameters that identify the caller; they are neither part of the key nor stored."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request to a model: everything that its reply depends on."""
+
+    model: str
+    params: Mapping[str, Any]
+    schema: Schema
+    messages: Sequence[Message]
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        """Canonical JSON of each part. Raises `CassetteError` for a parameter that JSON cannot hold."""
+        try:
+            return {
+                "model": self.model,
+                "params": _canonical(self.public_params),
+                "schema": _canonical(self.schema),
+                "messages": _canonical(self.messages),
+            }
+        except (TypeError, ValueError) as error:
+            raise CassetteError(
+                f"the question to {self.model} cannot be stored: {error}.",
+                "Give the model parameters that JSON can hold, or no cassette.",
+            ) from error
+
+    @property
+    def public_params(self) -> dict[str, Any]:
+        """The parameters without those that identify the caller."""
+        return {name: value for name, value in self.params.items() if not _PRIVATE.search(name)}
+
+    @cached_property
+    def key(self) -> str:
+        """64 hexadecimal digits."""
+        return _hash(_canonical(self.parts))
+
+    @cached_property
+    def messages_key(self) -> str:
+        return _hash(self.parts["messages"])
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +238,8 @@ FORMAT_VERSION = 2
 """In SQLite's `user_version`."""
 _HEADER = b"SQLite format 3\0"
 _OTHER_FILE = "Name another file for the cassette."
-_LOCKED_SECONDS = 60.0
-_STUCK_MILLISECONDS = 500
-"""For how long a statement waits for another program's lock; and each later one, once a lock has outlasted that."""
+_LOCKED_SECONDS = 30.0
+"""For how long a statement waits for another program's lock."""
 _TABLES = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS replies (
@@ -240,7 +291,7 @@ class SqliteStorage:
             self._db = _connect_read_only(path, "mode=ro") if read_only else _open_to_write(path)
 
     def replies(self, key: str) -> list[StoredReply]:
-        with self._errors():
+        with _cassette_errors(self._path):
             rows = self._db.execute(f"SELECT {_REPLY} FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
         return [
             StoredReply(Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True, key=key), repaired_by)
@@ -257,12 +308,12 @@ class SqliteStorage:
 
     def _questions(self, which: str, value: str) -> list[Mapping[str, str]]:
         names = ("model", "params", "schema", "messages")
-        with self._errors():
+        with _cassette_errors(self._path):
             rows = self._db.execute(f"SELECT {', '.join(names)} FROM replies {which}", (value,)).fetchall()
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        with self._errors():
+        with _cassette_errors(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for row in map(_row, entries):
@@ -277,7 +328,7 @@ class SqliteStorage:
 
     def claim(self, key: str, holder: str, dead: str = "") -> str | None:
         values = {"key": key, "holder": holder, "dead": dead, "now": time.time()}
-        with self._errors():
+        with _cassette_errors(self._path):
             if self._db.execute(_CLAIM, values).rowcount:
                 return None
             row = self._db.execute("SELECT holder FROM leases WHERE key = ?", (key,)).fetchone()
@@ -285,26 +336,16 @@ class SqliteStorage:
 
     def renew(self, keys: Collection[str], holder: str) -> None:
         rows = [(time.time(), key, holder) for key in keys]
-        with self._errors():
+        with _cassette_errors(self._path):
             self._db.executemany("UPDATE leases SET renewed_at = ? WHERE key = ? AND holder = ?", rows)
 
     def release(self, key: str, holder: str) -> None:
-        with self._errors():
+        with _cassette_errors(self._path):
             self._db.execute("DELETE FROM leases WHERE key = ? AND holder = ?", (key, holder))
 
     def close(self) -> None:
-        with self._errors():
-            self._db.close()
-
-    @contextmanager
-    def _errors(self) -> Generator[None]:
         with _cassette_errors(self._path):
-            try:
-                yield
-            except sqlite3.OperationalError as error:
-                if _is_busy(error):
-                    self._db.execute(f"PRAGMA busy_timeout = {_STUCK_MILLISECONDS}")
-                raise
+            self._db.close()
 
 
 @contextmanager

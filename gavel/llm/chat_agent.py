@@ -10,11 +10,9 @@ from gavel.llm.budget import Budget, Size
 from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import UnknownModelError
 from gavel.llm.failures import may_be_paid, may_pass, pause_of
-from gavel.llm.local_models import PROVIDER, model_id
-from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, price, prices_from_environment
-from gavel.llm.providers import check_model, model_info
-from gavel.llm.types import Message
+from gavel.llm.providers import PROVIDER, check_model, model_id, model_info
+from gavel.llm.types import Message, byte_bound
 
 _SECONDS = 300.0
 _ATTEMPTS = 4

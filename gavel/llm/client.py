@@ -16,41 +16,66 @@ after an error that every request would meet, nothing more is sent for a minute.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai
 
-from gavel.llm.budget import Budget, Size
-from gavel.llm.call_span import call_span
-from gavel.llm.cancellation import contain_cancellation
+from gavel.base.errors import contain_cancellation
+from gavel.llm.budget import Budget, Size, ledger_of_this_work
 from gavel.llm.cassette import Cassette
-from gavel.llm.completion import complete_in_time
+from gavel.llm.cassette_storage import Question
+from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
-from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
-from gavel.llm.ledger import ledger_of_this_work
-from gavel.llm.local_models import PROVIDER, model_id
-from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, Prices, price
-from gavel.llm.probe import MESSAGES, SCHEMA, Gate, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import DEFAULT_CONTEXT, ContextLength, check_not_cut, context_options
-from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, model_info
-from gavel.llm.question import Question
-from gavel.llm.rate_limits import Activity, Breaker, Call, Limits, endpoint_limits
+from gavel.llm.providers import OWN_SERVERS, PROVIDER, check_gives_probabilities, check_model, model_id, model_info
+from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
 from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
-from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire, byte_bound
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 _LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
 _PROBE_PATIENCE = 15.0
 """Seconds for which a probe is asked again: nothing is lost yet, and a wrong address should show soon."""
+
+PROBE_MESSAGES: list[Message] = [
+    {"role": "system", "content": "You answer in JSON."},
+    {"role": "user", "content": 'Are you there? Reply with the JSON object {"ready": true} and nothing else.'},
+]
+PROBE_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {"ready": {"type": "boolean"}},
+    "required": ["ready"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the question showed."""
+
+    model: str
+    served_by: str
+    """The model's name according to the server, or ""."""
+    reply_format: str
+    """How replies are asked for from then on: "json_schema", "json_object" or "text"."""
+    seconds: float
+    cost_usd: float | None
+    """None = unknown."""
+    problem: str = ""
+    """Why the model cannot be asked; it is a fallback of a juror that can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +113,7 @@ class Client:
         used. A replayed cassette needs no key and no price."""
         if self.wire != "chat":
             check_gives_probabilities(self.name)
-        if not self._replays:
+        if self.cassette is None or self.cassette.mode != "replay":
             if isinstance(self.model, str):
                 check_model(self.model, self.params)
             if self.budget.max_cost_usd is not None:
@@ -137,10 +162,10 @@ class Client:
         """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_until_deadline(messages, schema, prefix)
-        question, until_written = Question(self.name, self.params, schema, messages), ExitStack()
-        ask = partial(self._ask_until_deadline, messages, schema, prefix, until_written)
+        question = Question(self.name, self.params, schema, messages)
+        ask = partial(self._ask_until_deadline, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
-        reply = await self.cassette.answer(question, ask, accept, earlier, until_written.close)
+        reply = await self.cassette.answer(question, ask, accept, earlier)
         return self._answering_all_of(messages, reply)
 
     async def probe(self) -> Probe:
@@ -151,7 +176,7 @@ class Client:
         self.breaker.close()
         started = time.monotonic()
         decides = self.wire == "decisions"
-        reply = await self._ask_until_deadline(MESSAGES, PROBE if decides else SCHEMA, is_probe=True)
+        reply = await self._ask_until_deadline(PROBE_MESSAGES, PROBE if decides else PROBE_SCHEMA, is_probe=True)
         if not reply.text.strip():
             raise LlmError(
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
@@ -174,11 +199,11 @@ class Client:
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
-        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and self._asks_now
-
-    @property
-    def _asks_now(self) -> bool:
-        return self.cassette is None or self.cassette.asks_now
+        return (
+            isinstance(self.model, str)
+            and not self.name.startswith(f"{PROVIDER}/")
+            and (self.cassette is None or self.cassette.asks_now)
+        )
 
     async def _prove(self) -> None:
         try:
@@ -194,23 +219,21 @@ class Client:
         messages: list[Message],
         schema: Schema,
         prefix: CachedPrefix = NO_PREFIX,
-        until_written: ExitStack | None = None,
         *,
         is_probe: bool = False,
     ) -> Reply:
-        """The reply; with it, its share of the concurrency passes to `until_written`."""
         if not is_probe:
             await self.gate.passed(self._prove)
         patience = _PROBE_PATIENCE if is_probe else None
         call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix, patience)
-        with ExitStack() as share:
-            share.callback(call.release)
-            await call.acquire()
+        await call.acquire()
+        try:
             while True:
                 try:
                     self.breaker.check()
                     reply = await self._ask_as_accepted(call, messages, schema)
-                    break
+                    self.breaker.close()
+                    return reply
                 except LlmError as error:
                     error.may_be_paid = call.may_be_paid
                     if isinstance(error, PermanentError):
@@ -221,10 +244,8 @@ class Client:
                     if pause is None:
                         raise self._failed(call, error) from error
                     await call.sleep(pause, error)
-            self.breaker.close()
-            if until_written is not None:
-                until_written.enter_context(share.pop_all())
-            return reply
+        finally:
+            call.release()
 
     def _failed(self, call: Call, error: Exception) -> LlmError:
         """What the call ends with. Nothing more is sent if other requests would meet it too."""
@@ -311,9 +332,9 @@ class Client:
             raise
         call.prefix.sent()
         try:
-            with call_span(self.name, self.wire) as span:
+            with call_span(self.name, self.wire) as note:
                 yield account
-                span.reply = reply = account.reply
+                note(reply := account.reply)
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             ledger.end(reply.cost_usd)
@@ -360,13 +381,9 @@ class Client:
         return next((most for most in set_by_user if isinstance(most, int)), None)
 
     @property
-    def _replays(self) -> bool:
-        return self.cassette is not None and self.cassette.mode == "replay"
-
-    @property
     def _endpoint(self) -> Hashable:
         if isinstance(self.model, str):
-            return self.name, str(self.params.get("api_base") or self.params.get("base_url") or "")
+            return endpoint_of(self.name, self.params)
         return id(self.model)
 
 
@@ -377,3 +394,72 @@ class _Account:
     cap: int | None = None
     """Max tokens of the reply, to be sent with the request; None = none."""
     reply: Reply = field(default_factory=lambda: Reply(""))
+
+
+_TRACER: "ContextVar[Tracer | None]" = ContextVar("gavel_tracer", default=None)
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+"""The conventions' names of providers that LiteLLM calls otherwise."""
+
+
+@contextmanager
+def traced_calls(tracer: "Tracer") -> Generator[None]:
+    """Requests that are sent in here, also by tasks that begin in here, have spans after OpenTelemetry's conventions
+    for generative AI: "chat gpt-5-mini", with the model, who serves it, tokens and the kind of an error. They hold
+    nothing of what was asked or answered."""
+    token = _TRACER.set(tracer)
+    try:
+        yield
+    finally:
+        _TRACER.reset(token)
+
+
+@contextmanager
+def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
+    """The span of a request to the model `name`, a LiteLLM id or that of a function; gives what notes its reply."""
+    tracer = _TRACER.get()
+    if tracer is None:
+        yield lambda reply: None
+        return
+    from opentelemetry.trace import SpanKind, StatusCode
+
+    provider, slash, model = name.partition("/")
+    if not slash:
+        provider, model = str(model_info(name).get("litellm_provider") or ""), name
+    operation = "decisions" if wire == "decisions" else "chat"
+    attributes: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
+    if provider:
+        attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+    with tracer.start_as_current_span(
+        f"{operation} {model}",
+        kind=SpanKind.CLIENT,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield lambda reply: span.set_attributes(_attributes_of(reply))
+        except BaseException as error:  # told by its status or class, never by its message
+            is_answer = isinstance(error, openai.APIStatusError)
+            span.set_attribute("error.type", str(error.status_code) if is_answer else type(error).__name__)
+            span.set_status(StatusCode.ERROR)
+            raise
+
+
+def _attributes_of(reply: Reply) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "gen_ai.response.model": reply.served_by,
+        "gen_ai.response.finish_reasons": [reply.finish_reason] if reply.finish_reason else None,
+        "gen_ai.usage.input_tokens": reply.prompt_tokens,
+        "gen_ai.usage.output_tokens": reply.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": reply.cached_prompt_tokens,
+    }
+    return {name: value for name, value in attributes.items() if value}  # what the server did not tell is left out

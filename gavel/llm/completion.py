@@ -7,20 +7,27 @@ On the direct wire LiteLLM resolves model, key, address and parameters, and read
 bookkeeping, which take ten times the CPU of a bare request, are left out. A request that needs more of LiteLLM (one of
 LiteLLM's own parameters, a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
 
-On both wires an answer is a response of LiteLLM, and errors are those of OpenAI's client.
+On both wires an answer is a response of LiteLLM, errors are those of OpenAI's client, and a reply ends with an error
+after `MAX_REPLY_BYTES`.
+
+What an endpoint accepts is learned from its refusals, once for an endpoint and process:
+
+    refused "temperature"                          it is left out from then on
+    refused "max_tokens"                           it is sent as max_completion_tokens, and if that is refused, left out
+    refused the JSON schema, or does not say what  plain JSON, then no format
 """
 
-import ast
 import asyncio
 import json
+import logging
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from ssl import create_default_context
-from typing import Any, TypeGuard
+from typing import Any
 from urllib.request import getproxies_environment
 from weakref import WeakKeyDictionary
 
@@ -28,23 +35,112 @@ import aiohttp
 import openai
 
 from gavel.base.network import is_on_this_machine
-from gavel.llm.failures import is_in_parts
-from gavel.llm.openai_http import openai_httpx
+from gavel.llm.failures import Failure, openai_httpx, status_error
 from gavel.llm.providers import load_litellm, model_info, timed_out
-from gavel.llm.response import with_text_content
-from gavel.llm.types import Message
+from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS, with_text_content
+from gavel.llm.types import Message, Schema, is_mapping
 
 DIRECT_WIRE = "GAVEL_DIRECT_WIRE"
 """The environment variable that turns the direct wire off: 0."""
 MAX_REPLY_BYTES = 64 * 2**20
-"""Of a reply on the direct wire."""
+"""Of one reply, as it comes over the network."""
 _IDLE_SECONDS = 4.0
 """An idle connection is closed sooner than servers close it: uvicorn does after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
-_MOST_TEXTS = 20
 _EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
-_RECEIVED = re.compile(r"""Received: ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
-"""How LiteLLM quotes a body of the wrong kind."""
+
+
+FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (
+    (
+        "json_schema",
+        lambda schema: {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "scores", "schema": schema, "strict": True},
+            }
+        },
+    ),
+    ("json_object", lambda schema: {"response_format": {"type": "json_object"}}),
+    ("text", lambda schema: {}),
+)
+"""From the most helpful to the most widely understood."""
+
+COMPLETION_CAPS = ("max_completion_tokens", "max_tokens")
+"""The names of the limit on a reply's tokens, the newer first."""
+_TWINS: dict[str, str] = dict(zip(COMPLETION_CAPS, reversed(COMPLETION_CAPS), strict=True))
+_DISPENSABLE = {"temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", *COMPLETION_CAPS}
+"""Parameters without which a judge still judges; without another, such as reasoning_effort, it would be another."""
+
+
+CONNECTION = frozenset(
+    {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client", "timeout"}
+)
+"""Parameters that say where a request goes; they are no part of its body."""
+
+
+class Dialect:
+    """What one endpoint accepts, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.format = 0
+        """Index of the first of `FORMATS` that was accepted."""
+        self.takes_cap = True
+        """Whether it keeps to a limit on a reply's tokens."""
+        self._names: dict[str, str | None] = {}
+        """By parameter, the name under which it is sent; None = left out."""
+
+    def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters as this endpoint takes them."""
+        named = {self._names.get(name, name): value for name, value in params.items()}
+        return {name: value for name, value in named.items() if name is not None}
+
+    def refused(self, failure: Failure, params: Mapping[str, Any]) -> str | None:
+        """The one of the untranslated `params` that the endpoint does not take, if that is why a request failed."""
+        sent = {name: self._names.get(name, name) for name in params if name not in CONNECTION}
+        wire = {known: name for name, known in sent.items() if known is not None}
+        wire |= {_TWINS[known]: name for known, name in wire.items() if known in _TWINS and _TWINS[known] not in wire}
+        found = failure.refused_parameter(wire.keys())
+        return None if found is None else wire[found]
+
+    def do_without(self, name: str, endpoint: str, sent: Mapping[str, Any]) -> bool:
+        """Gives the parameter another name, or leaves it out; False when it cannot be left out.
+
+        `sent`: the request that was refused, translated; another call may have changed the dialect since.
+        """
+        if name not in _DISPENSABLE:
+            return False
+        known = self._names.get(name, name)
+        if known is None or known not in sent:
+            return True
+        twin = _TWINS.get(name)
+        self._names[name] = twin if twin is not None and known == name else None
+        if self._names[name] is None:
+            self.takes_cap = self.takes_cap and name not in COMPLETION_CAPS
+            logging.getLogger(__name__).warning("%s does not take %s: it is left out.", endpoint, name)
+        return True
+
+
+def advice_without(parameter: str) -> str:
+    """What to do about a parameter that an endpoint does not take, and without which it is not asked."""
+    if parameter in LOGPROBS:
+        return (
+            "Where the server gives fewer log-probabilities, add --judge-param top_logprobs=5 (params); where it gives "
+            f"none, {WITHOUT_LOGPROBS}"
+        )
+    return f"Leave {parameter} out of the judge's parameters (--judge-param, params)."
+
+
+def endpoint_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
+    """The model and its server, where the user names one."""
+    return model, str(params.get("api_base") or params.get("base_url") or "")
+
+
+def dialect_of(endpoint: Hashable) -> Dialect:
+    """What the endpoint accepts, for all who ask it in this process."""
+    return dialects.setdefault(endpoint, Dialect())
+
+
+dialects: dict[Hashable, Dialect] = {}
 
 
 async def complete_in_time(
@@ -61,7 +157,7 @@ async def complete_in_time(
             if direct is not None:
                 response, repairs = await _send_directly(direct)
             else:
-                once = {"timeout": seconds, "max_retries": 0, "num_retries": 0}
+                once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **await _bounded_client(model)}
                 response, repairs = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
@@ -86,8 +182,9 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
     if provider != "hosted_vllm" and (provider != "openai" or not address):
         return None
     litellm = load_litellm(address)
-    callbacks = litellm.callbacks, litellm.success_callback, litellm.failure_callback, litellm.input_callback
-    if os.environ.get(DIRECT_WIRE) == "0" or any(callbacks) or options.keys() & _litellms_own():
+    lists = litellm.callbacks, litellm.success_callback, litellm.failure_callback, litellm.input_callback
+    callbacks = {str(each) for one in lists for each in one} - {"cache"}  # which stays behind a request to Gemini
+    if os.environ.get(DIRECT_WIRE) == "0" or callbacks or litellm.cache or options.keys() & _litellms_own():
         return None
     name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=options.get("api_key"))
     if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
@@ -114,24 +211,18 @@ def _litellms_own() -> frozenset[str]:
 
 
 async def _send_directly(sent: DirectRequest) -> tuple[Any, Counter[str]]:
-    content = bytearray()
     try:
         session = await _session()
         data = json.dumps(sent.body).encode()
         headers = {"Content-Type": "application/json", **sent.headers}
         async with session.post(sent.url, data=data, headers=headers) as answer:
-            async for chunk in answer.content.iter_any():
-                content += chunk
-                if len(content) > MAX_REPLY_BYTES:
-                    break
+            content = await answer.read()
     except aiohttp.ClientError as error:
         words = f"no answer of {sent.url}: {error or type(error).__name__}"
         raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
     if answer.status >= 300:
-        raise _status_error(sent, answer.status, answer.headers, bytes(content))
-    if len(content) > MAX_REPLY_BYTES:
-        raise _no_completion(sent, f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
-    return _read_body(sent, answer.headers, bytes(content))
+        raise _status_error(sent, answer.status, answer.headers, content)
+    return _read_body(sent, answer.headers, content)
 
 
 def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) -> tuple[Any, Counter[str]]:
@@ -144,8 +235,9 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
             body = json.loads(text)
         except ValueError as error:
             raise _no_completion(sent, f"the reply is no JSON: {text[:500]!r}") from error
-        if not _is_mapping(body) or not isinstance(body.get("choices"), list):
-            raise _status_error(sent, _status_in(body), headers, content)
+        if not is_mapping(body) or not isinstance(body.get("choices"), list):
+            error = body.get("error") if is_mapping(body) else None
+            raise _status_error(sent, _status_in(error, 500), headers, content)
         body, repairs = with_text_content(body)
         empty = litellm.ModelResponse()
         response = litellm.utils.convert_to_model_response_object(response_object=body, model_response_object=empty)
@@ -154,11 +246,10 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
     return response, repairs
 
 
-def _status_in(body: object) -> int:
+def _status_in(error: object, otherwise: int) -> int:
     """The status of an error that a server sent with the status 200."""
-    error: object = body.get("error") if _is_mapping(body) else None
-    code = error.get("code") if _is_mapping(error) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 500
+    code = error.get("code") if is_mapping(error) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else otherwise
 
 
 def _status_error(
@@ -170,24 +261,9 @@ def _status_error(
         body: object = json.loads(text)
     except ValueError:
         body = text
-    inner = body.get("error", body) if _is_mapping(body) else body
-    words = inner["message"] if _is_mapping(inner) and isinstance(inner.get("message"), str) else text
-    response = openai_httpx.Response(
-        status, headers=list(headers.items()), request=openai_httpx.Request("POST", sent.url)
-    )
-    kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
-    return kind(f"HTTP {status}: {words}", response=response, body=body)
-
-
-_KINDS: dict[int, type[openai.APIStatusError]] = {
-    400: openai.BadRequestError,
-    401: openai.AuthenticationError,
-    403: openai.PermissionDeniedError,
-    404: openai.NotFoundError,
-    409: openai.ConflictError,
-    422: openai.UnprocessableEntityError,
-    429: openai.RateLimitError,
-}
+    inner = body.get("error", body) if is_mapping(body) else body
+    words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
+    return status_error(status, f"HTTP {status}: {words}", body, sent.url, headers)
 
 
 def _no_completion(sent: DirectRequest, words: str) -> openai.APIResponseValidationError:
@@ -195,14 +271,49 @@ def _no_completion(sent: DirectRequest, words: str) -> openai.APIResponseValidat
     return openai.APIResponseValidationError(response=response, body=None, message=words)
 
 
+class _BoundedResponse(aiohttp.ClientResponse):
+    """An answer whose body breaks off after `MAX_REPLY_BYTES`."""
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        self.content = _BoundedStream(self.content)  # type: ignore[assignment]
+        return self
+
+
+class _BoundedStream:
+    def __init__(self, stream: aiohttp.StreamReader) -> None:
+        self._stream = stream
+        self._left = MAX_REPLY_BYTES
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def iter_chunked(self, size: int) -> AsyncGenerator[bytes]:
+        async for chunk in self._stream.iter_chunked(size):
+            self._left -= len(chunk)
+            if self._left < 0:
+                raise aiohttp.ClientPayloadError(f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
+            yield chunk
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.iter_chunked(2**16)])
+
+
+async def _bounded_client(model: str) -> dict[str, Any]:
+    """LiteLLM's option that sends a request over the bounded client. (Bedrock's and Azure's own clients are not.)"""
+    session = await _session()
+    if model.startswith(("gemini/", "vertex_ai/")):  # which LiteLLM asks over a client of their own
+        return {"client": load_litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)}
+    return {"shared_session": session}
+
+
 async def _session() -> aiohttp.ClientSession:
-    """The HTTP client of the running event loop."""
+    """The HTTP client of the running event loop, which LiteLLM uses too."""
     loop = asyncio.get_running_loop()
-    held = _sessions.get(loop)
-    if held is None:
-        held = _sessions[loop] = _open_session()
-        _opened[loop] = await anext(held)
-    return _opened[loop]
+    if loop not in _sessions:
+        opening = _open_session()
+        _sessions[loop] = opening, await anext(opening)
+    return _sessions[loop][1]
 
 
 async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
@@ -210,24 +321,21 @@ async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
     verify = load_litellm().llms.custom_httpx.http_handler.get_ssl_configuration()
     trusted = create_default_context(cafile=verify) if isinstance(verify, str) else verify
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=0,
-            keepalive_timeout=_IDLE_SECONDS,
-            ssl=trusted,
-        ),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=trusted),
         timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
+        response_class=_BoundedResponse,
     ) as session:
         yield session
 
 
-_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession]] = WeakKeyDictionary()
-_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, tuple[AsyncGenerator[aiohttp.ClientSession], aiohttp.ClientSession]
+] = WeakKeyDictionary()
 
 
 async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
-    """LiteLLM rejects a message in content parts, and server-sent events that were not asked for; such a reply is
-    complete and paid for, so its text is passed on."""
+    """LiteLLM rejects a message in content parts; such a reply is complete and paid for, so its text is passed on."""
     litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
 
     def listen(call: Mapping[str, Any]) -> None:
@@ -237,9 +345,7 @@ async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
     try:
         return await litellm.acompletion(**request, logger_fn=listen), Counter()
     except openai.OpenAIError as error:
-        if chunks := _streamed(error, bodies):
-            return litellm.stream_chunk_builder(chunks), Counter({"streamed": 1})
-        if not is_in_parts(error) or not bodies:
+        if not bodies or not ("Invalid response object" in str(error) and "input_type=list" in str(error)):
             if bodies and isinstance(error, openai.BadRequestError):  # the status was 200, and the body an error
                 words = f"the server answered with status 200 and an error: {error}"
                 raise litellm.APIError(500, words, "", str(request.get("model"))) from error
@@ -256,21 +362,8 @@ def _check_choice(response: Any, model: str) -> None:
     error = specific.get("error")
     if not error and specific.get("native_finish_reason") != "error":
         return
-    status = error.get("code") if _is_mapping(error) else None
-    status = status if isinstance(status, int) and 400 <= status < 600 else 502
-    raise load_litellm().APIError(status, f"the provider failed: {json.dumps(error, default=str)}", "", model)
-
-
-def _streamed(error: BaseException, bodies: list[str]) -> list[Any]:
-    """The chunks of a completion that came as server-sent events, unasked, which LiteLLM calls an invalid response."""
-    texts: list[str] = list(bodies)
-    one: BaseException | None = error
-    while one is not None and len(texts) < _MOST_TEXTS:
-        texts.append(str(getattr(one, "doc", "")))  # of a JSONDecodeError
-        if found := _RECEIVED.search(str(one)):
-            texts.append(str(ast.literal_eval(found[1])))
-        one = one.__cause__ or one.__context__
-    return next((chunks for text in texts if (chunks := _chunks(text))), list[Any]())
+    words = f"the provider failed: {json.dumps(error, default=str)}"
+    raise load_litellm().APIError(_status_in(error, 502), words, "", model)
 
 
 def _chunks(text: str) -> list[Any]:
@@ -285,7 +378,3 @@ def _chunks(text: str) -> list[Any]:
     if not all("choices" in chunk and "error" not in chunk for chunk in chunks):
         return []
     return [load_litellm().ModelResponseStream(**chunk) for chunk in chunks]
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)

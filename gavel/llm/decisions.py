@@ -20,7 +20,7 @@ from gavel.llm.errors import LlmError, PermanentError
 from gavel.llm.prices import Prices, cost
 from gavel.llm.providers import load_litellm, timed_out
 from gavel.llm.response import model_name, token_count
-from gavel.llm.types import Message, Reply, Schema
+from gavel.llm.types import Message, Reply, Schema, Usage
 
 MOST_QUESTIONS, MOST_LEVELS = 128, 10
 """Of one request; of one question."""
@@ -66,7 +66,7 @@ async def decide(
             ) from error
         raise
     prompt, completion = token_count(response.usage.input_tokens), token_count(response.usage.output_tokens)
-    usd = cost(model, prompt, completion, prices)
+    usd = cost(model, Usage(prompt, completion), prices)
     if usd is None:
         usd = response.hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
     return Reply(decision_text(response), prompt, completion, usd, "stop", model_name(response.model))

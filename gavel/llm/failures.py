@@ -8,13 +8,14 @@ tells an empty account from a busy minute. The body is then found in the error t
 """
 
 import email.utils
+import importlib
 import math
 import random
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING
 
 import aiohttp
 import openai
@@ -24,6 +25,15 @@ from gavel.base.errors import GavelError
 from gavel.base.network import exception_types
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
+from gavel.llm.types import is_mapping
+
+if TYPE_CHECKING:
+    import httpx2 as openai_httpx
+else:
+    _kind = next(kind for kind in openai.DefaultAsyncHttpxClient.__mro__ if kind.__name__ == "AsyncClient")
+    openai_httpx = importlib.import_module(_kind.__module__.partition(".")[0])
+    """The HTTP library of OpenAI's client, of which its timeouts, connections, requests and answers must be: httpx2
+    from version 3 of the client on, httpx before."""
 
 CONTENT_FILTER = "content_filter"
 """Finish reason of a reply that was refused or filtered."""
@@ -72,8 +82,8 @@ def read_failure(error: BaseException) -> Failure:
     """What is known of `error`, an error of LiteLLM or of the OpenAI client."""
     chain = [one for one in _causes(error) if one is error or getattr(one, "status_code", None) is not None]
     status = next((code for one in chain if isinstance(code := getattr(one, "status_code", None), int)), None)
-    bodies = [body for one in chain if _is_mapping(body := getattr(one, "body", None))]
-    parts = [inner if _is_mapping(inner := body.get("error")) else body for body in bodies]
+    bodies = [body for one in chain if is_mapping(body := getattr(one, "body", None))]
+    parts = [inner if is_mapping(inner := body.get("error")) else body for body in bodies]
     codes = {str(part[key]).lower() for part in parts for key in ("code", "type") if part.get(key)}
     parameter = next((str(part["param"]) for part in parts if part.get("param")), "")
     return Failure(status, frozenset(codes), parameter, str(error))
@@ -152,12 +162,6 @@ def filtered(model: str, text: str) -> str:
     return f"{model} said: {said[:200]}" if said else f"{model} gave an empty reply, stopped by a content filter"
 
 
-def is_in_parts(error: openai.OpenAIError) -> bool:
-    """Whether the reply came as a list of content parts, which LiteLLM reports as a failure of the server."""
-    words = str(error)
-    return "Invalid response object" in words and "input_type=list" in words
-
-
 def is_rate_limit(error: BaseException | None) -> bool:
     """Whether the server asks for fewer requests, rather than being broken."""
     return isinstance(error, openai.RateLimitError) or (error is not None and read_failure(error).status == 529)
@@ -206,6 +210,27 @@ def _http_status(error: BaseException) -> int:
     if not isinstance(status, int) or (status >= 500 and not type(error).__module__.startswith("openai")):
         return 0
     return status
+
+
+def status_error(
+    status: int, words: str, body: object = None, url: str = "https://batch", headers: Mapping[str, str] | None = None
+) -> openai.APIStatusError:
+    """The error of OpenAI's client for an answer with this status."""
+    request = openai_httpx.Request("POST", url)
+    response = openai_httpx.Response(status, headers=list((headers or {}).items()), request=request)
+    kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
+    return kind(words, response=response, body=body)
+
+
+_KINDS: dict[int, type[openai.APIStatusError]] = {
+    400: openai.BadRequestError,
+    401: openai.AuthenticationError,
+    403: openai.PermissionDeniedError,
+    404: openai.NotFoundError,
+    409: openai.ConflictError,
+    422: openai.UnprocessableEntityError,
+    429: openai.RateLimitError,
+}
 
 
 def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1) -> LlmError:
@@ -263,10 +288,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
 
 
 def _seconds(retry_after: str) -> float | None:

@@ -1,6 +1,5 @@
 """The cost of a call, in US dollars; an unknown cost is None, never 0."""
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -8,8 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gavel.llm.errors import LlmError
-from gavel.llm.local_models import PROVIDER
-from gavel.llm.providers import load_litellm, model_info
+from gavel.llm.providers import PROVIDER, load_litellm, model_info
 from gavel.llm.types import Usage
 
 Price = tuple[float, float] | tuple[float, float, float]
@@ -29,8 +27,8 @@ def prices_from_environment() -> Prices:
     if not text:
         return {}
     try:
-        return _TABLE.validate_python(json.loads(text))
-    except (json.JSONDecodeError, ValidationError) as error:
+        return _TABLE.validate_json(text)
+    except ValidationError as error:
         raise LlmError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
             "Write USD per million prompt and completion tokens, and if you like per million cached prompt tokens: "
@@ -66,34 +64,23 @@ def price(model: str, prices: Prices) -> Price | None:
     return per_token[0] * 1e6, per_token[1] * 1e6
 
 
-def cost(
-    model: str,
-    prompt_tokens: int,
-    completion_tokens: int,
-    prices: Prices,
-    cached_prompt_tokens: int = 0,
-    written_prompt_tokens: int = 0,
-) -> float | None:
+def cost(model: str, usage: Usage, prices: Prices) -> float | None:
     """USD by the given prices, or None when they do not name the model.
 
-    Of the prompt tokens some were read from the server's cache, and some written to it. Without a price of their own,
-    cached tokens cost as much as others; those that are written cost so much more as LiteLLM's table says.
+    Without a price of their own, cached tokens cost as much as others; those that are written to the server's cache
+    cost so much more as LiteLLM's table says.
     """
     given = _given(model, prices)
     if given is None:
         return None
     of_cached = given[2] if len(given) == 3 else given[0]
-    usd = (prompt_tokens - cached_prompt_tokens) * given[0] + cached_prompt_tokens * of_cached
-    if written_prompt_tokens:
-        usd += written_prompt_tokens * given[0] * _surcharge(model)
-    return (usd + completion_tokens * given[1]) / 1e6
-
-
-def _surcharge(model: str) -> float:
-    """The share of a prompt token's price that writing it to the cache costs on top."""
-    listed = model_info(model)
-    plain, written = listed.get("input_cost_per_token") or 0.0, listed.get("cache_creation_input_token_cost") or 0.0
-    return max(0.0, written / plain - 1) if plain else 0.0
+    usd = (usage.prompt_tokens - usage.cached_prompt_tokens) * given[0] + usage.cached_prompt_tokens * of_cached
+    if usage.written_prompt_tokens:
+        listed = model_info(model)
+        plain, written = listed.get("input_cost_per_token"), listed.get("cache_creation_input_token_cost")
+        surcharge = max(0.0, written / plain - 1) if plain and written else 0.0
+        usd += usage.written_prompt_tokens * given[0] * surcharge
+    return (usd + usage.completion_tokens * given[1]) / 1e6
 
 
 def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
@@ -103,7 +90,7 @@ def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
     completion.
     """
     usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-    if usd is None or not usage.reasoning_apart:
+    if usd is None or not usage.uncounted_reasoning:
         return usd
     counted = response.model_copy(deep=True)
     counted.usage.completion_tokens = usage.completion_tokens

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gavel.llm.errors import ContextError
-from gavel.llm.message_parts import IMAGE_TOKENS, count_images, text_of
 from gavel.llm.providers import load_litellm
-from gavel.llm.types import Message, Reply
+from gavel.llm.types import IMAGE_TOKENS, Message, Reply, count_images, text_of
 
 _SMALLEST_CONTEXT = 512
 """No model has a smaller context; a smaller count is no count of the prompt, but of what was not cached, say."""

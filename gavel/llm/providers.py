@@ -1,15 +1,50 @@
-"""LiteLLM, loaded on first use, and checks that a model can be called through it."""
+"""LiteLLM, loaded on first use; checks that a model can be called through it; and local models.
+
+Local models are Python functions that are called like any model, through LiteLLM and by name, without a key:
+after `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
+"""
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
+from gavel.base.errors import GavelError
 from gavel.base.network import pass_proxies
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
-from gavel.llm.local_models import PROVIDER, model_id, names, provider
+from gavel.llm.types import Message
+
+PROVIDER = "gavel"
+"""The part of a local model's LiteLLM id before the slash."""
+
+LocalModel = Callable[[list[Message]], str]
+"""(messages) -> text of the reply. Raises `GavelError` for a prompt that it cannot answer."""
+
+_models: dict[str, LocalModel] = {}
+
+
+def register(name: str, model: LocalModel) -> None:
+    """Registers `model` under `name`."""
+    _models[name] = model
+
+
+def names() -> list[str]:
+    return list(_models)
+
+
+def model_id(name: str) -> str:
+    """The LiteLLM id of a model's name: `stand-in` is `gavel/stand-in`; any other name is its own id."""
+    return f"{PROVIDER}/{name}" if name in _models else name
+
+
+def answer(name: str, messages: list[Message]) -> str:
+    """The reply of the local model `name`. Raises `LlmError` for an unknown name."""
+    if name not in _models:
+        raise LlmError(f"there is no model {PROVIDER}/{name}.", f"There are: {', '.join(_models)}.")
+    return _models[name](messages)
+
 
 OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
 """Providers that are servers of the user's own."""
@@ -31,13 +66,35 @@ def load_litellm(url: object = None) -> ModuleType:
     return _litellm()
 
 
+def _local_models() -> Any:
+    """A LiteLLM custom provider that serves the local models. Imports litellm."""
+    from litellm import ModelResponse, Usage
+    from litellm.exceptions import BadRequestError
+    from litellm.llms.custom_llm import CustomLLM
+
+    class LocalModels(CustomLLM):
+        async def acompletion(self, model: str, messages: list[Message], *args: Any, **kwargs: Any) -> ModelResponse:
+            try:
+                text = answer(model, messages)
+            except GavelError as error:
+                raise BadRequestError(str(error), model=model, llm_provider=PROVIDER) from error
+            prompt, completion = sum(len(m["content"]) for m in messages) // 4, len(text) // 4  # estimated tokens
+            response: ModelResponse = kwargs["model_response"]
+            response.choices[0].message.content = text  # type: ignore[union-attr]
+            usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+            setattr(response, "usage", usage)  # noqa: B010 - a field that LiteLLM declares at run time
+            return response
+
+    return LocalModels()
+
+
 @cache
 def _litellm() -> ModuleType:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 
     litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
-    litellm.custom_provider_map.append({"provider": PROVIDER, "custom_handler": provider()})
+    litellm.custom_provider_map.append({"provider": PROVIDER, "custom_handler": _local_models()})
     return litellm
 
 

@@ -5,10 +5,12 @@ its minute (per process). The minute is a sliding window, so no 60 seconds hold 
 """
 
 import asyncio
+import math
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Generator, Hashable
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Hashable
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -32,7 +34,7 @@ class Limits:
     """Limits of the calls to one model. Times are in seconds."""
 
     concurrency: int = 16
-    """Max concurrent calls to one model, over all clients of an event loop."""
+    """Max concurrent calls to one model, over all clients of an event loop; the smallest that any of them has holds."""
     timeout: float = 180.0
     """For one attempt."""
     deadline: float = 600.0
@@ -108,34 +110,33 @@ class Breaker:
         self._opened = time.monotonic()
 
 
-class Concurrency:
-    """A capacity limiter whose capacity is the smallest limit of the calls that wait or run. First in, first out."""
+class Gate:
+    """Lets one request of a client, its probe, go before all others; open until it is shut."""
 
     def __init__(self) -> None:
-        self._limiter = CapacityLimiter(1)
-        self._limits: Counter[int] = Counter()
-        """Calls that wait or run, by their limit."""
+        self._lock = threading.Lock()
+        self._opened: Future[None] | None = None
+        self._is_taken = True
 
-    async def acquire(self, call: object, limit: int) -> None:
-        """Returns once `call` may run; at most `limit` calls then do."""
-        self._add(limit, 1)
+    def shut(self) -> None:
+        """Lets the next request ask the question."""
+        with self._lock:
+            self._opened, self._is_taken = Future(), False
+
+    async def passed(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Returns when the question was asked; the first that comes asks it. Raises what `ask` raises, to that one."""
+        with self._lock:
+            opened, is_first = self._opened, not self._is_taken
+            self._is_taken = True
+        if opened is None or opened.done():
+            return
+        if not is_first:
+            await asyncio.wait([asyncio.wrap_future(opened)])
+            return
         try:
-            await self._limiter.acquire_on_behalf_of(call)
-        except BaseException:
-            self._add(limit, -1)
-            raise
-
-    def release(self, call: object, limit: int) -> None:
-        self._limiter.release_on_behalf_of(call)
-        self._add(limit, -1)
-
-    def _add(self, limit: int, calls: int) -> None:
-        self._limits[limit] += calls
-        if not self._limits[limit]:
-            del self._limits[limit]
-        capacity = min(self._limits, default=1)
-        if capacity != self._limiter.total_tokens:
-            self._limiter.total_tokens = capacity
+            await ask()
+        finally:
+            opened.set_result(None)
 
 
 @dataclass(slots=True)
@@ -198,7 +199,7 @@ class EndpointLimits:
     """The state of one endpoint's limits, for one event loop."""
 
     def __init__(self, window: MinuteWindow) -> None:
-        self.concurrency = Concurrency()
+        self.concurrency = CapacityLimiter(math.inf)
         self.window = window
         self._turn = asyncio.Lock()
 
@@ -239,8 +240,8 @@ class Call:
         self._limits = limits
         self._activity = activity
         self._deadline = time.monotonic() + limits.deadline
-        self._reserved = limits.deadline - min(patience or limits.deadline, limits.deadline)
         self._running = False
+        self._reserved = limits.deadline - min(patience or limits.deadline, limits.deadline)
 
     @property
     def attempt_seconds(self) -> float:
@@ -249,14 +250,16 @@ class Call:
 
     async def acquire(self) -> None:
         """Waits until the concurrency limit has room for the call; until `release` it counts as running."""
-        await self.off_the_clock(self.endpoint.concurrency.acquire(self, self._limits.concurrency))
+        limiter = self.endpoint.concurrency
+        limiter.total_tokens = min(limiter.total_tokens, self._limits.concurrency)
+        await self.off_the_clock(limiter.acquire_on_behalf_of(self))
         self._running = True
 
     def release(self) -> None:
         """Ends the call's share of the concurrency, if it holds one."""
         if self._running:
             self._running = False
-            self.endpoint.concurrency.release(self, self._limits.concurrency)
+            self.endpoint.concurrency.release_on_behalf_of(self)
 
     async def off_the_clock(self, wait: Awaitable[_T]) -> _T:
         """Waits for a limit with the deadline's clock stopped."""

@@ -12,13 +12,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import CONTENT_FILTER
 from gavel.llm.prices import Prices, cost, listed_cost
 from gavel.llm.providers import load_litellm
-from gavel.llm.types import Message, Reply, Usage
+from gavel.llm.types import Message, Reply, Usage, is_mapping
 
 LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 """The parameters that ask for log-probabilities; 20 is the most that OpenAI and vLLM give by default."""
@@ -42,21 +42,23 @@ def read_response(model: str, response: Any, messages: list[Message], prices: Pr
     if not text.strip() and (refusal := _refusal_in(message)):
         text, finish_reason = refusal, CONTENT_FILTER
     usage = read_usage(getattr(response, "usage", None))
-    prompt_tokens = usage.prompt_tokens or load_litellm().token_counter(model=model, messages=messages)
-    completion_tokens = usage.completion_tokens or load_litellm().token_counter(model=model, text=text)
-    cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
-    usd = cost(model, prompt_tokens, completion_tokens, prices, cached, written)
+    usage = replace(
+        usage,
+        prompt_tokens=usage.prompt_tokens or load_litellm().token_counter(model=model, messages=messages),
+        completion_tokens=usage.completion_tokens or load_litellm().token_counter(model=model, text=text),
+    )
+    usd = cost(model, usage, prices)
     if usd is None:
         usd = listed_cost(model, response, usage)
     return Reply(
         text,
-        prompt_tokens,
-        completion_tokens,
+        usage.prompt_tokens,
+        usage.completion_tokens,
         usd,
         finish_reason or "",
         served_by=model_name(response.model),
         repairs=repairs + more,
-        cached_prompt_tokens=cached,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
     )
 
 
@@ -88,7 +90,7 @@ def read_answer(answer: object) -> tuple[str, Counter[str]]:
     """
     if isinstance(answer, str):
         return sendable(answer), Counter()
-    if not _is_mapping(answer):
+    if not is_mapping(answer):
         raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
     if answer.keys() & _OF_MESSAGES:
         return read_message(answer)
@@ -155,10 +157,6 @@ def _text_of_part(part: object) -> str:
             return text
         case _:
             return ""
-
-
-def _is_mapping(answer: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(answer, Mapping)
 
 
 def read_usage(usage: Any) -> Usage:

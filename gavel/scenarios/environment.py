@@ -19,8 +19,7 @@ from types import FunctionType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from gavel.base.errors import GavelError
-from gavel.llm.cancellation import contain_cancellation
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.plain_calls import PlainCalls

@@ -8,8 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from gavel.base.errors import GavelError
-from gavel.llm.cancellation import contain_cancellation
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.mcp import McpServer
 from gavel.scenarios.deadline import Deadline

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import cast
 
-from gavel.base.errors import GavelError
-from gavel.llm.cancellation import contain_cancellation
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.scenarios.deadline import Deadline, unless_stuck
 from gavel.scenarios.group import MemberBound, TrajectoryGroup, discard, member_runner
 from gavel.scenarios.judged_copy import unscored

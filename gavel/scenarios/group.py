@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 from pydantic import Field, JsonValue, PrivateAttr
 
-from gavel.llm.cancellation import contain_cancellation
+from gavel.base.errors import contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Record, RolloutError, Trajectory

@@ -174,26 +174,16 @@ class JudgedFile:
         found: dict[str, list[TrajectoryGroup]] = {}
         for group in on_file:
             key = _content(group)
-            self._check_settings(group)
+            if group.judgement is None:
+                raise JudgedFileError(f"{self.path} exists and holds groups that are not judged.", _OTHER)
+            check_settings(self.path, group, self.settings, _OTHER)
             if key not in indices:
                 raise JudgedFileError(f"{self.path} holds judgements of groups that the input does not have.", _OTHER)
             found.setdefault(key, []).append(group)
         matched: dict[int, TrajectoryGroup] = {}
         for key, judged in found.items():
-            matched |= dict(zip(indices[key], [group for group in judged if _is_final(group)], strict=False))
+            matched |= dict(zip(indices[key], [one for one in judged if _is_final(one)], strict=False))
         return matched
-
-    def _check_settings(self, group: TrajectoryGroup) -> None:
-        if group.judgement is None:
-            raise JudgedFileError(f"{self.path} exists and holds groups that are not judged.", _OTHER)
-        if not group.trajectories:
-            return  # such a group is not shown to any judge
-        settings = group.judgement.settings or {}
-        if different := [name for name in self.settings if settings.get(name) != self.settings[name]]:
-            name = different[0]
-            was, now = (json.dumps(one.get(name))[:80] for one in (settings, self.settings))
-            more = f" (and {', '.join(different[1:])})" if different[1:] else ""
-            raise JudgedFileError(f"{self.path} was judged with {name} = {was}, not {now}{more}.", _OTHER)
 
     def _rewrite_journal(self) -> None:
         """Leaves what is kept in the journal, without unfinished lines and groups to judge again."""
@@ -305,6 +295,34 @@ def _content(group: TrajectoryGroup) -> str:
 _INPUT_FIELDS = ("messages_and_choices", "tools", "additional_histories", "metadata", "status")
 
 
+def scored_already(
+    file: object, groups: Sequence[TrajectoryGroup], settings: Mapping[str, JsonValue]
+) -> dict[int, TrajectoryGroup]:
+    """Those of the groups of a judged file that a judge of these settings has judged and that need no other try, by
+    index. Raises `JudgedFileError` where another judge did."""
+    found = {index: group for index, group in enumerate(groups) if _is_final(group) and _has_score(group)}
+    for group in found.values():
+        check_settings(file, group, settings, "Leave --retry-unscored out to judge all of it, or name that judge.")
+    return found
+
+
+def check_settings(file: object, group: TrajectoryGroup, settings: Mapping[str, JsonValue], remedy: str) -> None:
+    """Raises `JudgedFileError` for a group that was judged with others than these settings."""
+    if group.judgement is None or not group.trajectories:
+        return  # a group of nobody is not shown to any judge
+    was = group.judgement.settings or {}
+    settings = json.loads(json.dumps(settings))
+    if different := [name for name in settings if was.get(name) != settings[name]]:
+        name = different[0]
+        before, now = (json.dumps(one.get(name))[:80] for one in (was, settings))
+        more = f" (and {', '.join(different[1:])})" if different[1:] else ""
+        raise JudgedFileError(f"{file} was judged with {name} = {before}, not {now}{more}.", remedy)
+
+
 def _is_final(group: TrajectoryGroup) -> bool:
     """Whether judging again would give the same: no vote is lost to a failed call or a spent budget."""
     return group.judgement is not None and not group.judgement.lost_orders
+
+
+def _has_score(group: TrajectoryGroup) -> bool:
+    return any(trajectory.reward is not None for trajectory in group)

@@ -15,8 +15,7 @@ from typing import Any, Literal, cast
 from openai import OpenAIError, omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 
-from gavel.base.errors import GavelError
-from gavel.llm.cancellation import contain_cancellation
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.failures import is_too_long
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel

@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 
 _DEPTH = 6

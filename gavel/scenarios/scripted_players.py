@@ -13,8 +13,7 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import shipped_scenarios
 from gavel.scenarios.task import Task

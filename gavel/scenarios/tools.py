@@ -21,8 +21,7 @@ import docstring_parser
 from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
-from gavel.base.errors import GavelError
-from gavel.llm.cancellation import contain_cancellation
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode

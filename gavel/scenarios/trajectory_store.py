@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 MAGIC = zstandard.FRAME_HEADER
 CHUNK = 64 * 1024
+MAX_RECORD = 2**30
+"""Bytes of a record. A few bytes of zstandard can stand for gigabytes."""
+_FED_AT_ONCE = 1024
+"""Compressed bytes, which stand for 32 MB at most."""
 LOCK_POLL_SECONDS = 0.01
 
 
@@ -230,16 +234,27 @@ def write_whole(fd: int, frame: bytes, end: int) -> None:
 
 
 def _frame_at(fd: int, offset: int) -> _Frame | None:
-    """The whole, undamaged frame that begins at `offset`, if there is one."""
+    """The whole, undamaged frame that begins at `offset`, if there is one. Raises `StoreError` for one that expands
+    beyond all records."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
+    size, begin = 0, offset
     try:
         while not decoder.eof:
             chunk = os.pread(fd, CHUNK, offset)
             if not chunk:
                 return None
-            parts.append(decoder.decompress(chunk))
-            offset += len(chunk)
+            for start in range(0, len(chunk), _FED_AT_ONCE):
+                some = chunk[start : start + _FED_AT_ONCE]
+                parts.append(decoder.decompress(some))
+                size, offset = size + len(parts[-1]), offset + len(some)
+                if size > MAX_RECORD:
+                    raise StoreError(
+                        f"the record at byte {begin} expands to more than {MAX_RECORD:,} bytes",
+                        "Gavel writes no such record: delete the file.",
+                    )
+                if decoder.eof:
+                    break
     except zstandard.ZstdError:
         return None
     return _Frame(b"".join(parts), offset - len(decoder.unused_data))

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine
-from gavel.llm.openai_http import openai_httpx
+from gavel.llm.failures import openai_httpx
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult

@@ -21,7 +21,7 @@ from gavel.judge.ruler import ruler_score_group
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.dialect import dialects
+from gavel.llm.completion import dialects
 from gavel.llm.errors import BudgetError, CassetteError, LlmError
 from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup

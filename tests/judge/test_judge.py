@@ -13,8 +13,8 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.ballot import Progress
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.canonical_group import canonicalize
+from gavel.llm.client import PROBE_MESSAGES
 from gavel.llm.errors import PermanentError
-from gavel.llm.probe import MESSAGES
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
@@ -449,7 +449,7 @@ async def test_a_model_with_replies_on_the_cassette_is_probed_when_it_has_to_be_
     await again.score(saying("a", "b"))
     assert len(endpoint.requests) == 2
     await again.score(saying("c", "d"))
-    assert [request["messages"] == MESSAGES for request in endpoint.requests] == [True, False, True, False]
+    assert [request["messages"] == PROBE_MESSAGES for request in endpoint.requests] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("answer", [fails(401), fails(404), lambda request: says("")])

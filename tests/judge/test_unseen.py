@@ -7,7 +7,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.llm.message_parts import IMAGE_TOKENS
+from gavel.llm.types import IMAGE_TOKENS
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import says, scores

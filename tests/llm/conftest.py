@@ -3,9 +3,11 @@
 import pytest
 
 from gavel.llm.completion import DIRECT_WIRE
+from gavel.llm.providers import load_litellm
 
 
 @pytest.fixture(params=["direct", "LiteLLM"])
 def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    load_litellm()  # it takes seconds, of which a call's deadline may have less
     monkeypatch.setenv(DIRECT_WIRE, "1" if request.param == "direct" else "0")
     return request.param

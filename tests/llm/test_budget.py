@@ -1,3 +1,5 @@
+"""Budgets that calls share, and ledgers of what one piece of work asks."""
+
 import asyncio
 import random
 import threading
@@ -7,29 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.llm.budget import Budget, Size, cost_in_words
+from gavel.llm.budget import Budget, Ledger, Size, cost_in_words, noted_calls
+from gavel.llm.client import Client
 from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
+from gavel.llm.types import Message, Reply, Schema
+from tests.endpoint import Endpoint, fails, says
 from tests.limits import HANG_SECONDS
 
 SIZE = Size(prompt=25, prompt_bound=100, completion_bound=100)
-
-
-async def test_what_is_spent_is_what_calls_came_to():
-    budget = Budget(max_cost_usd=1.0, max_tokens=1_000_000)
-    first = await budget.reserve("m", (2.0, 8.0), SIZE)
-    second = await budget.reserve("m", (2.0, 8.0), SIZE)
-    third = await budget.reserve("m", (2.0, 8.0), SIZE)
-    budget.settle(first, 0.25, 30, 40)
-    budget.settle(second, None, 100, 20)
-    budget.release(third)
-    assert budget.spent_usd == pytest.approx(0.25036)
-    assert budget.spent_tokens == 190
-
-
-async def test_a_call_that_was_given_up_counts_as_expected():
-    budget = Budget(max_tokens=1000)
-    budget.forfeit(await budget.reserve("m", None, SIZE))
-    assert budget.spent_tokens == 25 + 100
 
 
 async def test_calls_run_together_while_the_most_they_can_come_to_fits_then_alone_then_not():
@@ -46,16 +33,6 @@ async def test_calls_run_together_while_the_most_they_can_come_to_fits_then_alon
     assert budget.spent_tokens == 470
 
 
-async def test_one_that_stops_waiting_holds_nobody_up():
-    budget = Budget(max_tokens=200)
-    first = await budget.reserve("m", None, SIZE)
-    waiting = [asyncio.create_task(budget.reserve("m", None, Size(10, 100, 100))) for _ in range(2)]
-    await asyncio.sleep(0)
-    waiting[0].cancel()
-    budget.release(first)
-    await asyncio.wait_for(waiting[1], HANG_SECONDS)
-
-
 async def test_a_budget_in_dollars_needs_a_price():
     with pytest.raises(UnknownPriceError, match="the price of openai/mine is not known"):
         await Budget(max_cost_usd=1).reserve("openai/mine", None, SIZE)
@@ -68,6 +45,8 @@ def test_a_budget_of_nothing_is_refused(limits):
 
 
 O3, GPT_5 = (2.0, 8.0, 100_000), (1.25, 10.0, 128_000)
+
+
 """Prices and longest completions of LiteLLM's table."""
 
 
@@ -100,11 +79,6 @@ async def test_what_replies_came_to_keeps_calls_in_flight_where_no_cap_is_taken(
     for _ in range(8):
         budget.settle(await budget.reserve("m", tuple(price), size), None, 4000, 1500)
     assert await in_flight(budget, tuple(price), size) == 32
-
-
-async def test_a_budget_that_is_large_enough_needs_no_cap():
-    reservation = await Budget(max_cost_usd=100).reserve("m", (2.0, 8.0), large(100_000, can_be_capped=True))
-    assert reservation.cap is None
 
 
 async def test_a_cap_leaves_room_for_twice_the_longest_reply_so_that_few_are_cut_off():
@@ -215,19 +189,6 @@ def test_a_budget_that_threads_share_lets_all_of_them_end(limit, threads, seed):
     assert limit - 200 < budget.spent_tokens <= limit + threads * 3 * 160
 
 
-async def test_a_call_in_another_loop_that_ends_wakes_this_one():
-    budget = Budget(max_tokens=200)
-    first = await budget.reserve("m", None, SIZE)
-    waiting = asyncio.create_task(budget.reserve("m", None, SIZE))
-    await asyncio.sleep(0)
-
-    async def settle() -> None:
-        budget.release(first)
-
-    await asyncio.to_thread(lambda: asyncio.run(settle()))
-    await asyncio.wait_for(waiting, HANG_SECONDS)
-
-
 async def test_a_loop_that_is_closed_while_it_waits_holds_nobody_up():
     budget = Budget(max_tokens=200)
     first = await budget.reserve("m", None, SIZE)
@@ -244,3 +205,63 @@ async def test_a_loop_that_is_closed_while_it_waits_holds_nobody_up():
     await asyncio.sleep(0)
     budget.release(first)
     await asyncio.wait_for(waiting, HANG_SECONDS)
+
+
+MESSAGES: list[Message] = [{"role": "user", "content": "Hello?"}]
+
+
+SCHEMA: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+PRICES = {"openai/judge": (1.0, 2.0)}
+
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+
+
+async def ask(endpoint: Endpoint) -> Reply:
+    return await Client("openai/judge", endpoint.params, prices=PRICES).ask(MESSAGES, SCHEMA)
+
+
+async def test_costs_of_concurrent_tasks_are_added_up_and_those_of_others_are_not(endpoint: Endpoint):
+    endpoint.script = [lambda _: says("{}", USAGE)]
+    with noted_calls() as outer:
+        with noted_calls() as ledger:
+            await asyncio.gather(*(ask(endpoint) for _ in range(5)))
+        await ask(endpoint)
+    await ask(endpoint)
+    assert ledger.usd == pytest.approx(5 * 200e-6)
+    assert outer.usd == pytest.approx(200e-6)
+    assert ledger.unpriced == outer.unpriced == 0
+
+
+async def test_a_refused_request_is_free_and_one_that_was_cut_off_may_be_charged_for(endpoint: Endpoint):
+    endpoint.script = [fails(401)]
+    with noted_calls() as ledger:
+        with pytest.raises(LlmError):
+            await ask(endpoint)
+        assert (ledger.usd, ledger.unpriced) == (0, 0)
+        endpoint.script = [endpoint.silence]
+        asking = asyncio.create_task(ask(endpoint))
+        async with asyncio.timeout(HANG_SECONDS):
+            while len(endpoint.requests) < 2:  # noqa: ASYNC110 - a server in a thread
+                await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert (ledger.usd, ledger.unpriced) == (0, 1)
+
+
+async def test_a_closed_ledger_lets_what_is_in_flight_end_and_nothing_more_be_sent():
+    ledger = Ledger()
+    await ledger.begin()
+    closing = asyncio.create_task(ledger.close())
+    await asyncio.sleep(0)
+    late = asyncio.create_task(ledger.begin())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    ledger.end(0.5)
+    await closing
+    assert not late.done()
+    late.cancel()
+    assert ledger.usd == 0.5
+    await Ledger().close()

@@ -8,9 +8,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gavel.llm.call_span import call_span, traced_calls
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
+from gavel.llm.client import Client, call_span, traced_calls
 from gavel.llm.errors import LlmError
 from gavel.llm.rate_limits import Limits
 from tests.endpoint import Endpoint, fails, says
@@ -87,14 +86,6 @@ async def test_a_stored_reply_is_no_call(endpoint: Endpoint, spans: Spans, tmp_p
         await client.ask(PROMPT, SCHEMA)
         await client.ask(PROMPT, SCHEMA)
     assert len(spans.all) == 1
-
-
-async def test_outside_of_a_trace_there_are_none(endpoint: Endpoint, spans: Spans):
-    endpoint.script = [lambda _: says("hi", USAGE)]
-    with traced_calls(spans.tracer):
-        pass
-    await Client("openai/judge", endpoint.params).ask(PROMPT, SCHEMA)
-    assert spans.all == []
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,9 @@
 import asyncio
 import threading
 
-import pytest
-
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
+from gavel.llm.client import PROBE_MESSAGES, Client, Gate
 from gavel.llm.errors import LlmError, NotAskedError
-from gavel.llm.probe import MESSAGES, Gate
 from tests.endpoint import Endpoint, fails, says
 from tests.limits import HANG_SECONDS
 
@@ -17,11 +14,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def first_questions(endpoint: Endpoint) -> list[int]:
     """Indices of the requests that are the first question."""
-    return [n for n, request in enumerate(endpoint.requests) if request["messages"] == MESSAGES]
-
-
-async def test_an_open_gate_asks_nothing():
-    await Gate().passed(lambda: pytest.fail("asked"))
+    return [n for n, request in enumerate(endpoint.requests) if request["messages"] == PROBE_MESSAGES]
 
 
 def test_of_many_threads_one_asks_and_the_others_wait_for_it():
@@ -46,20 +39,6 @@ def test_of_many_threads_one_asks_and_the_others_wait_for_it():
     for thread in threads:
         thread.join(HANG_SECONDS)
     assert (questions, late) == ([1], [True] * 5)
-
-
-async def test_a_question_that_fails_is_an_error_of_the_one_who_asked_and_the_others_go_on():
-    gate = Gate()
-    gate.shut()
-    started = asyncio.Event()
-
-    async def ask() -> None:
-        started.set()
-        await asyncio.sleep(0)
-        raise LlmError("no")
-
-    results = await asyncio.gather(*(gate.passed(ask) for _ in range(3)), return_exceptions=True)
-    assert [type(result) for result in results] == [LlmError, type(None), type(None)]
 
 
 async def test_the_first_question_goes_before_the_first_request_and_only_once(endpoint):

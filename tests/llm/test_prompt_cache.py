@@ -4,7 +4,7 @@ import json
 import pytest
 
 from gavel.llm.client import Client
-from gavel.llm.prompt_cache import CachedPrefix, Lead, min_cached_tokens, with_breakpoint
+from gavel.llm.prompt_cache import CachedPrefix, Lead, with_breakpoint
 from tests.endpoint import Answer
 
 PROMPT = [
@@ -33,28 +33,6 @@ def test_a_model_that_needs_it_gets_a_breakpoint_where_the_shared_part_ends(mode
     assert shared == {"type": "text", "text": "what all share", **MARK}
     assert rest == {"type": "text", "text": ", and the rest"}
     assert PROMPT[1]["content"] == "what all share, and the rest"
-
-
-def test_parts_after_the_text_stay_where_they_are():
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    prompt = [PROMPT[0], {"role": "user", "content": [{"type": "text", "text": PROMPT[1]["content"]}, image]}]
-    [_, user] = with_breakpoint("anthropic/claude-sonnet-4-5", prompt, CachedPrefix(1, SHARED))
-    shared, rest, last = user["content"]
-    assert (shared["text"], rest["text"], last) == ("what all share", ", and the rest", image)
-
-
-@pytest.mark.parametrize("model", ["openai/gpt-5-mini", "gemini/gemini-2.5-flash", "ollama/qwen3", "openai/unknown"])
-def test_other_models_find_the_shared_part_themselves(model):
-    assert with_breakpoint(model, PROMPT, CachedPrefix(1, SHARED)) is PROMPT
-
-
-def test_nothing_shared_is_no_breakpoint():
-    assert with_breakpoint("anthropic/claude-sonnet-4-5", PROMPT, CachedPrefix()) is PROMPT
-
-
-def test_the_shortest_beginning_that_is_cached_is_the_models():
-    assert min_cached_tokens("openai/gpt-5-mini") == 1024
-    assert min_cached_tokens("anthropic/claude-haiku-4-5") > 1024
 
 
 async def test_a_breakpoint_reaches_claude_and_its_cache_is_counted(endpoint):

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.llm.client import Client
 from gavel.llm.errors import LlmError, NotAskedError
-from gavel.llm.rate_limits import MINUTE, Concurrency, Limits, MinuteWindow
+from gavel.llm.rate_limits import MINUTE, Limits, MinuteWindow
 from tests.limits import HANG_SECONDS
 
 _REQUESTS = st.lists(
@@ -68,63 +69,37 @@ def test_limits_that_let_nothing_through_are_refused(limits):
         Limits(**limits)
 
 
-async def test_calls_run_in_the_order_of_asking():
-    concurrency, ran = Concurrency(), []
+async def test_calls_run_in_the_order_of_asking_and_the_smallest_limit_holds_for_all():
+    running, most, ran = 0, 0, list[str]()
 
-    async def run(name: str) -> None:
-        await concurrency.acquire(name, 2)
-        ran.append(name)
+    async def model(messages, schema) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        ran.append(messages[0]["content"])
         await asyncio.sleep(0)
-        concurrency.release(name, 2)
+        running -= 1
+        return "hi"
 
-    await asyncio.gather(*(run(name) for name in "abcdefg"))
-    assert ran == list("abcdefg")
-
-
-async def test_the_smallest_limit_of_the_calls_that_wait_or_run_holds_for_all():
-    concurrency, running, most, go = Concurrency(), set[str](), dict[str, int](), asyncio.Event()
-
-    async def run(name: str, limit: int) -> None:
-        await concurrency.acquire(name, limit)
-        running.add(name)
-        most[name] = len(running)
-        await go.wait()
-        await asyncio.sleep(0)
-        running.remove(name)
-        concurrency.release(name, limit)
-
-    first = [asyncio.create_task(run(f"large {n}", 3)) for n in range(6)]
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert len(running) == 3
-    small = [asyncio.create_task(run(f"small {n}", 1)) for n in range(2)]
-    last = [asyncio.create_task(run(f"last {n}", 3)) for n in range(3)]
-    go.set()
-    await asyncio.wait_for(asyncio.gather(*first, *small, *last), 5)
-    assert [most[f"small {n}"] for n in range(2)] == [1, 1]
-    assert most["last 2"] == 3
+    clients = [Client(model, limits=Limits(concurrency=limit)) for limit in (2, 5, 3)]
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(12):
+            tasks.create_task(clients[number % 3].ask([{"role": "user", "content": str(number)}], {}))
+    assert (most, ran) == (2, [str(number) for number in range(12)])
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_leaves_its_share_to_the_next():
-    concurrency = Concurrency()
-    await concurrency.acquire("first", 1)
-    waiting, served, behind = (asyncio.create_task(concurrency.acquire(name, 1)) for name in "abc")
-    await asyncio.sleep(0)
+async def test_a_call_that_is_cancelled_leaves_its_share_to_the_next():
+    asked, silence = asyncio.Event(), asyncio.Event()
+
+    async def model(messages, schema) -> str:
+        asked.set()
+        await silence.wait()
+        return "hi"
+
+    client = Client(model, limits=Limits(concurrency=1))
+    running, waiting, behind = (asyncio.create_task(client.ask([], {})) for _ in range(3))
+    await asked.wait()
     waiting.cancel()
-    await asyncio.sleep(0)
-    concurrency.release("first", 1)
-    served.cancel()  # it was given the share, and has not yet noticed
-    await asyncio.wait_for(behind, HANG_SECONDS)
-    assert served.cancelled()
-
-
-async def test_a_call_with_a_small_limit_that_is_cancelled_no_longer_holds_others_back():
-    concurrency = Concurrency()
-    await concurrency.acquire("first", 2)
-    small = asyncio.create_task(concurrency.acquire("small", 1))
-    await asyncio.sleep(0)
-    behind = asyncio.create_task(concurrency.acquire("behind", 2))
-    await asyncio.sleep(0)
-    assert not behind.done()
-    small.cancel()
-    await asyncio.wait_for(behind, HANG_SECONDS)
+    running.cancel()
+    silence.set()
+    assert (await asyncio.wait_for(behind, HANG_SECONDS)).text == "hi"

@@ -8,7 +8,7 @@ import pytest
 
 from gavel.llm.budget import Budget
 from gavel.llm.client import Client
-from gavel.llm.dialect import dialects
+from gavel.llm.completion import dialects
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.rate_limits import Activity, Limits
 from tests.endpoint import Endpoint, says
@@ -113,16 +113,6 @@ async def test_max_tokens_becomes_max_completion_tokens_where_a_server_wants_tha
     assert [request.get("max_completion_tokens") for request in endpoint.requests] == [None, 77, 77]
 
 
-async def test_a_server_that_takes_no_limit_on_replies_is_asked_without_one(endpoint, wire):
-    endpoint.script = [picky(takes_no("max_tokens"), takes_no("max_completion_tokens"), good=GOOD)]
-    asking = client(endpoint, {"max_tokens": 77})
-    for _ in range(2):
-        await asking.ask(PROMPT, SCHEMA)
-    assert [len(request.keys() & {"max_tokens", "max_completion_tokens"}) for request in endpoint.requests] == [
-        1, 1, 0, 0,
-    ]  # fmt: skip
-
-
 async def test_many_calls_at_once_learn_the_same(endpoint, wire):
     endpoint.script = [picky(takes_no("max_tokens", "max_completion_tokens"), takes_no("temperature"), good=GOOD)]
     asking = client(endpoint, {"max_tokens": 77, "temperature": 0.0}, concurrency=8)
@@ -205,14 +195,6 @@ async def test_the_probe_learns_the_format_and_costs_one_call(endpoint, wire):
     assert math.isclose(probe.cost_usd or 0, 0.00036)
     await asking.ask(PROMPT, SCHEMA)
     assert ["response_format" in request for request in endpoint.requests] == [True, True, False, False]
-
-
-async def test_api_base_and_effort_reach_the_wire(endpoint, wire):
-    elsewhere = Client("openai/judge", endpoint.params | {"reasoning_effort": "high", "temperature": 0.5})
-    endpoint.script = [lambda _: GOOD]
-    await elsewhere.ask(PROMPT, SCHEMA)
-    [request] = endpoint.requests
-    assert (request["reasoning_effort"], request["temperature"]) == ("high", 0.5)
 
 
 @pytest.fixture(autouse=True)

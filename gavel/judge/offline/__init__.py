@@ -11,7 +11,7 @@ Importing this package registers the first three by name.
 from functools import partial
 
 from gavel.judge.offline import naive, stand_in
-from gavel.llm.local_models import register
+from gavel.llm.providers import register
 
 for _name in stand_in.MODELS:
     register(_name, partial(stand_in.reply, _name))

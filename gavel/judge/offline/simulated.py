@@ -30,7 +30,7 @@ from gavel.judge.prompt.canonical_group import Conversation, TextEvent, ToolCall
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids
 from gavel.judge.stats import centred_positions
-from gavel.llm.openai_http import openai_httpx
+from gavel.llm.failures import openai_httpx
 from gavel.llm.types import Message
 
 ID = re.compile(r"\bsim-\w+")

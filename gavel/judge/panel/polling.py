@@ -50,11 +50,9 @@ from gavel.judge.stats import PositionBias
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.failures import CONTENT_FILTER, filtered, is_refusal_text
-from gavel.llm.loop_turns import next_turn
-from gavel.llm.message_parts import IMAGE_TOKENS, text_of
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, Lead, caches_prompts, min_cached_tokens
 from gavel.llm.prompt_cut import PromptCutError
-from gavel.llm.types import Message, Reply, Schema
+from gavel.llm.types import IMAGE_TOKENS, Message, Reply, Schema, text_of
 from gavel.prompts import template_id
 
 CacheName = Literal["auto", "lead", "off"]
@@ -141,9 +139,7 @@ class _Request:
 
     async def send(self, client: Client) -> Reply:
         """The model's reply. Raises `LlmError`."""
-        reply = await client.ask(self.prompt + self.repair, self.schema, self.can_be_used, self.unusable, self.prefix)
-        await next_turn()  # reading takes time; the calls that waited for this one's place are sent first
-        return reply
+        return await client.ask(self.prompt + self.repair, self.schema, self.can_be_used, self.unusable, self.prefix)
 
     def send_back(self, reply: Reply, problem: str, ballot: Ballot) -> None:
         """Shows the invalid reply with its problem in the next request."""

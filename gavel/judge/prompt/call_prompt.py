@@ -13,8 +13,7 @@ from gavel.judge.prompt.sanitize import RESERVED, sanitize
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens
 from gavel.judge.prompt.truncate import max_members_shown, truncate_group
 from gavel.judge.rubric import Rubric
-from gavel.llm.message_parts import IMAGE_TOKENS, count_images, text_of
-from gavel.llm.types import Message
+from gavel.llm.types import IMAGE_TOKENS, Message, count_images, text_of
 from gavel.prompts import render
 
 _EMPTY_MEMBER = Member((Conversation(()),), ())

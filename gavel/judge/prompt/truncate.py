@@ -19,7 +19,7 @@ from gavel.judge.prompt.canonical_group import (
 )
 from gavel.judge.prompt.events import images_of
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens, estimate_tokens, omission_mark
-from gavel.llm.message_parts import IMAGE_TOKENS
+from gavel.llm.types import IMAGE_TOKENS
 
 MIN_READABLE_TOKENS = 64
 """Texts are cut shorter than this only when fewer members or events per prompt do not help."""

@@ -4,8 +4,8 @@
 
     http     the application: routes, limits, problems            config   its settings
     engine   accepts, judges and answers; every route uses it     client   the Python client
-    store    judgements, groups, keys and replies in the database
-    schemas  what is taken, answered and stored, as plain data    connections, exchange, member_score   its parts
+    store    judgements, groups, keys and replies in the database errors   each with its status and remedy
+    schemas  what is taken, answered and stored, as plain data
 
 A request is committed before it is acknowledged, and a judgement before it is answered. Importing this package loads
 none of its modules.

@@ -13,20 +13,19 @@ import copy
 import json
 import logging
 import os
+import random
 import re
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 import httpx
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
-from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from gavel.base.network import is_on_this_machine
 from gavel.scenarios.errors import JudgeError
@@ -50,9 +49,7 @@ _LONGEST_REQUEST = 300.0
 """Seconds that one request is waited for; the next one goes on waiting for the same judgement."""
 _CONNECT_SECONDS = 10.0
 _HALF = re.compile("[\ud800-\udfff]")
-_LIMITS = httpx.Limits(max_connections=None)
-_of_parents: list[object] = []
-"""Pools that a forked child has from its parent, kept so that nothing closes them here."""
+_NOT_YET = "the group is not judged yet"
 
 
 class JudgeClient:
@@ -99,7 +96,8 @@ class JudgeClient:
         self._key = key = (key or "").strip() or None
         if key and not (key.isascii() and key.isprintable()):
             raise JudgeError("the key of the judge service has characters that no key has.", _KEY)
-        self._connections = Connections(self.url, {"Authorization": f"Bearer {key}"} if key else {})
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "deadline": self.deadline, "_options": self._options}
@@ -121,25 +119,26 @@ class JudgeClient:
         """
         if group.pending:
             await group
-        exchange = self._exchange(group, idempotency_key)
-        await self._answered(exchange)
-        return _judged(group, exchange.answer)
+        body = {"trajectories": [_sent_form(t) for t in group], **self._options, **truth_of(group).dump()}
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return _judged(group, await self._answer("/v1/score", body, "members", headers))
 
     def score_now(self, group: TrajectoryGroup, *, idempotency_key: str | None = None) -> TrajectoryGroup:
-        """The same as `score` for code without an event loop. The group must not be pending."""
-        exchange = self._exchange(group, idempotency_key)
-        connections = self._connections.of_threads()
+        """The same as `score` for code without an event loop, and for notebooks. The group must not be pending."""
+
+        async def once() -> TrajectoryGroup:
+            try:
+                return await self.score(group, idempotency_key=idempotency_key)
+            finally:
+                if pool := self._pools.pop(asyncio.get_running_loop(), None):
+                    await pool.aclose()
+
         try:
-            for attempt in Retrying(**exchange.policy):
-                with attempt:
-                    try:
-                        response = connections.request(**exchange.request())
-                    except httpx.TransportError as error:
-                        raise Again.after(error) from error
-                    exchange.read(response)
-        except Again as error:
-            raise exchange.too_late(error) from error
-        return _judged(group, exchange.answer)
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(once())
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, once()).result()
 
     async def score_member(
         self, trajectory: Trajectory, group: str, *, expected: int, id: str | None = None, **fields: Any
@@ -155,36 +154,85 @@ class JudgeClient:
         member = {"expected": expected, "id": id or str(uuid.uuid4()), **_sent_form(trajectory)}
         path = f"/v1/groups/{quote(group, safe='')}/members"
         body = {**self._options, **truth_of(TrajectoryGroup([trajectory])).dump(), **fields, **member}
-        exchange = Exchange(self.url, path, body, holds="score", deadline=self.deadline)
-        await self._answered(exchange)
-        return MemberScore.of(exchange.answer)
+        return MemberScore.of(await self._answer(path, body, "score", {}))
 
-    def _exchange(self, group: TrajectoryGroup, idempotency_key: str | None) -> "Exchange":
-        body = {"trajectories": [_sent_form(t) for t in group], **self._options, **truth_of(group).dump()}
-        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        return Exchange(self.url, "/v1/score", body, holds="members", deadline=self.deadline, headers=headers)
+    async def _answer(
+        self, path: str, body: Mapping[str, Any], holds: str, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """What the service answers to the body, by the field that such an answer `holds`.
 
-    async def _answered(self, exchange: "Exchange") -> None:
-        """Sends requests until the exchange has its answer."""
-        connections = self._connections.of_loop()
-        try:
-            async for attempt in AsyncRetrying(**exchange.policy):
-                with attempt:
-                    try:
-                        response = await connections.request(**exchange.request())
-                    except httpx.TransportError as error:
-                        raise Again.after(error) from error
-                    exchange.read(response)
-        except Again as error:
-            raise exchange.too_late(error) from error
+        The request is sent again while that may help, and once it is accepted its answer is asked for.
+        """
+        pool = self._pool()
+        content, sent = _json(body), {"Content-Type": "application/json", **headers}
+        deadline, longest, place, is_told = time.monotonic() + self.deadline, _FIRST_PAUSE, "", False
+        while True:
+            left = max(deadline - time.monotonic(), 0.1)
+            seconds = min(left, _LONGEST_REQUEST)
+            timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=None)
+            pause = random.uniform(0, longest)
+            longest = min(2 * longest, _LONGEST_PAUSE)
+            try:
+                if place:
+                    url = httpx.URL(place).copy_merge_params({"wait": max(seconds - 1.0, 0.0)})
+                    response = await pool.get(url, timeout=timeout)
+                else:
+                    response = await pool.post(self.url + path, content=content, headers=sent, timeout=timeout)
+            except httpx.TransportError as error:
+                why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                wait = 0.0
+            else:
+                found = _object_in(response)
+                if response.status_code == 200 and holds in found:
+                    return found
+                if response.status_code == 202:
+                    why, wait = _NOT_YET, 0.0
+                    place = response.headers.get("location") or f"/v1/judgements/{found['id']}"
+                    place = self.url + place if place.startswith("/") else place
+                else:
+                    why, wait = self._refusal(response, found)
+            pause, left = max(pause, wait), deadline - time.monotonic()
+            if pause >= left:
+                raise JudgeError(
+                    f"the group was not judged within {self.deadline:g} s: {why}.",
+                    f"Is the service at {self.url} running? Raise the client's deadline if its judge is slow.",
+                )
+            if why != _NOT_YET and not is_told:
+                is_told = True
+                _logger.warning("%s: %s; it is asked again for %.0f s", self.url, why, left)
+            await asyncio.sleep(pause)
+
+    def _refusal(self, response: httpx.Response, found: Mapping[str, Any]) -> tuple[str, float]:
+        """Why it is to be asked again, and after how many seconds. Raises `RefusalError` where that will not help."""
+        kind = str(found.get("type", "")).removeprefix(_PROBLEM)
+        why = str(found.get("detail") or f"the service answered with status {response.status_code}")
+        if response.status_code in _PASSING and kind not in _LASTING:
+            pause = response.headers.get("retry-after", "")
+            return why, float(pause) if pause.isdigit() else 0.0
+        raise RefusalError(why, str(found.get("remedy") or f"Is {self.url} a judge service?"), kind)
+
+    def _pool(self) -> httpx.AsyncClient:
+        """The connections of the running event loop: through the environment's proxy, unless to this machine."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            limits, trusts_env = httpx.Limits(max_connections=None), not is_on_this_machine(self.url)
+            self._pools[loop] = httpx.AsyncClient(headers=self._headers, limits=limits, trust_env=trusts_env)
+        return self._pools[loop]
 
     def close(self) -> None:
-        """Closes the connections of `score_now`."""
-        self._connections.close()
+        """Lets go of the connections of event loops that have ended."""
+        for loop in [loop for loop in self._pools if loop.is_closed()]:
+            del self._pools[loop]
 
     async def aclose(self) -> None:
-        """Closes all connections."""
-        await self._connections.aclose()
+        """Closes the connections of the running event loop, and of those that run in other threads."""
+        here, pools = asyncio.get_running_loop(), dict(self._pools)
+        self._pools.clear()
+        for loop, pool in pools.items():
+            if loop is here:
+                await pool.aclose()
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(pool.aclose(), loop)
 
     def __enter__(self) -> Self:
         return self
@@ -195,9 +243,7 @@ class JudgeClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     @property
@@ -284,109 +330,13 @@ class RefusalError(JudgeError):
         """Of its problem, such as "group-full"; empty where it names none."""
 
 
-class Again(Exception):
-    """The request may succeed when it is sent again, after `pause` seconds at least."""
-
-    def __init__(self, why: str, pause: float = 0.0) -> None:
-        super().__init__(why)
-        self.pause = pause
-
-    @classmethod
-    def after(cls, error: httpx.TransportError) -> "Again":
-        return cls(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-class _NotYet(Again):
-    """The group is accepted, and its judgement is waited for."""
-
-
-class Exchange:
-    """The requests for one answer."""
-
-    def __init__(
-        self,
-        url: str,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        holds: str,
-        deadline: float,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """`holds`: a field of the answer, by which it is known. `deadline`: seconds for it, with all repetitions.
-
-        Raises `JudgeError` for a body that JSON cannot hold.
-        """
-        self._url = url
-        sent = {"Content-Type": "application/json", **(headers or {})}
-        self._first = {"method": "POST", "url": url + path, "content": _json(body), "headers": sent}
-        self._holds = holds
-        self._seconds = deadline
-        self._deadline = time.monotonic() + deadline
-        self._place: str | None = None
-        self._told = False
-        self.answer: dict[str, Any] = {}
-        """Empty until `read` has taken one."""
-
-    @property
-    def policy(self) -> dict[str, Any]:
-        """When a request is sent again, as tenacity takes it."""
-        growing = wait_random_exponential(multiplier=_FIRST_PAUSE, max=_LONGEST_PAUSE)
-
-        def pause(state: RetryCallState) -> float:
-            error = state.outcome.exception() if state.outcome else None
-            return max(growing(state), error.pause if isinstance(error, Again) else 0.0)
-
-        def stop(state: RetryCallState) -> bool:
-            return state.upcoming_sleep >= self._left
-
-        def tell(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            if not self._told and not isinstance(error, _NotYet):
-                self._told = True
-                _logger.warning("%s: %s; it is asked again for %.0f s", self._url, error, self._left)
-
-        tried = retry_if_exception_type(Again)
-        return {"retry": tried, "wait": pause, "stop": stop, "before_sleep": tell, "reraise": True}
-
-    @property
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
-
-    def request(self) -> dict[str, Any]:
-        """The next request: what is asked, or once it is accepted the question for its answer."""
-        seconds = max(min(self._left, _LONGEST_REQUEST), 0.1)
-        timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=None)
-        if self._place is None:
-            return {**self._first, "timeout": timeout}
-        url = httpx.URL(self._place).copy_merge_params({"wait": max(seconds - 1.0, 0.0)})
-        return {"method": "GET", "url": url, "timeout": timeout}
-
-    def read(self, response: httpx.Response) -> None:
-        """Takes the answer. Raises `Again` when there is none yet, `RefusalError` when there will be none."""
-        try:
-            found: dict[str, Any] = response.json()
-        except ValueError:
-            found = {}
-        if response.status_code == 200 and self._holds in found:
-            self.answer = found
-        elif response.status_code == 202:
-            place = response.headers.get("location") or f"/v1/judgements/{found['id']}"
-            self._place = self._url + place if place.startswith("/") else place
-            raise _NotYet("the group is not judged yet")
-        else:
-            kind = str(found.get("type", "")).removeprefix(_PROBLEM)
-            why = str(found.get("detail") or f"the service answered with status {response.status_code}")
-            if response.status_code in _PASSING and kind not in _LASTING:
-                pause = response.headers.get("retry-after", "")
-                raise Again(why, float(pause) if pause.isdigit() else 0.0)
-            raise RefusalError(why, str(found.get("remedy") or f"Is {self._url} a judge service?"), kind)
-
-    def too_late(self, error: Again) -> JudgeError:
-        return JudgeError(
-            f"the group was not judged within {self._seconds:g} s: {error}.",
-            f"Is the service at {self._url} running? Raise the client's deadline if its judge is slow.",
-        )
+def _object_in(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object in an answer; empty where it has none."""
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _json(body: Mapping[str, Any]) -> bytes:
@@ -402,65 +352,3 @@ def _json(body: Mapping[str, Any]) -> bytes:
             f"the group cannot be sent: {error}.", "Messages and tools hold texts, numbers, lists and dicts alone."
         ) from error
     return to_json(json.loads(_HALF.sub("\ufffd", text)), inf_nan_mode="strings")
-
-
-class Connections:
-    """Pools of connections that send the same headers. May be shared by tasks, event loops, threads and processes."""
-
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        """To the service at `url`: through the environment's proxy, unless it runs on this machine."""
-        self._headers = dict(headers)
-        self._trusts_env = not is_on_this_machine(url)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
-        self._of_threads: httpx.Client | None = None
-
-    def _check_process(self) -> None:
-        if self._process != os.getpid():
-            _of_parents.append((dict(self._of_loops), self._of_threads))
-            self._begin()
-
-    def of_loop(self) -> httpx.AsyncClient:
-        """The pool of the running event loop."""
-        self._check_process()
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            pool = self._of_loops.get(loop)
-            if pool is None:
-                pool = self._of_loops[loop] = httpx.AsyncClient(
-                    headers=self._headers, limits=_LIMITS, trust_env=self._trusts_env
-                )
-            return pool
-
-    def of_threads(self) -> httpx.Client:
-        """The pool of code without an event loop, in any thread."""
-        self._check_process()
-        with self._lock:
-            if self._of_threads is None:
-                self._of_threads = httpx.Client(headers=self._headers, limits=_LIMITS, trust_env=self._trusts_env)
-            return self._of_threads
-
-    def close(self) -> None:
-        """Closes those of code without an event loop."""
-        self._check_process()
-        with self._lock:
-            pool, self._of_threads = self._of_threads, None
-        if pool is not None:
-            pool.close()
-
-    async def aclose(self) -> None:
-        """Closes those of the running event loop too, and those of loops that run in other threads."""
-        self.close()
-        with self._lock:
-            pools = dict(self._of_loops)
-            self._of_loops.clear()
-        here = asyncio.get_running_loop()
-        for loop, pool in pools.items():
-            if loop is here:
-                await pool.aclose()
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(pool.aclose(), loop)

@@ -130,6 +130,9 @@ class ServiceConfig(BaseModel):
     limits: ServiceLimits = ServiceLimits()
     keys: dict[KeyName, KeyConfig] = {}
     """API keys by name, besides those of `gavel keys create`."""
+    share_replies: bool = False
+    """Let API keys share the judge models' stored replies: the same group costs nothing a second time, whichever key
+    asks, and its cost shows a key that another one has asked."""
     otel: bool = False
     """Send OpenTelemetry traces over OTLP/HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT and its kind say (extra otel)."""
     retention_days: SetNumber | None = Field(default=None, gt=0)

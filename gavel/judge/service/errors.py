@@ -1,6 +1,7 @@
-"""Errors of the service, each with its remedy. How they look over HTTP: problems.py."""
+"""Errors of the service, each with its remedy, and with its status and kind over HTTP (http/problems.py)."""
 
 from types import TracebackType
+from typing import ClassVar
 
 from gavel.base.errors import GavelError
 from gavel.llm.errors import CassetteError
@@ -9,73 +10,111 @@ from gavel.llm.errors import CassetteError
 class ServiceError(GavelError):
     """The service cannot start, or cannot do what was asked."""
 
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "service-error"
+    """The last part of the problem's type, for programs."""
+    retry_after: int | None = None
+    """Seconds after which the same request may succeed; None = it will not."""
+
 
 class DatabaseUnavailableError(ServiceError, CassetteError):
-    """The database does not answer now; the same request may succeed later. To judges it is their cassette's error."""
+    """The database does not answer now. To judges it is their cassette's error."""
+
+    status, kind, retry_after = 503, "database-unavailable", 2
 
 
 class OverloadedError(ServiceError):
-    """Too many groups wait already; the same request may succeed later."""
+    """Too many groups wait already."""
+
+    status, kind, retry_after = 429, "overloaded", 5
 
 
 class InvalidRequestError(ServiceError):
     """The request cannot be judged as it is."""
 
+    status, kind = 422, "invalid-request"
+
 
 class IdempotencyConflictError(ServiceError):
     """An idempotency key was used before with another request."""
+
+    status, kind = 422, "idempotency-key-reused"
 
 
 class NotFoundError(ServiceError):
     """There is nothing of this name for this caller."""
 
-
-class GroupConflictError(ServiceError):
-    """A member does not fit into the group that it names."""
+    status, kind = 404, "not-found"
 
 
-class GroupDiffersError(GroupConflictError):
+class GroupDiffersError(ServiceError):
     """The group was begun with other settings."""
 
+    status, kind = 409, "group-differs"
 
-class MemberDiffersError(GroupConflictError):
+
+class MemberDiffersError(ServiceError):
     """The group has a member of this id with other content."""
 
+    status, kind = 409, "member-differs"
 
-class GroupFullError(GroupConflictError):
+
+class GroupFullError(ServiceError):
     """All members of the group have arrived already."""
 
+    status, kind = 409, "group-full"
 
-class GroupClosedError(GroupConflictError):
+
+class GroupClosedError(ServiceError):
     """The group's deadline is over."""
+
+    status, kind = 409, "group-closed"
 
 
 class GroupTooLargeError(ServiceError):
     """The members of a group are larger together than one request may be."""
 
+    status, kind = 413, "group-too-large"
+
 
 class UnauthorizedError(ServiceError):
     """The request has no API key, or one that is not valid."""
+
+    status, kind = 401, "unauthorized"
 
 
 class ForbiddenError(ServiceError):
     """The API key is not for this."""
 
+    status, kind = 403, "forbidden"
+
 
 class OverBudgetError(ForbiddenError):
     """The API key has spent what it may spend."""
 
+    kind = "over-budget"
+
 
 class BusyError(OverloadedError):
-    """The API key has too many unfinished groups; the same request may succeed later."""
+    """The API key has too many unfinished groups."""
+
+    kind, retry_after = "too-many-groups", 1
 
 
 class RateLimitError(OverloadedError):
     """The API key makes too many requests; the same request may succeed after `seconds`."""
 
+    kind = "rate"
+
     def __init__(self, message: str, remedy: str, seconds: int) -> None:
         super().__init__(message, remedy)
-        self.seconds = seconds
+        self.retry_after = seconds
+
+
+class WrongKeysError(OverloadedError):
+    """Too many requests with a wrong API key came from one address."""
+
+    kind, retry_after = "wrong-keys", 60
 
 
 def without_text(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:

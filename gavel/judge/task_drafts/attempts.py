@@ -20,8 +20,7 @@ from gavel.judge.task_drafts.drafted_task import Attempt, DraftedTask
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Schema
+from gavel.llm.types import Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.bridges.mcp import McpServer
 from gavel.scenarios.function_model import ChatRequest, FunctionModel

@@ -30,7 +30,7 @@ from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterErr
 from gavel.reports.viewer.group_view import cassette_of, compared, group_view, read_vote
 from gavel.reports.viewer.guard import Guard
 from gavel.reports.viewer.html import asset, group_address, page
-from gavel.reports.viewer.index import Index, NoSuchGroup, place_of
+from gavel.reports.viewer.index import Index, NoSuchGroup, is_inside, place_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_listing import RunSummary
@@ -93,7 +93,7 @@ class _Pages:
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
         directory = self._index.root / name
-        is_readable = found.state != "unreadable"
+        is_readable = found.state != "unreadable" and is_inside(self._index.root, directory / "metrics.jsonl")
         rows = whole_rows(directory / "metrics.jsonl").rows if is_readable else []
         return page(
             request,

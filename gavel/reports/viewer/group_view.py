@@ -17,6 +17,7 @@ from typing import Any, cast
 from gavel.judge.service.http.pages.views import ScoreBar
 from gavel.llm.cassette_storage import SqliteStorage
 from gavel.reports.transcript import Transcript, Turn, pretty_json, shown_text, transcribe
+from gavel.reports.viewer.index import is_inside
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import Trajectory
@@ -179,7 +180,7 @@ def cassette_of(root: Path, path: str) -> Path | None:
     """The cassette nearest to a trajectory file, in its directory or one above it; none outside of `root`."""
     directory = (root / path).parent
     while directory.is_relative_to(root):
-        if (found := directory / CASSETTE).is_file():
+        if (found := directory / CASSETTE).is_file() and is_inside(root, found):
             return found
         if directory == root:
             return None

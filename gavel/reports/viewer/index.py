@@ -36,7 +36,6 @@ _STORE = ".jsonl.zst"
 _LINES = ".jsonl"
 _BEGINNING = b'{"format_version":'
 """Of every line of a judged file."""
-_NO_TEXT = "its name is no text; rename it"
 _BATCH = 64
 """Groups that are entered at once."""
 _TABLES = """
@@ -108,8 +107,8 @@ class Index:
         self._only = only or root
         self.progress: Progress | None = None
         """Of the update that is going on; None while there is none."""
-        self._unnamed: list[str] = []
-        """Files whose names are no text."""
+        self._left_out: dict[str, str] = {}
+        """Files that are not read, with the reason."""
         self._read_to_end: dict[str, tuple[int, int]] = {}
         """Size and time of change of each file when it was read to its end: one that stays so is not read again, though
         its end may be an unfinished record."""
@@ -139,8 +138,10 @@ class Index:
             rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
             known = {path: (inode, seen) for path, inode, seen in rows}
             files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
-            self._unnamed = [path for path in files if not _is_text(path)]
-            for path in self._unnamed:
+            self._left_out = {
+                path: why for path, file in files.items() if (why := self._reason_not_to_read(path, file))
+            }
+            for path in self._left_out:
                 del files[path]
             for path in known.keys() - files.keys():
                 _forget(connection, path)
@@ -191,6 +192,8 @@ class Index:
             ).fetchone()
         if found is None:
             raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
+        if not is_inside(self.root, self.root / path):
+            raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
         for _, _, row in _stored_rows(self.root / path, found[0]):
             try:
                 return from_row(row)
@@ -231,7 +234,13 @@ class Index:
         """Files that could not be read, or not whole, with the reason."""
         with self._connection() as connection:
             found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
-        return [*found, *((os.fsencode(path).decode("utf-8", "replace"), _NO_TEXT) for path in self._unnamed)]
+        left_out = [(os.fsencode(path).decode("utf-8", "replace"), why) for path, why in self._left_out.items()]
+        return [*found, *left_out]
+
+    def _reason_not_to_read(self, path: str, file: Path) -> str:
+        if not _is_text(path):
+            return "its name is no text; rename it"
+        return "" if is_inside(self.root, file) else "it is a link to a file elsewhere; copy that one here"
 
     def _enter(
         self,
@@ -290,6 +299,11 @@ class Index:
             raise GavelError(
                 f"the index {self._database} cannot be used: {error}", "Delete it: it is made anew."
             ) from error
+
+
+def is_inside(root: Path, file: Path) -> bool:
+    """Whether a file is below the directory, whatever links lead to it."""
+    return file.resolve().is_relative_to(root.resolve())
 
 
 def place_of(path: str) -> Place:

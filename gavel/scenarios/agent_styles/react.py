@@ -10,8 +10,7 @@ For models without native tool calls. A turn that cannot be read is answered wit
 
 import json
 
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 from gavel.prompts import render
 from gavel.scenarios.agent_styles.restyled import Sampler, conclude, heard, restyled
 from gavel.scenarios.chat_model import ChatModel

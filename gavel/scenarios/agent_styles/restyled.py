@@ -12,8 +12,7 @@ from openai import OpenAIError, omit
 from openai.types.chat.chat_completion import Choice
 
 from gavel.base.errors import GavelError
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.chat_model import first_choice
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import OwnRollout, Scenario

@@ -8,8 +8,7 @@ import os
 import random
 import re
 
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message, Schema
+from gavel.llm.types import Message, Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_players import Player, Turns

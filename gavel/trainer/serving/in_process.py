@@ -15,7 +15,7 @@ from typing import Any
 from openai import APIConnectionError, APITimeoutError
 from openai.types.chat.chat_completion import ChatCompletion
 
-from gavel.llm.openai_http import openai_httpx
+from gavel.llm.failures import openai_httpx
 from gavel.scenarios.chat_model import RolloutClient
 from gavel.trainer.serving.capture_book import KEY_PREFIX
 

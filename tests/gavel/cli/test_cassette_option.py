@@ -6,7 +6,7 @@ from gavel.cli.cassette_option import replies_directory, with_cassette
 from gavel.cli.run_options import judge_config
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig, JurorConfig
-from gavel.llm.probe import MESSAGES
+from gavel.llm.client import PROBE_MESSAGES
 from tests.endpoint import Answer, Endpoint, Request, says, scores
 from tests.judge.groups import saying
 
@@ -17,7 +17,7 @@ def answer(request: Request) -> Answer:
 
 
 def is_about_a_group(request: Request) -> bool:
-    return request["messages"] != MESSAGES
+    return request["messages"] != PROBE_MESSAGES
 
 
 @pytest.fixture

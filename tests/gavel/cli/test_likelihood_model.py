@@ -8,27 +8,27 @@ from rich.console import Console
 from gavel.cli import demo_texts
 from gavel.cli.demo_jobs import LIKELIHOOD
 from gavel.cli.likelihood_model import register_likelihood
-from gavel.llm import local_models
+from gavel.llm import providers
 
 
 class Stub:
     def __init__(self, console: Console) -> None:
         self.judge = self
-        local_models.register(LIKELIHOOD, self.reply)
+        providers.register(LIKELIHOOD, self.reply)
 
     def reply(self, messages: list[dict[str, str]]) -> str:
         return json.dumps({"scores": []})
 
 
 def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_models, "_models", dict(local_models._models))
-    local_models._models.pop(LIKELIHOOD, None)
+    monkeypatch.setattr(providers, "_models", dict(providers._models))
+    providers._models.pop(LIKELIHOOD, None)
     made: list[Stub] = []
     monkeypatch.setattr(demo_texts, "FrozenBase", lambda console: made.append(Stub(console)) or made[-1])
     register_likelihood()
     assert not made
     for _ in range(2):
-        assert local_models.answer(LIKELIHOOD, []) == '{"scores": []}'
+        assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
     register_likelihood()  # leaves the loaded one
-    assert local_models.answer(LIKELIHOOD, []) == '{"scores": []}'
+    assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
     assert len(made) == 1

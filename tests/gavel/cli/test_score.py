@@ -3,6 +3,7 @@ import io
 import json
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
-from tests.endpoint import Answer, Endpoint, fails, says, scores
+from tests.endpoint import Answer, Endpoint, fails, labels_in, says, scores
 from tests.forked import gavel, start_gavel
 from tests.judge.groups import TOOLS, desk, saying
 from tests.limits import HANG_SECONDS
@@ -462,3 +463,39 @@ def test_groups_whose_orders_contradict_each_other_are_counted(agreements: tuple
     text = printed([TrajectoryGroup(judgement=judgement) for judgement in judgements])
     assert ("contradict each other" in text) == bool(told)
     assert told in text
+
+
+@pytest.mark.parametrize("onto", ["judged.jsonl", "again.jsonl", None])
+def test_what_nobody_was_scored_in_is_judged_again_and_the_rest_is_not_paid_for(
+    onto: str | None, tmp_path: Path, endpoint: Endpoint
+):
+    rows = [{"task": n, "messages": [{"role": "assistant", "content": f"{n}{a}"}]} for n in range(3) for a in "ab"]
+    file, out = written(tmp_path / "rows.jsonl", *rows), tmp_path / "judged.jsonl"
+    declines = dict.fromkeys(["trajectory_id", "explanation", "score"])
+
+    def step(request: Any) -> Any:
+        if "1a" not in str(request["messages"]):
+            return scores(0.9, 0.1)(request)
+        entries = [{**declines, "trajectory_id": label, "explanation": "?"} for label in labels_in(request)]
+        return says(json.dumps({"scores": entries}))
+
+    def ready(_: Any) -> Any:
+        return says('{"ready": true}')
+
+    endpoint.script = [ready, step]
+    config = JudgeConfig(models="openai/judge", orders=1, params=endpoint.params, cassette="none")
+    with suppress(JudgeError):
+        score_and_print(file, config, "task", out)
+    assert [g.judgement and g.judgement.status for g in read_groups(out)] == ["scored", "unscored", "scored"]
+    before, earlier = read_groups(out), len(endpoint.requests)
+    endpoint.script = [ready, scores(0.9, 0.1)]
+    again = tmp_path / onto if onto else None
+    score_and_print(out, config, None, again, retry_unscored=True)
+    assert len(endpoint.requests) == earlier + 2
+    if again is not None:
+        after = read_groups(again)
+        assert [g.judgement and g.judgement.status for g in after] == ["scored"] * 3
+        assert [after[n] for n in (0, 2)] == [before[n] for n in (0, 2)]
+    other = config.model_copy(update={"rubric": "Be kind."})
+    with pytest.raises(GavelError, match="rubric"):
+        score_and_print(out, other, None, tmp_path / "other.jsonl", retry_unscored=True)

@@ -13,8 +13,8 @@ import pytest
 from gavel.base.errors import GavelError
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
-from gavel.llm import batch_cassette as batch_module
-from gavel.llm.probe import MESSAGES
+from gavel.llm import batch as batch_module
+from gavel.llm.client import PROBE_MESSAGES
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.group import TrajectoryGroup
 from tests.batches import BatchService
@@ -83,7 +83,7 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
 
 
 def test_the_scores_are_those_of_single_calls(service, config, file, tmp_path, endpoint):
-    endpoint.script = [lambda r: scores(0.75, 0.25)(r) if r["messages"] != MESSAGES else says("yes")]
+    endpoint.script = [lambda r: scores(0.75, 0.25)(r) if r["messages"] != PROBE_MESSAGES else says("yes")]
     score_and_print(file, config, out=tmp_path / "batched" / "out.jsonl", batch=True)
     single = config.model_copy(update={"params": endpoint.params})
     score_and_print(file, single, out=tmp_path / "single" / "out.jsonl")
@@ -92,7 +92,7 @@ def test_the_scores_are_those_of_single_calls(service, config, file, tmp_path, e
     ]
     assert rewards[0] == rewards[1]
     asked = {json.dumps(request["body"]["messages"]) for request in service.batches["batch_1"].requests}
-    assert asked == {json.dumps(r["messages"]) for r in endpoint.requests if r["messages"] != MESSAGES}
+    assert asked == {json.dumps(r["messages"]) for r in endpoint.requests if r["messages"] != PROBE_MESSAGES}
 
 
 @pytest.mark.parametrize("out", [None, Path("-"), Path("/dev/null")])
@@ -114,9 +114,9 @@ import os, sys
 from pathlib import Path
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
-from gavel.llm import batch_cassette
+from gavel.llm import batch
 from gavel.llm.providers import load_litellm
-batch_cassette.POLL_SECONDS, batch_cassette._GRACE_SECONDS = (.01, .02), .2
+batch.POLL_SECONDS, batch._GRACE_SECONDS = (.01, .02), .2
 load_litellm()
 config = JudgeConfig.model_validate_json(sys.argv[1])
 while True:

@@ -166,14 +166,6 @@ async def test_a_member_that_is_accepted_is_asked_for_at_its_own_address(endpoin
     assert len(endpoint.requests) == 2
 
 
-def test_a_service_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture):
-    with JudgeClient("http://127.0.0.1:9", deadline=1.0) as client, pytest.raises(JudgeError):
-        client.score_now(attempts("yes"))
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "gavel.client"]
-    assert "http://127.0.0.1:9" in told
-    assert "asked again" in told
-
-
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port", "ftp://host", "host:8080", "http://"])
 def test_an_address_that_cannot_be_read_is_refused_with_what_to_give(url: str):
     with pytest.raises(JudgeError) as refused:
@@ -206,13 +198,6 @@ def test_what_judges_take_the_service_is_sent_in_json_that_all_read_alike(endpoi
     (message,) = endpoint.requests[-1]["trajectories"][0]["messages"]
     assert message["content"] == "half \ufffd, right-to-left \u202eשלום"
     assert message["share"] == "NaN"
-
-
-def test_what_json_cannot_hold_is_refused_with_its_kind():
-    odd = {"role": "user", "content": "a", "x": object()}
-    group = TrajectoryGroup([Trajectory(messages_and_choices=[odd])])
-    with JudgeClient("http://127.0.0.1:1") as client, pytest.raises(JudgeError, match=r"cannot be sent.*object"):
-        client.score_now(group)
 
 
 async def test_a_proxy_of_the_environment_does_not_stand_before_this_machine(

@@ -134,13 +134,6 @@ def config(tmp_path: Path, endpoint: Endpoint) -> ServiceConfig:
     return config_of(tmp_path / "data", endpoint, {"orders": 2}, limits=ServiceLimits(shutdown_seconds=1))
 
 
-def test_the_search_finds_what_is_kept(tmp_path: Path):
-    store_file = tmp_path / "with.sqlite"
-    store_file.write_bytes(b"\0" * 100 + zstandard.compress(f"x {MARKER} y".encode() * 5) + b"\0" * 9)
-    (tmp_path / "without").write_bytes(_FRAME + b"nothing")
-    assert traces_in(tmp_path) == ["with.sqlite"]
-
-
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_is_left_in_the_files_or_the_log_while_the_service_runs(
     config: ServiceConfig,
@@ -175,24 +168,6 @@ async def test_nothing_is_left_after_a_kill_and_a_restart(config: ServiceConfig,
         late = await client.get(f"{accepted.headers['location']}?wait={HANG_SECONDS}")
         assert late.json()["status"] == "scored"
         await until_nothing_is_left(folder)
-
-
-async def test_the_log_is_emptied_once_whoever_reads_in_it_is_done(tmp_path: Path):
-    database = Database.open(str(tmp_path / "service.sqlite"))
-    store = Store(database)
-    store.erasures = 2
-    answers = iter([False, True])
-
-    async def truncated() -> bool:
-        store.erasures += 1  # something more is erased meanwhile
-        return next(answers)
-
-    database.truncate_log = truncated
-    await store.overwrite_erased()
-    assert store.erasures == 3
-    await store.overwrite_erased()
-    assert store.erasures == 1
-    database.close()
 
 
 async def test_old_judgements_leave_while_they_are_paged_through_and_read(config: ServiceConfig):

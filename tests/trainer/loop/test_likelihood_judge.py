@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.llm.local_models import register
+from gavel.llm.providers import register
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.one_sentence import scenario
 from gavel.scenarios.trajectory import Trajectory

@@ -9,7 +9,7 @@ import pytest
 from openai import APIConnectionError, APITimeoutError, BadRequestError
 from openai.types.chat.chat_completion import ChatCompletion
 
-from gavel.llm.openai_http import openai_httpx
+from gavel.llm.failures import openai_httpx
 from gavel.trainer.serving.capture_book import KEY_PREFIX
 from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
 from gavel.trainer.serving.openai_server import EndpointServer

@@ -3,7 +3,7 @@
 record = await engine.score(ScoreRequest(trajectories=[...]))
 
 engine      accepts and answers                        worker     judges what this process has leased
-rendezvous  groups whose members arrive one by one     admission  keys, rates and budgets as enforced
+rendezvous  groups whose members arrive one by one     admission  who asks: keys, rates and budgets as enforced
 judges      the judges that requests may ask for       metrics    what a process counts
-tracing     its OpenTelemetry spans                    caller     who asks: a key, or a session of the pages
+tracing     its OpenTelemetry spans
 """

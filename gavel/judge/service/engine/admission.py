@@ -1,7 +1,10 @@
-"""Who may ask, how often and for how much: API keys as one process of the service enforces them.
+"""Who asks, how often and for how much: API keys as one process of the service enforces them.
 
 Keys, what they have spent and how many groups are unfinished are read from the database every two seconds, and counted
 on in between. Keys of the settings are those of this process's settings. A service that has no key asks for none.
+
+A browser that signed in with a key holds a session, which is signed with the key's hash, so that every process knows it
+and none stores it. It opens the pages for some hours, and no route of the API.
 """
 
 import asyncio
@@ -12,21 +15,16 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-import sqlalchemy as sa
+from itsdangerous import BadData, URLSafeTimedSerializer
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.engine.caller import (
-    ANYONE,
-    Caller,
-    Visitor,
-    is_valid_session,
-    issue_session,
-    key_id_in,
-)
 from gavel.judge.service.errors import (
     DatabaseUnavailableError,
     ForbiddenError,
@@ -34,27 +32,65 @@ from gavel.judge.service.errors import (
     RateLimitError,
     ServiceError,
     UnauthorizedError,
+    WrongKeysError,
 )
 from gavel.judge.service.schemas.records import KeyScope, Record, key_id_of, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
-from gavel.judge.service.store.tables import groups, judgements
 
 _LOG = logging.getLogger(__name__)
 _REFRESH_SECONDS = 2.0
 EAGER_SECONDS = 0.5
 """Between looks for a key that is not known yet."""
-_NO_HASH = token_hash("")
+SESSION_SECONDS = 12 * 3600
+"""That a session is valid."""
 _PAGES_PER_MINUTE = 300
 """That the sessions of one key may ask for; they are not counted as its requests."""
+_WRONG_KEYS_PER_MINUTE = 10
+"""From one address. A right key is always taken, so that nobody locks out a neighbour."""
 
 
-@dataclass(slots=True)
-class _Bucket:
-    """Requests that may be made now; refilled all the time."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever sent a request."""
 
-    tokens: float
-    at: float
+    key_id: str = ""
+    """Id of the API key; empty without keys."""
+    projects: tuple[str, ...] | None = None
+    """Projects that it may use; None = all."""
+    judges: frozenset[str] | None = None
+    """Judge models that may judge for it; None = all that the service allows."""
+    traceparent: str | None = None
+    """W3C trace context of the request; None where it names none, or nothing is traced."""
+
+    def may_use(self, project: str) -> bool:
+        return self.projects is None or project in self.projects
+
+    def visible(self, project: str | None) -> Collection[str] | None:
+        """The projects of a list, None = all: the one that is named, or the caller's. Raises `ForbiddenError`."""
+        if project is None:
+            return self.projects
+        if not self.may_use(project):
+            own = ", ".join(self.projects or ())
+            raise ForbiddenError(f"this key is not for the project {project!r}.", f"Its projects: {own}.")
+        return (project,)
+
+    def project_of(self, named: str) -> str:
+        """The project of a request: the one that it names, else the caller's first."""
+        return named or (self.projects[0] if self.projects else "")
+
+
+ANYONE = Caller()
+"""Whoever asks a service without keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Whoever looks at a page."""
+
+    caller: Caller = ANYONE
+    key_name: str = ""
+    """Name of the API key that the session was begun with; empty without keys."""
 
 
 class Admission:
@@ -62,11 +98,10 @@ class Admission:
 
     def __init__(self, database: Database, of_settings: Mapping[str, KeyConfig] | None = None) -> None:
         """Raises `ServiceError` for a key of the settings that is not in the environment, or there twice."""
-        self._database = database
         self._store = KeyStore(database)
         self._of_settings = {settings_key_id(name): key for name, key in (of_settings or {}).items()}
         self._hashes = {settings_key_id(name): key.token_hash(name) for name, key in (of_settings or {}).items()}
-        self._ids_by_hash = {token_hash: key_id for key_id, token_hash in self._hashes.items()}
+        self._ids_by_hash = {hashed: key_id for key_id, hashed in self._hashes.items()}
         if len(self._ids_by_hash) < len(self._hashes):
             raise ServiceError("two keys of the settings are the same key.", "Give each name a key of its own.")
         self._is_filed = False
@@ -75,7 +110,7 @@ class Admission:
         """US dollars since the last look, by key."""
         self._unfinished: Counter[str] = Counter()
         """Groups by key."""
-        self._buckets: dict[str, _Bucket] = {}
+        self._rates = MovingWindowRateLimiter(MemoryStorage())
         self._read_at = -math.inf
 
     @property
@@ -89,15 +124,12 @@ class Admission:
         if self._of_settings and not self._is_filed:
             await self._store.file(self._of_settings)
             self._is_filed = True
-        found = [self._as_set(key) for key in await self._store.all()]
-        self._keys, self._spent = {key.id: key for key in found}, defaultdict(float)
-        if any(key.scope.concurrent_groups for key in found):
-            self._unfinished = await self._database.read(_unfinished)
-
-    def _as_set(self, key: Key) -> Key:
-        """The key as the settings have it, where they name it."""
-        scope = self._of_settings.get(key.id)
-        return key if scope is None else replace(key, token_hash=self._hashes[key.id], scope=scope)
+        found = {key.id: key for key in await self._store.all()}
+        for key_id, scope in self._of_settings.items():
+            found[key_id] = replace(found[key_id], token_hash=self._hashes[key_id], scope=scope)
+        self._keys, self._spent = found, defaultdict(float)
+        if any(key.scope.concurrent_groups for key in found.values()):
+            self._unfinished = await self._store.unfinished_groups()
 
     async def watch(self) -> None:
         """Refreshes for ever."""
@@ -108,52 +140,59 @@ class Admission:
             except DatabaseUnavailableError as error:
                 _LOG.warning("API keys are not read: %s", error.message)
 
-    async def authenticate(self, authorization: str | None) -> Caller:
-        """Who sent a request with this Authorization header. Raises `UnauthorizedError`, `RateLimitError`."""
+    async def authenticate(self, authorization: str | None, address: str = "") -> Caller:
+        """Who sent a request with this Authorization header from this address. Raises `UnauthorizedError`,
+        `RateLimitError`, and `WrongKeysError` after too many wrong keys."""
         token = _token(authorization or "")
         hashed = token_hash(token)
         key_id = self._ids_by_hash.get(hashed) or key_id_of(token)
         await self._look_for(key_id)
         if not self.is_required:
             return ANYONE
-        if not token:
+        if not authorization:
             raise UnauthorizedError(
                 "the service needs an API key.", "Send it as Authorization: Bearer KEY; gavel keys create makes one."
             )
         key = self._keys.get(key_id)
-        if not hmac.compare_digest(_NO_HASH if key is None else key.token_hash, hashed):  # as long for an unknown key
-            key = None
-        if key is None or key.revoked_at is not None:
+        is_right = hmac.compare_digest(token_hash("") if key is None else key.token_hash, hashed)  # always compared
+        if key is None or not is_right or key.revoked_at is not None:
+            if self._seconds_to_wait(f"wrong keys of {address}", _WRONG_KEYS_PER_MINUTE):
+                raise WrongKeysError(
+                    "too many requests with a wrong API key came from this address.",
+                    "Correct the key, and wait a minute.",
+                )
             raise UnauthorizedError(
                 "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
             )
         self._count(key.id, key.scope.requests_per_minute)
         return _caller(key)
 
-    async def sign_in(self, token: str) -> str:
-        """A session for a browser whose user has this key. Raises `UnauthorizedError`, `RateLimitError`."""
-        caller = await self.authenticate(f"Bearer {token}")
+    async def sign_in(self, token: str, address: str) -> str:
+        """A session for a browser whose user has this key. Raises as `authenticate` does."""
+        caller = await self.authenticate(f"Bearer {token}", address)
         key = self._keys.get(caller.key_id)
-        return issue_session(key) if key else ""
+        return _sessions(key.token_hash).dumps(key.id) if key else ""
 
     async def visitor(self, session: str) -> Visitor:
         """Whose session this is. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
-        key_id = key_id_in(session)
+        _, found = _sessions("").loads_unsafe(session)
+        key_id = found if isinstance(found, str) else ""
         await self._look_for(key_id)
         if not self.is_required:
             return Visitor()
         key = self._keys.get(key_id)
-        if key is None or not is_valid_session(key, session):
-            raise UnauthorizedError("the page needs an API key.", "Sign in.")
+        try:
+            if key is None or key.revoked_at is not None:
+                raise BadData("no key")
+            _sessions(key.token_hash).loads(session, max_age=SESSION_SECONDS)
+        except BadData as error:
+            raise UnauthorizedError("the page needs an API key.", "Sign in.") from error
         self._count(f"pages of {key.id}", _PAGES_PER_MINUTE)
         return Visitor(_caller(key), key.name)
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
         """Raises `ForbiddenError` for a project or judge that is not the caller's."""
-        if not caller.may_use(project):
-            raise ForbiddenError(
-                f"this key is not for the project {project!r}.", f"Its projects: {', '.join(caller.projects or ())}."
-            )
+        caller.visible(project)
         if caller.judges is not None and (others := set(judges) - caller.judges):
             raise ForbiddenError(
                 f"this key is not for the judge {', '.join(sorted(others))}.",
@@ -201,20 +240,23 @@ class Admission:
             await self.refresh()
 
     def _count(self, who: str, most: int | None) -> None:
-        if most is None:
-            return
-        now = time.monotonic()
-        bucket = self._buckets.setdefault(who, _Bucket(most, now))
-        bucket.tokens = min(most, bucket.tokens + (now - bucket.at) * most / 60)
-        bucket.at = now
-        if bucket.tokens < 1:
-            seconds = math.ceil((1 - bucket.tokens) * 60 / most)
+        if most is not None and (seconds := self._seconds_to_wait(who, most)):
             raise RateLimitError(f"the key may make {most} requests a minute.", f"Wait {seconds} s.", seconds)
-        bucket.tokens -= 1
+
+    def _seconds_to_wait(self, who: str, per_minute: int) -> int:
+        """Counts one; 0 where it is allowed."""
+        rate = RateLimitItemPerMinute(per_minute)
+        if self._rates.hit(rate, who):
+            return 0
+        return max(math.ceil(self._rates.get_window_stats(rate, who).reset_time - time.time()), 1)
 
 
 def _caller(key: Key) -> Caller:
     return Caller(key.id, tuple(key.scope.projects) or None, frozenset(key.scope.judges) or None)
+
+
+def _sessions(hashed: str) -> URLSafeTimedSerializer:
+    return URLSafeTimedSerializer(hashed, salt="gavel pages")
 
 
 def _token(authorization: str) -> str:
@@ -232,15 +274,6 @@ def _token(authorization: str) -> str:
             return ""
 
 
-def _unfinished(connection: sa.Connection) -> Counter[str]:
-    counted: Counter[str] = Counter()
-    for table, ended in ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at)):
-        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
-        for key_id, number in connection.execute(query):
-            counted[key_id] += number
-    return counted
-
-
 @dataclass(slots=True)
 class _Spending:
     """The groups of one key in this process."""
@@ -248,11 +281,11 @@ class _Spending:
     running: int = 0
     dearest: float | None = None
     """US dollars; None: no group has been judged here yet."""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
 
 class KeyBudgets:
-    """The budgets of a service's keys, for groups that are about to be judged in this process."""
+    """Holds groups back whose key could not pay for them beside those that are being judged in this process."""
 
     def __init__(self, refusal: Callable[[str], OverBudgetError | None], left: Callable[[str], float | None]) -> None:
         """`refusal` says why a key may spend no more, `left` how many US dollars it may (None: no limit)."""
@@ -267,20 +300,20 @@ class KeyBudgets:
             yield
             return
         spending = self._spending[key_id]
-        while not self._fits(key_id, spending):
-            await spending.changed.wait()
-        spending.running += 1
+        async with spending.changed:
+            await spending.changed.wait_for(lambda: self._fits(key_id, spending))
+            spending.running += 1
         try:
             yield
         finally:
             spending.running -= 1
-            self._wake(spending)
+            async with spending.changed:
+                spending.changed.notify_all()
 
     def judged(self, key_id: str, cost_usd: float) -> None:
-        """A group was judged for so much, and its key's spending is known to include it."""
+        """A group in its place was judged for so much, and its key's spending is known to include it."""
         spending = self._spending[key_id]
         spending.dearest = max(spending.dearest or 0.0, cost_usd)
-        self._wake(spending)
 
     def _fits(self, key_id: str, spending: _Spending) -> bool:
         """Raises `OverBudgetError`."""
@@ -290,7 +323,3 @@ class KeyBudgets:
         if left is None or not spending.running:
             return True
         return spending.dearest is not None and spending.dearest * (spending.running + 1) <= left
-
-    def _wake(self, spending: _Spending) -> None:
-        spending.changed.set()
-        spending.changed = asyncio.Event()

@@ -13,17 +13,12 @@ import hashlib
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import ExitStack
-from functools import partial
 
-import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.judge import Judge
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.engine.admission import Admission, KeyBudgets
-from gavel.judge.service.engine.caller import ANYONE, Caller
+from gavel.judge.service.engine.admission import ANYONE, Admission, Caller, KeyBudgets
 from gavel.judge.service.engine.judges import Judges
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.engine.rendezvous import Rendezvous, Waiters
@@ -37,8 +32,8 @@ from gavel.judge.service.errors import (
     ServiceError,
 )
 from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import Accepted, NewJudgement, Query, Record, new_id
-from gavel.judge.service.store.database import Database, WriteProbe
+from gavel.judge.service.schemas.records import Accepted, NewJudgement, Record, new_id
+from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.scenarios.errors import JudgeError
@@ -54,7 +49,6 @@ _RETENTION_SECONDS = 3600.0
 _OVERWRITE_SECONDS = 30.0
 """After which nothing of what was erased is left in SQLite's log."""
 _DAY = 86_400.0
-_ANYTHING = sa.select(sa.literal(1))
 
 
 class Engine:
@@ -65,21 +59,21 @@ class Engine:
         self.config = config
         self.database = database
         self.store = Store(database)
-        self.cassette = database_cassette(database)
+        self.cassette = database_cassette(database, is_shared=config.share_replies)
         self.judges = Judges(config, self.cassette)
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
         self.tracing = tracing or (Tracing.exporting() if config.otel else Tracing())
         budgets = KeyBudgets(self.admission.spent, self.admission.left)
-        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished)
-        self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
+        stuck = self.waiters.fail
+        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished, stuck)
+        self.rendezvous = Rendezvous(self)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
         self.is_stopping = False
         self._stop_by = 0.0
         """When what is judged is left to the next start, by the event loop's clock."""
-        self._probe = WriteProbe(database)
         self._queued_since = 0
         self._loops: list[asyncio.Task[None]] = []
 
@@ -127,12 +121,40 @@ class Engine:
     ) -> Accepted:
         """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
         request = request.filed_under(caller.project_of(request.project))
-        new = self._new(request, caller, idempotency_key)
+        judge = self.check(request, caller)
         if idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
             raise refusal
-        accepted = await self._accept(new, request)
+        queued = self.counts["queued"] + self._queued_since
+        is_mine = not queued and self.worker.reserve()
+        if not is_mine and queued >= self.config.limits.waiting_groups:
+            raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
+        payload = request.model_dump_json(exclude_defaults=True).encode()
+        new = NewJudgement(
+            id=new_id(),
+            project=request.project,
+            key_id=caller.key_id,
+            judge=judge,
+            members=len(request.trajectories),
+            payload=payload,
+            created_at=time.time(),
+            retain=request.retain,
+            idempotency_key=idempotency_key,
+            request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
+            traceparent=caller.traceparent,
+            scope=self.admission.scope(caller),
+        )
+        try:
+            accepted = await self.store.accept(new, self.worker.owner if is_mine else None)
+        finally:
+            if is_mine:
+                self.worker.unreserve()
         if accepted.is_new:
             self.admission.begun(caller)
+        if accepted.is_new and is_mine:
+            self.worker.begin(accepted.record, request)
+        elif accepted.is_new:
+            self._queued_since += 1
+            self.worker.wake()
         return accepted
 
     async def score(
@@ -146,48 +168,28 @@ class Engine:
 
         The record may be unfinished. Raises a `ServiceError` for a request that is not accepted.
         """
-        record = (await self.submit(request, caller, idempotency_key)).record
-        if not self.worker.has(record.id):
-            return await self.result(record, wait)
-        with self.waiters.waiting(record.id) as future:
-            return await self._settled(future, record, wait)
+        return await self.result((await self.submit(request, caller, idempotency_key)).record, wait)
 
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` once deleted."""
         if record.is_finished:
             return record
         with self.waiters.waiting(record.id) as future:
-            current = await self.store.get(record.id)
-            if current is None:
-                raise gone(record.id)
-            return current if current.is_finished else await self._settled(future, current, wait)
-
-    async def results(
-        self, records: Iterable[Record], wait: float | None = None
-    ) -> AsyncIterator[tuple[str, Record | None]]:
-        """The records by id as they are finished, None for one that was deleted; after `wait` seconds those that are
-        left, unfinished."""
-        finished: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
-        left: dict[str, Record] = {}
-        with ExitStack() as stack:
-            for record in records:
-                if record.is_finished:
-                    finished.put_nowait((record.id, record))
-                    continue
-                left[record.id] = record
-                future = stack.enter_context(self.waiters.waiting(record.id))
-                future.add_done_callback(partial(_report, finished, record))
-            deadline = asyncio.get_running_loop().time() + (self.config.limits.wait_seconds if wait is None else wait)
-            while left or not finished.empty():
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        judgement, found = await finished.get()
-                except TimeoutError:
-                    break
-                left.pop(judgement, None)
-                yield judgement, found
-        for judgement, record in left.items():
-            yield judgement, record
+            if not self.worker.has(record.id):
+                current = await self.store.get(record.id)
+                if current is None:
+                    raise gone(record.id)
+                if current.is_finished:
+                    return current
+                record = current
+            try:
+                async with asyncio.timeout(self.config.limits.wait_seconds if wait is None else wait):
+                    finished = await future
+            except TimeoutError:
+                return record
+        if finished is None:
+            raise gone(record.id)
+        return finished
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
         """A judgement that the caller may see. Raises `NotFoundError`."""
@@ -195,10 +197,6 @@ class Engine:
         if record is None or not caller.may_use(record.project):
             raise gone(judgement)
         return record
-
-    async def page(self, query: Query, caller: Caller = ANYONE) -> list[Record]:
-        """The judgements of a query that the caller may see, newest first."""
-        return await self.store.page(query)
 
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
         """Deletes a judgement with its transcripts and replies, or the group that waits for its members and would get
@@ -212,8 +210,7 @@ class Engine:
 
     async def check_database(self) -> None:
         """Raises `DatabaseUnavailableError` when the database cannot be read, or not be written."""
-        await self.database.read(lambda connection: connection.execute(_ANYTHING).scalar_one())
-        await self._probe.check(room=self.config.limits.body_bytes)
+        await self.database.check(room=self.config.limits.body_bytes)
 
     async def answered(self, record: Record) -> None:
         """Erases what is not to be retained of a judgement whose answer was given."""
@@ -239,52 +236,6 @@ class Engine:
             raise InvalidRequestError(error.message, error.remedy) from error
         self.admission.check(caller, request.project, judge.names)
         return ", ".join(judge.names)
-
-    def _new(self, request: ScoreRequest, caller: Caller, idempotency_key: str | None) -> NewJudgement:
-        judge = self.check(request, caller)
-        payload = request.model_dump_json(exclude_defaults=True).encode()
-        return NewJudgement(
-            id=new_id(),
-            project=request.project,
-            key_id=caller.key_id,
-            judge=judge,
-            members=len(request.trajectories),
-            payload=payload,
-            created_at=time.time(),
-            retain=request.retain,
-            idempotency_key=idempotency_key,
-            request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
-            traceparent=caller.traceparent,
-            scope=self.admission.scope(caller),
-        )
-
-    async def _accept(self, new: NewJudgement, request: ScoreRequest) -> Accepted:
-        queued = self.counts["queued"] + self._queued_since
-        is_mine = not queued and self.worker.reserve()
-        if not is_mine and queued >= self.config.limits.waiting_groups:
-            raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
-        owner = self.worker.owner if is_mine else None
-        try:
-            accepted = await self.store.accept(new, owner)
-        finally:
-            if is_mine:
-                self.worker.unreserve()
-        if accepted.is_new and is_mine:
-            self.worker.begin(accepted.record, request)
-        elif accepted.is_new:
-            self._queued_since += 1
-            self.worker.wake()
-        return accepted
-
-    async def _settled(self, future: "asyncio.Future[Record | None]", record: Record, wait: float | None) -> Record:
-        try:
-            async with asyncio.timeout(self.config.limits.wait_seconds if wait is None else wait):
-                finished = await future
-        except TimeoutError:
-            return record
-        if finished is None:
-            raise gone(record.id)
-        return finished
 
     def _finished(self, judgement: str, record: Record | None) -> None:
         if record is not None:
@@ -335,13 +286,6 @@ class Engine:
             except (ServiceError, SQLAlchemyError) as error:
                 _LOG.warning("old judgements are not deleted yet: %s", type(error).__name__)
             await asyncio.sleep(_RETENTION_SECONDS)
-
-
-def _report(
-    finished: "asyncio.Queue[tuple[str, Record | None]]", record: Record, future: "asyncio.Future[Record | None]"
-) -> None:
-    if not future.cancelled():
-        finished.put_nowait((record.id, record if future.exception() else future.result()))
 
 
 async def load_libraries() -> None:

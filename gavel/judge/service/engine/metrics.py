@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -12,17 +13,6 @@ from gavel.judge.service.schemas.records import Record
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """The Prometheus client's environment variable for the directory that processes count in."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_REASONS = {
-    "no vote": "no vote",
-    "no quorum": "no quorum",
-    "the judge model refuses": "refused",
-    "the rollout failed": "failed rollout",
-    "there is no other trajectory": "alone",
-    "identical to every other": "degenerate",
-    "unseen content": "unseen content",
-    "has content": "unseen content",
-}
-"""Kinds of reasons by how the sentence begins; a label has few values, and no text of a transcript."""
 
 
 class Metrics:
@@ -31,42 +21,28 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
-        self._groups = Counter("gavel_groups", "Groups judged, by status.", ["status"], registry=registry)
-        self._unscored = Counter(
-            "gavel_unscored_members", "Members without a score, by kind of reason.", ["reason"], registry=registry
-        )
-        self._calls = Counter(
-            "gavel_judge_calls", "Calls to judge models, by who answered.", ["answered_by"], registry=registry
-        )
-        self._tokens = Counter("gavel_judge_tokens", "Tokens that were paid for.", ["kind"], registry=registry)
-        self._cost = Counter("gavel_judge_cost_usd", "US dollars, where the price is known.", registry=registry)
-        self._unpriced = Counter("gavel_unpriced_groups", "Groups whose cost is not known.", registry=registry)
-        self._judging = Histogram(
-            "gavel_judging_seconds", "From the beginning of judging to its end.", buckets=_SECONDS, registry=registry
-        )
-        self._group_seconds = Histogram(
-            "gavel_group_seconds", "From acceptance to the judgement.", buckets=_SECONDS, registry=registry
-        )
-        self._requests = Histogram(
-            "gavel_request_seconds",
-            "Requests over HTTP, by route and status.",
-            ["route", "status"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._unfinished = Gauge(
-            "gavel_unfinished_groups",
-            "Groups of all processes that are not judged yet.",
-            ["status"],
-            registry=registry,
-            multiprocess_mode="livemostrecent",
-        )
-        self._waiters = Gauge(
-            "gavel_waiting_requests",
-            "Requests that wait for a judgement.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
+
+        def counter(name: str, help: str, *labels: str) -> Counter:
+            return Counter(f"gavel_{name}", help, labels, registry=registry)
+
+        def histogram(name: str, help: str, *labels: str) -> Histogram:
+            return Histogram(f"gavel_{name}_seconds", help, labels, buckets=_SECONDS, registry=registry)
+
+        def gauge(name: str, help: str, mode: Literal["livemostrecent", "livesum"], *labels: str) -> Gauge:
+            return Gauge(f"gavel_{name}", help, labels, registry=registry, multiprocess_mode=mode)
+
+        self._groups = counter("groups", "Groups judged, by status.", "status")
+        self._unscored = counter("unscored_members", "Members without a score, by the status of their group.", "status")
+        self._calls = counter("judge_calls", "Calls to judge models, by who answered.", "answered_by")
+        self._tokens = counter("judge_tokens", "Tokens that were paid for.", "kind")
+        self._cost = counter("judge_cost_usd", "US dollars, where the price is known.")
+        self._unpriced = counter("unpriced_groups", "Groups whose cost is not known.")
+        self._judging = histogram("judging", "From the beginning of judging to its end.")
+        self._group_seconds = histogram("group", "From acceptance to the judgement.")
+        self._requests = histogram("request", "Requests over HTTP, by route and status.", "route", "status")
+        unfinished = "Groups of all processes that are not judged yet."
+        self._unfinished = gauge("unfinished_groups", unfinished, "livemostrecent", "status")
+        self._waiters = gauge("waiting_requests", "Requests that wait for a judgement.", "livesum")
 
     def judged(self, record: Record) -> None:
         """A group is finished."""
@@ -76,9 +52,7 @@ class Metrics:
         verdict = record.verdict
         if verdict is None:
             return
-        for member in verdict.members:
-            if member.score is None:
-                self._unscored.labels(_kind(member.reason or "")).inc()
+        self._unscored.labels(record.status).inc(sum(member.score is None for member in verdict.members))
         if (group := verdict.group) is None:
             return
         self._judging.observe(group.seconds)
@@ -108,7 +82,3 @@ class Metrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)
         return generate_latest(registry), CONTENT_TYPE_LATEST
-
-
-def _kind(reason: str) -> str:
-    return next((kind for beginning, kind in _REASONS.items() if reason.startswith(beginning)), "other")

@@ -12,20 +12,19 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from gavel.judge.service.config import ServiceLimits
-from gavel.judge.service.engine.admission import Admission
-from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError, ServiceError
 from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
 from gavel.judge.service.schemas.records import GroupRecord, NewMember, Record
-from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import GroupStore
-from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.tables import compress
+
+if TYPE_CHECKING:
+    from gavel.judge.service.engine.engine import Engine
 
 
 class Waiters:
@@ -53,20 +52,20 @@ class Waiters:
             if not future.done():
                 future.set_result(record)
 
+    def fail(self, judgement: str, error: Exception) -> None:
+        """Ends the waits for it with the error; with a `TimeoutError` as if their time were over."""
+        for future in self._futures.get(judgement, ()):
+            if not future.done():
+                future.set_exception(error)
+
     def give_up(self) -> None:
         """Ends all waits as if their time were over."""
         for judgement in self._futures:
-            self.give_up_on(judgement)
+            self.fail(judgement, TimeoutError())
 
-    def give_up_on(self, judgement: str) -> None:
-        """Ends the waits for it as if their time were over."""
-        for future in self.of(judgement):
-            if not future.done():
-                future.set_exception(TimeoutError())
-
-    def of(self, judgement: str) -> Collection["asyncio.Future[Record | None]"]:
-        """Those that wait for it."""
-        return self._futures.get(judgement, ())
+    def number(self, judgement: str) -> int:
+        """How many wait for it."""
+        return len(self._futures.get(judgement, ()))
 
     @property
     def ids(self) -> Collection[str]:
@@ -85,36 +84,13 @@ _KEEP_SECONDS = 5.0
 _LOOKED_UP_AT_ONCE = 500
 
 
-class Door(Protocol):
-    """What decides which requests are accepted."""
-
-    @property
-    def admission(self) -> Admission: ...
-
-    def check(self, request: ScoreRequest, caller: Caller) -> str:
-        """The judge of a request, in words. Raises a `ServiceError` for one that is not accepted."""
-        ...
-
-
 class Rendezvous:
     """The open groups of a service, as one process sees them. For one event loop."""
 
-    def __init__(
-        self,
-        database: Database,
-        judgements: Store,
-        waiters: Waiters,
-        limits: ServiceLimits,
-        door: Door,
-        on_closed: Callable[[], None],
-    ) -> None:
-        """`on_closed` hears that a group is to be judged."""
-        self._store = GroupStore(database)
-        self._judgements = judgements
-        self._waiters = waiters
-        self._limits = limits
-        self._door = door
-        self._on_closed = on_closed
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._store = GroupStore(engine.database)
+        self._limits = engine.config.limits
         self._open: set[str] = set()
         """Groups that somebody waits for here, and that were open when last seen."""
         self._count = 0
@@ -147,10 +123,10 @@ class Rendezvous:
         group = await self._store.join(self._new(name, request, caller, begins_rounds))
         if not group.is_open:
             self.closed(group.id)
-            self._on_closed()
+            self._engine.worker.wake()
         elif group.arrived == 1:
             self._count += 1
-            self._door.admission.begun(caller)
+            self._engine.admission.begun(caller)
         return group
 
     async def find(self, name: str, member: str, project: str, caller: Caller) -> GroupRecord:
@@ -180,11 +156,11 @@ class Rendezvous:
         """
         if group.is_open and not wait:
             return None
-        with self._waiters.waiting(group.id) as future:
+        with self._engine.waiters.waiting(group.id) as future:
             if group.is_open:  # if it has been closed since, `watch` sees that
                 self._open.add(group.id)
             else:
-                record = await self._judgements.get(group.id)
+                record = await self._engine.store.get(group.id)
                 if record is None:
                     raise _deleted(group)
                 if record.is_finished or not wait:
@@ -193,9 +169,9 @@ class Rendezvous:
                 async with asyncio.timeout(wait):
                     record = await future
             except TimeoutError:
-                return await self._judgements.get(group.id)
+                return await self._engine.store.get(group.id)
             finally:
-                if len(self._waiters.of(group.id)) == 1:
+                if self._engine.waiters.number(group.id) == 1:
                     self._open.discard(group.id)
         if record is None:
             raise _deleted(group)
@@ -204,7 +180,7 @@ class Rendezvous:
     def give_up(self) -> None:
         """Ends all waits for groups that are open, as if their time were over."""
         for group in self._open:
-            self._waiters.give_up_on(group)
+            self._engine.waiters.fail(group, TimeoutError())
 
     async def watch(self) -> None:
         """Closes groups at their deadlines, and sees which ones other processes have closed."""
@@ -212,7 +188,7 @@ class Rendezvous:
         while True:
             try:
                 if await self._store.close_due():
-                    self._on_closed()
+                    self._engine.worker.wake()
                 if time.monotonic() - kept_at > _KEEP_SECONDS:
                     await self._store.keep_time()
                     kept_at = time.monotonic()
@@ -227,7 +203,7 @@ class Rendezvous:
 
     def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options
-        judge = self._door.check(ScoreRequest(trajectories=[member], **options.model_dump()), caller)
+        judge = self._engine.check(ScoreRequest(trajectories=[member], **options.model_dump()), caller)
         trajectory = member.model_dump_json(exclude_defaults=True).encode()
         options_json = options.model_dump_json(exclude_defaults=True)
         same = [request.expected, request.deadline_seconds, request.on_deadline, options_json]
@@ -248,14 +224,14 @@ class Rendezvous:
             on_deadline=request.on_deadline,
             max_size=self._limits.body_bytes,
             no_more_groups=self._no_more_groups(caller),
-            scope=self._door.admission.scope(caller),
+            scope=self._engine.admission.scope(caller),
             begins_rounds=begins_rounds,
         )
 
     def _no_more_groups(self, caller: Caller) -> ServiceError | None:
         if self._count >= self._limits.open_groups:
             return OverloadedError(f"{self._count:,} groups wait for members already.", "Try again later.")
-        return self._door.admission.refusal(caller)
+        return self._engine.admission.refusal(caller)
 
 
 def _deleted(group: GroupRecord) -> NotFoundError:

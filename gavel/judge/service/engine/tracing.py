@@ -1,7 +1,7 @@
 """OpenTelemetry traces: a span for each judgement, and under it one for each call to a judge model.
 
     tracing = Tracing.exporting()              OTLP over HTTP, to where the SDK's environment variables say
-    with tracing.judgement(record) as span:    spans of calls begin in here (gavel/llm/call_span.py)
+    with tracing.judgement(record) as span:    spans of calls begin in here (gavel/llm/client.py)
         span.verdict = await …
 
 Spans have names, numbers and ids, and nothing of a transcript, a rubric or a reply. Without a provider there are none.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gavel.base.extras import install_line
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.schemas.records import Record, Verdict
-from gavel.llm.call_span import traced_calls
+from gavel.llm.client import traced_calls
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -86,20 +86,11 @@ class Tracing:
         if self._tracer is None:
             yield told
             return
+        from opentelemetry.trace import StatusCode, use_span
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         parent = TraceContextTextMapPropagator().extract({"traceparent": record.traceparent or ""})
-        attributes: dict[str, Any] = {
-            "gavel.judgement.id": record.id,
-            "gavel.judgement.members": record.members,
-            "gavel.judgement.judge": record.judge,
-            "gavel.judgement.queued_seconds": max(time.time() - record.created_at, 0.0),
-        }
-        if record.project:
-            attributes["gavel.judgement.project"] = record.project
-        span = self._tracer.start_span("judge group", parent, attributes=attributes)
-        from opentelemetry.trace import use_span
-
+        span = self._tracer.start_span("judge group", parent, attributes=_of_record(record))
         try:
             with (
                 use_span(span, record_exception=False, set_status_on_exception=False),
@@ -107,7 +98,12 @@ class Tracing:
             ):
                 yield told
         finally:
-            _describe(span, told.verdict)
+            verdict = told.verdict
+            if verdict is None or verdict.group is None:
+                span.set_attribute("error.type", "given_up" if verdict is None else "judge_failed")
+                span.set_status(StatusCode.ERROR)
+            if verdict is not None:
+                span.set_attributes(_of_verdict(verdict))
             span.end()
 
     async def stop(self) -> None:
@@ -119,27 +115,19 @@ class Tracing:
         await asyncio.to_thread(sending.join, _LAST_SECONDS)
 
 
-def _describe(span: Any, verdict: Verdict | None) -> None:
-    from opentelemetry.trace import StatusCode
+def _of_record(record: Record) -> dict[str, Any]:
+    known: dict[str, Any] = {"id": record.id, "members": record.members, "judge": record.judge}
+    known["queued_seconds"] = max(time.time() - record.created_at, 0.0)
+    if record.project:
+        known["project"] = record.project
+    return {f"gavel.judgement.{name}": value for name, value in known.items()}
 
-    if verdict is None:
-        span.set_attribute("error.type", "given_up")
-        span.set_status(StatusCode.ERROR)
-        return
-    span.set_attribute("gavel.judgement.status", verdict.status)
+
+def _of_verdict(verdict: Verdict) -> dict[str, Any]:
+    known: dict[str, Any] = {"gavel.judgement.status": verdict.status}
     if (group := verdict.group) is None:
-        span.set_attribute("error.type", "judge_failed")
-        span.set_status(StatusCode.ERROR)
-        return
-    span.set_attributes(
-        {
-            "gavel.judgement.scored_members": sum(member.score is not None for member in verdict.members),
-            "gavel.judgement.calls": group.calls,
-            "gavel.judgement.cached_calls": group.cached_calls,
-            "gavel.judgement.lost_orders": group.lost_orders,
-            "gen_ai.usage.input_tokens": group.prompt_tokens,
-            "gen_ai.usage.output_tokens": group.completion_tokens,
-        }
-    )
-    if group.cost_usd is not None:
-        span.set_attribute("gavel.judgement.cost_usd", group.cost_usd)
+        return known
+    known["gavel.judgement.scored_members"] = sum(member.score is not None for member in verdict.members)
+    known |= {f"gavel.judgement.{name}": getattr(group, name) for name in ("calls", "cached_calls", "lost_orders")}
+    known |= {"gen_ai.usage.input_tokens": group.prompt_tokens, "gen_ai.usage.output_tokens": group.completion_tokens}
+    return known if group.cost_usd is None else known | {"gavel.judgement.cost_usd": group.cost_usd}

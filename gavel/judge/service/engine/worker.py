@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
-from gavel.judge.judge import Judge
 from gavel.judge.panel.ballot import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import KeyBudgets
@@ -27,7 +26,8 @@ from gavel.judge.service.schemas.records import LeasedWork, Record, Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.group_store import DeadlineClock
 from gavel.judge.service.store.judgement_store import Store
-from gavel.llm.ledger import Ledger, noted_calls
+from gavel.judge.service.store.reply_store import replies_of
+from gavel.llm.budget import Ledger, noted_calls
 from gavel.scenarios.group import TrajectoryGroup
 
 _LOG = logging.getLogger(__name__)
@@ -35,14 +35,16 @@ _POLL_SECONDS = 1.0
 """Between looks at the database for work of other processes."""
 _RETRY_SECONDS = 0.5, 5.0
 """First and longest pause while the database is away."""
+_STUCK_SECONDS = 10.0
+"""After which those who wait for an outcome that cannot be written are told so."""
 _TAKEN_AT_ONCE = 32
-_BACKLOG = 4
-"""Groups that wait in memory for one that is judged; further ones wait in the database alone."""
 _JUDGED_AT_MOST = 3
+_AGAIN = "Send the group again, with the same Idempotency-Key or as the same members, once the judge answers."
+_REPORT = "Report it with the service's log, which has the place and no transcript."
 
 
 class Worker:
-    """The judging of one process. `on_finished` hears of every judgement that is over: None = it was deleted."""
+    """The judging of one process."""
 
     def __init__(
         self,
@@ -52,7 +54,10 @@ class Worker:
         tracing: Tracing,
         budgets: KeyBudgets,
         on_finished: Callable[[str, Record | None], None],
+        on_stuck: Callable[[str, ServiceError], None],
     ) -> None:
+        """`on_finished` hears of every judgement that is over (None: it was deleted), `on_stuck` of every one whose
+        outcome could not be written for long."""
         self.owner = holder_name()
         self._store = store
         self._judges = judges
@@ -60,9 +65,8 @@ class Worker:
         self._tracing = tracing
         self._budgets = budgets
         self._on_finished = on_finished
+        self._on_stuck = on_stuck
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._backlog: dict[str, tuple[Record, ScoreRequest]] = {}
-        """Leased and not begun, the oldest first."""
         self._progress: dict[str, Progress] = {}
         self._ledgers: dict[str, Ledger] = {}
         """Of the groups whose judge is being asked."""
@@ -73,19 +77,9 @@ class Worker:
         """Whether the database may hold groups that nobody judges, as far as this process knows."""
         self._loops: list[asyncio.Task[None]] = []
 
-    @property
-    def groups(self) -> int:
-        """Groups that are judged here, or wait here for that."""
-        return len(self._running) + len(self._backlog)
-
-    @property
-    def room(self) -> int:
-        """Groups that can be begun now."""
-        return self._limits.concurrent_groups - self.groups - self._reserved
-
     def has(self, judgement: str) -> bool:
-        """Whether this process has leased it, and is judging it or about to."""
-        return judgement in self._running or judgement in self._backlog
+        """Whether this process is judging it."""
+        return judgement in self._running
 
     def progress(self, judgement: str) -> Progress | None:
         """How far the judging of a group has come; None where this process does not judge it."""
@@ -100,7 +94,6 @@ class Worker:
         """Takes no more work, waits for what is running, and leaves what is not finished then to others."""
         for loop in self._loops:
             loop.cancel()
-        self._backlog.clear()
         if self._running:
             await asyncio.wait(self._running.values(), timeout=seconds)
         unfinished = [*self._running.values(), *self._ending]
@@ -113,31 +106,27 @@ class Worker:
             _LOG.warning("leases end by themselves: %s", error.message)
 
     def reserve(self) -> bool:
-        """Keeps room for a group that is about to be accepted, to be begun now or soon; whether there is any.
-
-        `unreserve` it, and `begin` the group.
-        """
-        if self.room + _BACKLOG * self._limits.concurrent_groups <= 0:
-            return False
-        self._reserved += 1
-        return True
+        """Keeps room for a group that is about to be accepted and begun; whether there is any. `unreserve` it."""
+        has_room = self._room > 0
+        self._reserved += has_room
+        return has_room
 
     def unreserve(self) -> None:
         self._reserved -= 1
 
+    @property
+    def _room(self) -> int:
+        return self._limits.concurrent_groups - len(self._running) - self._reserved
+
     def begin(self, record: Record, request: ScoreRequest) -> None:
-        """Judges a group that this process has leased, at once or after those before it."""
-        if len(self._running) < self._limits.concurrent_groups:
-            self._spawn(record.id, self._run(record, request))
-        else:
-            self._backlog[record.id] = record, request
+        """Judges a group that this process has leased."""
+        self._spawn(record.id, self._run(record, request))
 
     def cancel(self, judgement: str) -> None:
         """Ends the judging of a group, which is left to others if it is still wanted.
 
         Nothing more is asked, and what is in flight is waited for: it will be charged, and its cost is known then.
         """
-        self._backlog.pop(judgement, None)
         ledger = self._ledgers.get(judgement)
         if ledger is not None and not ledger.is_closed:
             ending = asyncio.create_task(self._end(judgement, self._running[judgement], ledger))
@@ -159,10 +148,6 @@ class Worker:
             del self._running[judgement]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
-        if self._backlog and len(self._running) < self._limits.concurrent_groups:
-            following, (record, request) = next(iter(self._backlog.items()))
-            del self._backlog[following]
-            self._spawn(following, self._run(record, request))
         if self._is_queued:
             self._wake.set()
 
@@ -179,7 +164,7 @@ class Worker:
                 taken = await self._take_some()
             except DatabaseUnavailableError as error:
                 _LOG.warning("no work is taken: %s", error.message)
-            if taken and self.room:
+            if taken and self._room:
                 continue
             try:
                 async with asyncio.timeout(_POLL_SECONDS):
@@ -188,7 +173,7 @@ class Worker:
                 continue
 
     async def _take_some(self) -> int:
-        wanted = min(self.room, _TAKEN_AT_ONCE)
+        wanted = min(self._room, _TAKEN_AT_ONCE)
         if wanted <= 0:
             return 0
         self._reserved += wanted
@@ -197,7 +182,7 @@ class Worker:
             if not await self._store.database.read(leases.has_free_work):
                 return 0
             self._is_queued = True
-            running = [*self._running, *self._backlog]
+            running = list(self._running)
             works = await self._store.database.write(lambda c: leases.take(c, self.owner, wanted, running))
         finally:
             self._reserved -= wanted
@@ -215,7 +200,7 @@ class Worker:
                 if dead := [owner for owner in dead if owner != self.owner]:
                     await self._store.database.write(partial(leases.end, owners=dead))
                     self.wake()
-                ids = [*self._running, *self._backlog]
+                ids = list(self._running)
                 kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
                 for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
                     self.cancel(lost)
@@ -243,34 +228,31 @@ class Worker:
         await self._run(work.record, request)
 
     async def _run(self, record: Record, request: ScoreRequest) -> None:
-        with noted_calls() as ledger:
+        """Judges a group within its key's budget, writes the outcome, and charges for it whatever happens."""
+        with noted_calls() as ledger, replies_of(record.key_id):
             self._ledgers[record.id] = ledger
             try:
                 async with self._budgets.room(record.key_id):
-                    await self._run_within_budget(record, request, ledger)
+                    with self._tracing.judgement(record) as span:
+                        span.verdict = verdict = await self._judged(record.id, request)
+                    self._forget(record.id, ledger)
+                    await self._over(record, verdict, ledger)
+                    if ledger.usd or verdict.status not in ("failed", "unscored"):
+                        self._budgets.judged(record.key_id, ledger.usd)
             except OverBudgetError as error:
                 await self._over(record, Verdict.unscored(request.ids, error.message))
+            except asyncio.CancelledError:
+                if self._ledgers.get(record.id) is ledger:  # else its outcome was being written
+                    await self._given_up(record, ledger)
+                raise
             finally:
                 self._forget(record.id, ledger)
-
-    async def _run_within_budget(self, record: Record, request: ScoreRequest, ledger: Ledger) -> None:
-        try:
-            with self._tracing.judgement(record) as span:
-                span.verdict = verdict = await self._judged(record.id, request)
-        except asyncio.CancelledError:
-            await self._given_up(record, ledger)
-            raise
-        finally:
-            self._progress.pop(record.id, None)
-            self._forget(record.id, ledger)
-        await self._over(record, verdict, ledger)
-        if ledger.usd or verdict.status not in ("failed", "unscored"):
-            self._budgets.judged(record.key_id, ledger.usd)
 
     def _forget(self, judgement: str, ledger: Ledger) -> None:
         """The judge of a group is asked no more."""
         if self._ledgers.get(judgement) is ledger:
             del self._ledgers[judgement]
+            self._progress.pop(judgement, None)
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
         """Charges for what was asked of a group that was deleted, taken over, or is left to the next process."""
@@ -283,28 +265,24 @@ class Worker:
             _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
     async def _judged(self, judgement: str, request: ScoreRequest) -> Verdict:
+        """The verdict; asked again where votes were lost because the database was away."""
         for attempt in range(_JUDGED_AT_MOST):
             outages = self._store.database.outages
             progress = self._progress[judgement] = Progress()
-            verdict = await self._judged_once(request, progress)
+            try:
+                group = request.group(self._judges.rubric(request))
+                verdict = _outcome(request.ids, await self._judges.of(request).score(group, progress=progress))
+            except (JudgeError, ServiceError) as error:  # the settings may have changed since it was accepted
+                verdict = Verdict.failed(request.ids, JudgeError(error.message, error.remedy))
+            except Exception as error:
+                _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
+                problem = JudgeError(f"an internal error: {type(error).__name__}.", _REPORT)
+                return Verdict.failed(request.ids, problem)
             lost = verdict.group is None or verdict.group.lost_orders
             if not lost or outages == self._store.database.outages or attempt == _JUDGED_AT_MOST - 1:
                 return verdict
             await asyncio.sleep(_RETRY_SECONDS[0] * 2**attempt)
         raise AssertionError
-
-    async def _judged_once(self, request: ScoreRequest, progress: Progress) -> Verdict:
-        try:
-            judge: Judge = self._judges.of(request)
-            group = request.group(self._judges.rubric(request))
-            return _outcome(request.ids, await judge.score(group, progress=progress))
-        except JudgeError as error:
-            return Verdict.failed(request.ids, error)
-        except ServiceError as error:  # the settings have changed since the request was accepted
-            return Verdict.failed(request.ids, JudgeError(error.message, error.remedy))
-        except Exception as error:
-            _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
-            return Verdict.failed(request.ids, JudgeError(f"an internal error: {type(error).__name__}.", _REPORT))
 
     async def _over(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> None:
         """Writes the outcome and tells of it. One that cannot be stored is a failure, since the next try would be the
@@ -320,12 +298,14 @@ class Worker:
     async def _written(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
         """Writes the outcome, however long the database is away."""
         pause, longest = _RETRY_SECONDS
-        at = time.time()
+        at, began = time.time(), time.monotonic()
         while True:
             try:
                 return await self._store.finish(record, verdict, ledger, at)
             except DatabaseUnavailableError as error:
                 _LOG.warning("a judgement is not written yet: %s", error.message)
+                if time.monotonic() - began > _STUCK_SECONDS:
+                    self._on_stuck(record.id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
 
@@ -334,17 +314,9 @@ def _outcome(ids: list[str], judged: TrajectoryGroup) -> Verdict:
     """A failed verdict, to be judged again, where no member has a score because the judge gave no reply at all."""
     verdict = Verdict.of(ids, judged)
     group = verdict.group
-    if (
-        group is None
-        or group.status != "unscored"
-        or not group.lost_orders
-        or group.prompt_tokens
-        or group.cached_calls
-    ):
+    if group is None or group.status != "unscored" or not group.lost_orders:
+        return verdict
+    if group.prompt_tokens or group.cached_calls:
         return verdict
     reason = group.reason or "no usable reply"
     return Verdict.failed(ids, JudgeError(f"the judge could not be asked: {reason}.", _AGAIN))
-
-
-_AGAIN = "Send the group again, with the same Idempotency-Key or as the same members, once the judge answers."
-_REPORT = "Report it with the service's log, which has the place and no transcript."

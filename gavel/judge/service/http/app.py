@@ -35,7 +35,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError, without_text
-from gavel.judge.service.http import groups, scores, wires
+from gavel.judge.service.http import scores, wires
 from gavel.judge.service.http.pages import routes as pages
 from gavel.judge.service.http.problems import (
     NAME_RULE,
@@ -45,7 +45,7 @@ from gavel.judge.service.http.problems import (
     problem_of,
     validation_problem,
 )
-from gavel.judge.service.http.requests import TheCaller, TheEngine, WrongKeys
+from gavel.judge.service.http.requests import TheCaller, TheEngine
 from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
@@ -84,10 +84,11 @@ Every accepted group is stored first, and judged even when the connection ends. 
 health = APIRouter(tags=["health"])
 
 
-def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
+def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int | None = None) -> FastAPI:
     """The application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
 
-    `engine`: one that runs already; then the application is served without its lifespan.
+    `engine`: one that runs already; then the application is served without its lifespan. `parent`: process id of a
+    supervisor with whose end the application ends.
     """
 
     @asynccontextmanager
@@ -96,10 +97,16 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         try:
             app.state.engine = engine = Engine(config, database)
             await engine.start()
+            watching = None
+            if parent is not None:
+                settle_process()
+                watching = asyncio.create_task(_end_with(parent))
             with _stopping_at_signals(engine):
                 try:
                     yield
                 finally:
+                    if watching:
+                        watching.cancel()
                     await engine.stop()
         finally:
             await asyncio.to_thread(database.close)
@@ -116,9 +123,8 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
     )
     app.state.engine = engine
     app.state.places = wires.Places()
-    app.state.wrong_keys = WrongKeys()
     app.add_middleware(Guard, state=app.state, is_on_loopback=is_loopback(config.host))
-    for router in (scores.router, groups.router, wires.router):
+    for router in (scores.router, wires.router):
         app.include_router(router, responses=documented(*_OF_ANY, 401, 429))
     app.include_router(health, responses=documented(*_OF_ANY))
     app.include_router(pages.router)
@@ -226,7 +232,7 @@ def _routing_problem(request: Request, error: HTTPException) -> Problem:
 
 def _methods(path: str) -> set[str]:
     """The methods of all routes with this path."""
-    routers = (scores.router, groups.router, wires.router, health, pages.router)
+    routers = (scores.router, wires.router, health, pages.router)
     routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
     return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
 
@@ -317,25 +323,6 @@ def _name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
-
-
-def app_of_worker(settings: str, parent: int) -> FastAPI:
-    """The application of one of several processes, which ends when the one that started it has ended."""
-    app = create_app(ServiceConfig.model_validate_json(settings))
-    run = app.router.lifespan_context
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with run(app):
-            settle_process()
-            watching = asyncio.create_task(_end_with(parent))
-            try:
-                yield
-            finally:
-                watching.cancel()
-
-    app.router.lifespan_context = lifespan
-    return app
 
 
 async def _end_with(parent: int) -> None:

@@ -1,8 +1,6 @@
 """Every refusal over HTTP: a problem of RFC 9457, with what to do.
 
-    {"type": "urn:gavel:problem:too-many-members", "title": …, "status": 422, "detail": …, "remedy": …}
-
-The last part of `type` is for programs: each kind is listed below, once.
+{"type": "urn:gavel:problem:too-many-members", "title": …, "status": 422, "detail": …, "remedy": …}
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,30 +11,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import JSONResponse
 
-from gavel.judge.service.errors import (
-    BusyError,
-    DatabaseUnavailableError,
-    ForbiddenError,
-    GroupClosedError,
-    GroupConflictError,
-    GroupDiffersError,
-    GroupFullError,
-    GroupTooLargeError,
-    IdempotencyConflictError,
-    InvalidRequestError,
-    MemberDiffersError,
-    NotFoundError,
-    OverBudgetError,
-    OverloadedError,
-    RateLimitError,
-    ServiceError,
-    UnauthorizedError,
-)
+from gavel.judge.service.errors import InvalidRequestError, ServiceError, UnauthorizedError
 from gavel.judge.service.schemas.bodies import NAME_PATTERN
+from gavel.judge.service.schemas.records import Record
 
 MEDIA_TYPE = "application/problem+json"
 _PREFIX = "urn:gavel:problem:"
 _SHOWN_ERRORS = 10
+NAME_RULE = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
 
 
 class ProblemOut(BaseModel):
@@ -76,11 +58,17 @@ class Problem(Exception):
         return JSONResponse(self.body, self.status, dict(self.headers), MEDIA_TYPE)
 
 
+def invalid(detail: str, remedy: str) -> Problem:
+    """A request that cannot be judged as it is (422)."""
+    return Problem(InvalidRequestError.status, InvalidRequestError.kind, detail, remedy)
+
+
 def validation_problem(errors: Sequence[Any]) -> Problem:
     """The problem of what pydantic found, with the first mistakes and their places."""
     found = [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors[:_SHOWN_ERRORS]]
-    first = f"{found[0]['at'] or 'the body'}: {found[0]['message']}"
-    return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, {"errors": found})
+    problem = invalid(f"{found[0]['at'] or 'the body'}: {found[0]['message']}", "GET /openapi.json describes it.")
+    problem.more = {"errors": found}
+    return problem
 
 
 def _words(error: Any) -> str:
@@ -88,34 +76,18 @@ def _words(error: Any) -> str:
     return NAME_RULE if is_name else error["msg"]
 
 
-NAME_RULE = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
-_KINDS: dict[type[ServiceError], tuple[int, str, dict[str, str]]] = {
-    InvalidRequestError: (422, "invalid-request", {}),
-    IdempotencyConflictError: (422, "idempotency-key-reused", {}),
-    NotFoundError: (404, "not-found", {}),
-    OverloadedError: (429, "overloaded", {"Retry-After": "5"}),
-    DatabaseUnavailableError: (503, "database-unavailable", {"Retry-After": "2"}),
-    UnauthorizedError: (401, "unauthorized", {"WWW-Authenticate": "Bearer"}),
-    ForbiddenError: (403, "forbidden", {}),
-    OverBudgetError: (403, "over-budget", {}),
-    BusyError: (429, "too-many-groups", {"Retry-After": "1"}),
-    RateLimitError: (429, "rate", {}),
-    GroupDiffersError: (409, "group-differs", {}),
-    MemberDiffersError: (409, "member-differs", {}),
-    GroupFullError: (409, "group-full", {}),
-    GroupClosedError: (409, "group-closed", {}),
-    GroupConflictError: (409, "group-conflict", {}),
-    GroupTooLargeError: (413, "group-too-large", {}),
-    ServiceError: (500, "service-error", {}),
-}
-
-
 def problem_of(error: ServiceError) -> Problem:
     """The problem that an error of the service is over HTTP."""
-    status, kind, headers = next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
-    if isinstance(error, RateLimitError):
-        headers = {"Retry-After": str(error.seconds)}
-    return Problem(status, kind, error.message, error.remedy, headers)
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    if isinstance(error, UnauthorizedError):
+        headers["WWW-Authenticate"] = "Bearer"
+    return Problem(error.status, error.kind, error.message, error.remedy, headers)
+
+
+def raise_failure(record: Record) -> None:
+    """Raises the problem of a judgement that failed; nothing for any other."""
+    if (verdict := record.verdict) is not None and verdict.group is None:
+        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -10,7 +10,8 @@ reads NaN and 1e999 as numbers, and of a name that stands twice the last value; 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from difflib import get_close_matches
 from email.message import Message
@@ -20,17 +21,13 @@ import jiter
 from fastapi import Depends, Header, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import FixedWindowRateLimiter
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from gavel.judge.service.config import ServiceLimits
-from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import UnauthorizedError
-from gavel.judge.service.http.problems import Problem, validation_problem
+from gavel.judge.service.http.problems import Problem, invalid, validation_problem
 
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -40,8 +37,6 @@ NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "ap
 _JSON = "application/json"
 _OF_CURL = "application/x-www-form-urlencoded"
 """What `curl -d` says of any body. Browsers say it too, for forms of other sites; those name their origin."""
-_WRONG_KEYS = RateLimitItemPerMinute(10)
-"""Of one address, before further ones are refused unread."""
 _SMALL_BYTES = 64 * 2**10
 """A body of this size is parsed in less than a millisecond; larger ones are parsed in a thread."""
 _MOST_VALUES = 200_000
@@ -57,42 +52,23 @@ _WANTED = (
 _bearer = HTTPBearer(auto_error=False, description="A key of `gavel keys create`, where the service has keys.")
 
 
-class WrongKeys:
-    """Counts wrong API keys by address. A right key is always taken, so that nobody locks out a neighbour."""
-
-    def __init__(self) -> None:
-        self._limiter = FixedWindowRateLimiter(MemoryStorage())
-
-    async def counted(self, request: Request, authenticating: Coroutine[Any, Any, _T]) -> _T:
-        """What `authenticating` gives. Raises `UnauthorizedError`, or `Problem` (429) after too many of those."""
-        try:
-            return await authenticating
-        except UnauthorizedError:
-            if self._limiter.hit(_WRONG_KEYS, request.client.host if request.client else ""):
-                raise
-            raise Problem(
-                429,
-                "wrong-keys",
-                "too many requests with a wrong API key came from this address.",
-                "Correct the key, and wait a minute.",
-                {"Retry-After": "60"},
-            ) from None
-
-
 async def _caller(
     request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None
 ) -> Caller:
     """Also takes Basic authorization and X-API-Key, so it reads the headers; the parameter is for the description."""
-    state = request.app.state
-    engine: Engine = state.engine
+    engine: Engine = request.app.state.engine
     authorization = request.headers.get("authorization")
     if authorization is None and (key := request.headers.get("x-api-key")) is not None:
         authorization = f"Bearer {key}"
-    authenticating = engine.admission.authenticate(authorization)
-    caller: Caller = await (state.wrong_keys.counted(request, authenticating) if authorization else authenticating)
+    caller = await engine.admission.authenticate(authorization, address_of(request))
     if engine.tracing.is_on and (header := request.headers.get("traceparent")):
         caller = replace(caller, traceparent=engine.tracing.traceparent(header))
     return caller
+
+
+def address_of(request: Request) -> str:
+    """The client's; empty where it has none."""
+    return request.client.host if request.client else ""
 
 
 async def known_parameters(request: Request) -> None:
@@ -101,16 +77,22 @@ async def known_parameters(request: Request) -> None:
         return
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
-    known = {field.alias: field.field_info.annotation for field in route.dependant.query_params}
+    known: dict[str, Any] = {}
+    for parameter in route.dependant.query_params:
+        kind = parameter.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            known |= {name: field.annotation for name, field in kind.model_fields.items()}
+        else:
+            known[parameter.alias] = kind
     for name in request.query_params:
         if name not in known:
             near = get_close_matches(name, known, 1)
             there_are = f"There are: {', '.join(known)}." if known else "It has none."
             remedy = f"Did you mean {near[0]}?" if near else there_are
-            raise Problem(422, "invalid-request", f"there is no query parameter {name[:60]!r} here.", remedy)
+            raise invalid(f"there is no query parameter {name[:60]!r} here.", remedy)
         is_list = any(get_origin(each) is list for each in (known[name], *get_args(known[name])))
         if not is_list and len(request.query_params.getlist(name)) > 1:
-            raise Problem(422, "invalid-request", f"the query has several values of {name}.", "Send one of them.")
+            raise invalid(f"the query has several values of {name}.", "Send one of them.")
 
 
 async def _engine(request: Request) -> Engine:
@@ -159,8 +141,12 @@ async def read_body(request: Request) -> bytes:
 
     The server drops the rest of a body that is refused, so that its sender reads why.
     """
-    _check_headers(request)
-    return await read_bytes(request, request.app.state.engine.config.limits)
+    limits: ServiceLimits = request.app.state.engine.config.limits
+    _check_headers(request, _JSON)
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limits.body_bytes:
+        raise _too_large(limits)
+    return await read_bytes(request, limits)
 
 
 async def read_bytes(request: Request, limits: ServiceLimits) -> bytes:
@@ -181,6 +167,50 @@ async def read_bytes(request: Request, limits: ServiceLimits) -> bytes:
     return b"".join(chunks)
 
 
+async def read_lines(request: Request) -> AsyncIterator[bytes | Problem]:
+    """The lines of a batch that are not blank, with a `Problem` in the place of each that is too large.
+
+    One that is too slow to arrive, or one too many, is a `Problem` too, and the last. Raises `Problem` for headers that
+    are not right, and when the client is gone.
+    """
+    _check_headers(request, *NDJSON)
+    limits: ServiceLimits = request.app.state.engine.config.limits
+    chunks = request.stream()
+    # A line that is not complete, and whether it is too large: the rest of it is dropped.
+    begun, is_cut, number = bytearray(), False, 0
+    clock = asyncio.get_running_loop().time
+    until = clock() + limits.body_seconds
+    while True:
+        try:
+            async with asyncio.timeout_at(until):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            yield _too_slow(limits)
+            return
+        except ClientDisconnect:
+            raise _incomplete() from None
+        *ended, rest = (chunk or b"\n").split(b"\n")
+        for part in ended:
+            line, begun = bytes(begun + part), bytearray()
+            number += 1
+            if number > limits.waiting_groups:
+                yield _too_many(limits)
+                return
+            if is_cut or len(line) > limits.body_bytes:
+                yield _too_large(limits)
+            elif line.strip():
+                yield line
+            is_cut = False
+        if chunk is None:
+            return
+        if ended:
+            until = clock() + limits.body_seconds
+        if not is_cut:
+            begun += rest
+        if len(begun) > limits.body_bytes:
+            is_cut, begun = True, bytearray()
+
+
 async def parse(model: type[_Model], body: bytes) -> _Model:
     """The model in a body; a large one is parsed in a thread. Raises `Problem` as `read_json` does."""
     if len(body) <= _SMALL_BYTES:
@@ -195,8 +225,17 @@ def _parse(model: type[_Model], body: bytes) -> _Model:
         check_json(body)
     except ValueError as error:
         raise Problem(400, "not-json", f"the body is no JSON: {error!s:.250}.", _WANTED) from None
+    return _checked(lambda: model.model_validate_json(body))
+
+
+def built(model: type[_Model], **values: Any) -> _Model:
+    """The model with these values, translated from another body. Raises `Problem` as `read_json` does."""
+    return _checked(lambda: model(**values))
+
+
+def _checked(make: Callable[[], _T]) -> _T:
     try:
-        return model.model_validate_json(body)
+        return make()
     except ValidationError as error:
         raise validation_problem(error.errors(include_url=False, include_input=False)) from None
 
@@ -217,7 +256,7 @@ def check_json(text: bytes) -> None:
 
 def _finite(text: str) -> float:
     value = float(text)
-    if value in (float("inf"), float("-inf")):
+    if math.isinf(value):
         raise ValueError(f"the number {text:.20} is too large")
     return value
 
@@ -228,25 +267,13 @@ def _check_number_of_values(body: bytes) -> None:
         return
     outside_strings = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     if sum(map(b"".join(outside_strings).count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise Problem(
-            413,
-            "too-many-values",
-            f"the body has more than {_MOST_VALUES:,} JSON values.",
-            "Send a smaller group, and data of this kind as text.",
-        )
-
-
-def built(model: type[_Model], **values: Any) -> _Model:
-    """The model with these values, translated from another body. Raises `Problem` as `read_json` does."""
-    try:
-        return model(**values)
-    except ValidationError as error:
-        raise validation_problem(error.errors(include_url=False, include_input=False)) from None
+        why = f"the body has more than {_MOST_VALUES:,} JSON values."
+        raise Problem(413, "too-many-values", why, "Send a smaller group, and data of this kind as text.")
 
 
 def _check_headers(request: Request, *types: str) -> None:
-    """Raises `Problem` for a body that is too large, encoded or no JSON by its headers."""
-    headers, limits = request.headers, request.app.state.engine.config.limits
+    """Raises `Problem` for a body that is encoded or of another type by its headers."""
+    headers = request.headers
     codings = f"{headers.get('content-encoding', '')},{headers.get('transfer-encoding', '')}".lower().split(",")
     if encodings := {coding.strip() for coding in codings} - {"", "identity", "chunked"}:
         encoding = ", ".join(sorted(encodings))
@@ -254,71 +281,10 @@ def _check_headers(request: Request, *types: str) -> None:
     content = Message()
     content["Content-Type"] = headers.get("content-type", _JSON)
     kind, charset = content.get_content_type(), content.get_content_charset("utf-8")
-    from_curl = kind == _OF_CURL and "origin" not in headers
-    if not (from_curl or kind in (types or (_JSON,)) or kind.endswith("+json")) or charset not in ("utf-8", "utf8"):
-        accepted = ", ".join(types or (_JSON,))
-        raise Problem(
-            415,
-            "media-type",
-            f"the body is {kind:.60}, charset {charset:.40}.",
-            f"Send {accepted} in UTF-8, and say so in Content-Type.",
-        )
-    length = headers.get("content-length", "")
-    if length.isdigit() and not types and int(length) > limits.body_bytes:
-        raise _too_large(limits)
-
-
-async def read_lines(request: Request) -> AsyncIterator[bytes | Problem]:
-    """The lines of a batch that are not blank, with a `Problem` in the place of each that is too large.
-
-    One that is too slow to arrive, or one too many, is a `Problem` too, and the last. Raises `Problem` for headers that
-    are not right, and when the client is gone.
-    """
-    _check_headers(request, *NDJSON)
-    limits: ServiceLimits = request.app.state.engine.config.limits
-    clock = asyncio.get_running_loop().time
-    chunks = request.stream()
-    begun: list[bytes] = []
-    """The parts of a line that is not complete."""
-    is_cut = False
-    """Whether that line is too large: the rest of it is dropped."""
-    size = number = 0
-    seconds = limits.body_seconds
-    while True:
-        began = clock()
-        try:
-            async with asyncio.timeout(seconds):
-                chunk = await anext(chunks, None)
-        except TimeoutError:
-            yield _too_slow(limits)
-            return
-        except ClientDisconnect:
-            raise _incomplete() from None
-        seconds -= clock() - began
-        ended, newline, rest = (chunk or b"").rpartition(b"\n")
-        if newline or chunk is None:
-            lines = b"".join([*begun, ended]).split(b"\n")
-            if is_cut:
-                yield _too_large(limits)
-                is_cut, lines[0] = False, b""
-            begun, size, seconds = [], 0, limits.body_seconds
-            number += len(lines)
-            if number > limits.waiting_groups:
-                yield _too_many(limits)
-                return
-            for line in lines:
-                if len(line) > limits.body_bytes:
-                    yield _too_large(limits)
-                elif line.strip():
-                    yield line
-        size += len(rest)
-        is_cut = size > limits.body_bytes
-        if is_cut:
-            begun.clear()
-        else:
-            begun.append(rest)
-        if chunk is None:
-            return
+    is_known = kind in types or kind.endswith("+json") or (kind == _OF_CURL and "origin" not in headers)
+    if not is_known or charset not in ("utf-8", "utf8"):
+        remedy = f"Send {', '.join(types)} in UTF-8, and say so in Content-Type."
+        raise Problem(415, "media-type", f"the body is {kind:.60}, charset {charset:.40}.", remedy)
 
 
 def _incomplete() -> Problem:
@@ -326,31 +292,20 @@ def _incomplete() -> Problem:
 
 
 def _too_large(limits: ServiceLimits) -> Problem:
-    return Problem(
-        413,
-        "too-large",
-        f"the body is larger than {limits.body_bytes:,} bytes.",
-        "Send a smaller group, or raise the service's setting limits.body_bytes.",
-    )
+    why = f"the body is larger than {limits.body_bytes:,} bytes."
+    return Problem(413, "too-large", why, "Send a smaller group, or raise the service's setting limits.body_bytes.")
 
 
 def _too_slow(limits: ServiceLimits) -> Problem:
-    return Problem(
-        408,
-        "too-slow",
-        f"the body did not arrive within {limits.body_seconds:g} s.",
-        "Send it again over a better connection, or raise the service's setting limits.body_seconds.",
-        {"Connection": "close"},
-    )
+    why = f"the body did not arrive within {limits.body_seconds:g} s."
+    remedy = "Send it again over a better connection, or raise the service's setting limits.body_seconds."
+    return Problem(408, "too-slow", why, remedy, {"Connection": "close"})
 
 
 def _too_many(limits: ServiceLimits) -> Problem:
-    return Problem(
-        413,
-        "too-many-lines",
-        f"the batch has more than {limits.waiting_groups:,} lines; those before are accepted.",
-        "Send several batches, or raise the service's setting limits.waiting_groups.",
-    )
+    why = f"the batch has more than {limits.waiting_groups:,} lines; those before are accepted."
+    remedy = "Send several batches, or raise the service's setting limits.waiting_groups."
+    return Problem(413, "too-many-lines", why, remedy)
 
 
 def describe_body(

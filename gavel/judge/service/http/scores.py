@@ -1,16 +1,19 @@
-"""`/v1/score`, `/v1/score/batch` and `/v1/judgements`: judges whole groups, and tells what was judged."""
+"""The routes under /v1: judges whole groups and groups whose members arrive one by one, and tells what was judged."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gavel.judge.service.engine.engine import Engine, gone
+from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.problems import Problem, documented, problem_of
+from gavel.judge.service.http.problems import Problem, documented, problem_of, raise_failure
 from gavel.judge.service.http.requests import (
     NDJSON,
     UNBUFFERED,
@@ -25,25 +28,21 @@ from gavel.judge.service.http.requests import (
     while_connected,
 )
 from gavel.judge.service.schemas.bodies import (
-    FinishedStatus,
+    NAME_PATTERN,
     JudgementOut,
+    MemberAnswer,
+    MemberPending,
+    MemberRequest,
     PageOut,
+    PageQuery,
     PendingOut,
-    PendingStatus,
     ScoreRequest,
-    Seconds,
+    SummaryOut,
 )
-from gavel.judge.service.schemas.records import ID_PATTERN, Record
-from gavel.judge.service.schemas.records import Query as JudgementQuery
+from gavel.judge.service.schemas.records import GroupRecord, Record
 
 router = APIRouter(dependencies=[Depends(known_parameters)])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
-_MAX_TIME = 2**40
-_TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
-_NO_NUL = r"^[^\x00]*$"
-"""PostgreSQL has no text with the character 0."""
-_UNFINISHED = ("queued", "running")
-_FINISHED = ("scored", "partial", "unscored", "degenerate", "failed")
 _EXAMPLE = {
     "rubric": "Looks the order up before it refunds.",
     "trajectories": [
@@ -98,15 +97,14 @@ async def _answer(engine: Engine, record: Record, *, failure_is_a_problem: bool)
     place = f"/v1/judgements/{record.id}"
     if not record.is_finished:
         return _json(record.answer, 202, {"Location": place, "Retry-After": "1"})
-    verdict = record.verdict
-    if failure_is_a_problem and verdict is not None and verdict.group is None:
-        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
+    if failure_is_a_problem:
+        raise_failure(record)
     response = _json(record.answer, 200, {"Location": place})
     await engine.answered(record)
     return response
 
 
-def _json(model: JudgementOut | PendingOut, status: int, headers: dict[str, str]) -> Response:
+def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(model.model_dump_json(), status, headers, "application/json")
 
 
@@ -161,14 +159,25 @@ async def batch(
 async def _answers(
     engine: Engine, records: dict[str, Record], numbers: dict[str, list[int]], refused: list[bytes]
 ) -> AsyncIterator[bytes]:
-    for line in refused:
-        yield line
-    async for judgement, record in engine.results(records.values()):
-        body = problem_of(gone(judgement)).body if record is None else record.answer.model_dump()
-        if record is not None:
-            await engine.answered(record)  # before: who has read the last line may close the connection
-        for number in numbers[judgement]:
-            yield _line(number, body)
+    async def line(record: Record) -> list[bytes]:
+        try:
+            finished = await engine.result(record)
+            body = finished.answer.model_dump()
+            await engine.answered(finished)  # before: who has read the last line may close the connection
+        except ServiceError as error:
+            body = problem_of(error).body
+        return [_line(number, body) for number in numbers[record.id]]
+
+    for each in refused:
+        yield each
+    waiting = [asyncio.ensure_future(line(record)) for record in records.values()]
+    try:
+        for done in asyncio.as_completed(waiting):
+            for each in await done:
+                yield each
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 def _line(number: int, body: dict[str, Any]) -> bytes:
@@ -219,30 +228,103 @@ async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
     response_model=PageOut,
     responses=documented(403, 422, 503),
 )
-async def page(
+async def page(engine: TheEngine, caller: TheCaller, asked: Annotated[PageQuery, Query()]) -> Response:
+    """A page of judgements without their members."""
+    records, has_more = await engine.store.page(asked, caller.visible(asked.project))
+    shown = [SummaryOut.model_validate(record) for record in records]
+    return _json(PageOut(judgements=shown, next=shown[-1].id if has_more else None))
+
+
+Group = Annotated[
+    str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the group, such as step and task.")
+]
+Member = Annotated[str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the member in its group.")]
+_MEMBER_PENDING = {"description": "Accepted, and not judged yet: ask at Location.", "model": MemberPending}
+_MEMBER_EXAMPLE = {
+    "expected": 8,
+    "id": "sample-3",
+    "messages": [
+        {"role": "user", "content": "I want my money back for order 7890."},
+        {"role": "assistant", "content": "I looked it up: it came 9 days ago, so I have refunded it."},
+    ],
+}
+
+
+@router.post(
+    "/v1/groups/{group}/members",
+    tags=["groups"],
+    summary="Send one member of a group",
+    response_model=MemberAnswer,
+    responses={202: _MEMBER_PENDING, **documented(400, 404, 408, 409, 413, 415, 422, 429, 502, 503)},
+    openapi_extra=describe_body(MemberRequest, _MEMBER_EXAMPLE),
+)
+async def join(
+    group: Group,
+    request: Request,
     engine: TheEngine,
     caller: TheCaller,
-    project: Annotated[str | None, Query(max_length=200, pattern=_NO_NUL)] = None,
-    status: Annotated[list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None, Query()] = None,
-    judge: Annotated[str | None, Query(max_length=1000, pattern=_NO_NUL, description="As in the list.")] = None,
-    since: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=_TIME)] = None,
-    until: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")] = None,
-    before: Annotated[str | None, Query(pattern=ID_PATTERN, description="`next` of another page.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    wait: Annotated[bool | None, Query(description="false: answer 202 at once. Default: the body's wait.")] = None,
 ) -> Response:
-    """A page of judgements without their members."""
-    if project is not None and not caller.may_use(project):
-        raise Problem(403, "forbidden", f"this key is not for the project {project!r}.", "Use a key that is.")
-    own = None if caller.projects is None else frozenset(caller.projects)
-    projects = own if project is None else frozenset({project})
-    query = JudgementQuery(projects, _statuses(status or ()), judge, since, until, before, limit + 1)
-    records = await engine.page(query)
-    more = len(records) > limit
-    shown = [record.summary for record in records[:limit]]
-    found = PageOut(judgements=shown, next=shown[-1].id if more else None)
-    return Response(found.model_dump_json(), media_type="application/json")
+    """Answers each member with its own score, once all have arrived, or at the group's deadline.
+
+    A member is stored before anything else, and its group is judged even when connections are closed: send the same
+    body again, or ask at Location. Members may reach different processes of the service.
+    """
+    member = await read_json(request, MemberRequest)
+    name, waits = member.id, member.wait if wait is None else wait
+    joined = await engine.rendezvous.join(group, member, caller)
+    del member  # while it waits, its messages are in the database alone
+    seconds = engine.config.limits.wait_seconds if waits else 0.0
+    return await while_connected(request, _member_answer(engine, joined, name, seconds))
 
 
-def _statuses(names: Sequence[str]) -> frozenset[str]:
-    groups = {"finished": _FINISHED, "unfinished": _UNFINISHED}
-    return frozenset(status for name in names for status in groups.get(name, (name,)))
+@router.get(
+    "/v1/groups/{group}/members/{id}",
+    tags=["groups"],
+    summary="The score of one member",
+    response_model=MemberAnswer,
+    responses={202: _MEMBER_PENDING, **documented(404, 422, 502, 503)},
+)
+async def get_member(
+    group: Group,
+    id: Member,
+    request: Request,
+    engine: TheEngine,
+    caller: TheCaller,
+    project: Annotated[str, Query(max_length=200, pattern=r"^[\w.-]*$")] = "",
+    wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is judged.")] = 0,
+) -> Response:
+    """The member's score, or 202 while its group is not judged."""
+    found = await engine.rendezvous.find(group, id, project, caller)
+    seconds = min(wait, engine.config.limits.wait_seconds)
+    return await while_connected(request, _member_answer(engine, found, id, seconds))
+
+
+async def _member_answer(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
+    """The member's score once its group is judged, 202 if that takes longer. Raises `Problem` for a judgement that
+    failed."""
+    record = await engine.rendezvous.result(group, seconds)
+    if record is None or record.verdict is None:
+        status = "open" if record is None else "running" if record.status == "running" else "queued"
+        pending = MemberPending(
+            group=group.name,
+            id=member,
+            judgement=group.id,
+            status=status,
+            expected=group.expected,
+            arrived=group.arrived,
+            deadline_at=group.deadline_at,
+        )
+        place = f"/v1/groups/{quote(group.name, safe='')}/members/{quote(member, safe='')}"
+        query = f"?project={quote(group.project, safe='')}" if group.project else ""
+        return _json(pending, 202, {"Location": place + query, "Retry-After": "1"})
+    raise_failure(record)
+    verdict = record.verdict
+    scored = verdict.members[verdict.ids.index(member)].model_dump(
+        include=MemberAnswer.model_fields.keys() - {"status"}
+    )
+    whole = {"group": group.name, "judgement": record.id, "status": verdict.status, "expected": group.expected}
+    answer = MemberAnswer.model_validate({**scored, **whole, "id": member, "arrived": record.members})
+    response = _json(answer)
+    await engine.answered(record)
+    return response

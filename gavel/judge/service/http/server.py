@@ -18,7 +18,7 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import Admission
 from gavel.judge.service.engine.metrics import MULTIPROCESS_VARIABLE
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.app import app_of_worker, create_app, settle_process
+from gavel.judge.service.http.app import create_app, settle_process
 from gavel.judge.service.store.database import Database
 
 _IDLE_SECONDS = 75
@@ -134,7 +134,7 @@ def _serve_in_processes(
 
 def _prepared_app(settings: str, parent: int, prepare: Callable[[], None]) -> object:
     prepare()
-    return app_of_worker(settings, parent)
+    return create_app(ServiceConfig.model_validate_json(settings), parent=parent)
 
 
 def _allow_open_files(number: int) -> None:

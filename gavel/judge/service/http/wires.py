@@ -22,12 +22,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.problems import Problem, documented, problem_of
+from gavel.judge.service.http.problems import Problem, documented, invalid, problem_of, raise_failure
 from gavel.judge.service.http.requests import (
     UNBUFFERED,
     TheCaller,
@@ -52,70 +52,78 @@ from gavel.scenarios.formats.openai_responses import messages
 from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(tags=["wires"])
-OWN = "judge"
+_OWN = "judge"
 """The environment of ORS whose rubric is that of the service's judge; others are presets."""
 _PING_SECONDS = 10.0
 _EVENTS = "text/event-stream"
-_OPEN = ConfigDict(extra="allow", populate_by_name=True)
 _REFUSALS = documented(400, 404, 408, 409, 413, 415, 422, 502, 503)
+_Chat = list[dict[str, JsonValue]]
 
 
-def _group_size(config: ServiceConfig, named: int | None = None) -> int:
-    """Members of a group: as named, else as set. Raises `Problem` when neither says it."""
-    size = named or config.group_size
-    if size is None:
-        raise Problem(
-            422,
-            "no-group-size",
-            "the request does not say how many members a group has.",
-            "Set group_size in the service's settings (GAVEL_SERVICE_GROUP_SIZE=8), or with slime ?size=8 in the URL.",
-        )
-    return size
+def judged_members(record: Record | None) -> list[Judgement]:
+    """The members of a judged group. Raises `Problem` for one that is not finished, or failed."""
+    if record is None or record.verdict is None:
+        why, remedy = "the group is not judged yet; it is stored, and judging goes on.", "Send the same request again."
+        raise Problem(503, "not-judged-yet", why, remedy, {"Retry-After": "5"})
+    raise_failure(record)
+    return record.verdict.members
 
 
 def _rewards(record: Record) -> list[float]:
     """The scores of all members, in the request's order. Raises `Problem` when one has none."""
-    return [_reward(member, record) for member in _members(record)]
-
-
-def _members(record: Record | None) -> list[Judgement]:
-    """The members of a judged group. Raises `Problem` for one that is not finished, or failed."""
-    if record is None or record.verdict is None:
-        raise Problem(
-            503,
-            "not-judged-yet",
-            "the group is not judged yet; the request is stored, and judging goes on.",
-            "Send the same request again.",
-            {"Retry-After": "5"},
-        )
-    if record.verdict.group is None:
-        failed = record.verdict
-        raise Problem(502, "judge-failed", failed.problem or "", failed.remedy, {}, {"judgement": record.id})
-    return record.verdict.members
+    return [_reward(member, record) for member in judged_members(record)]
 
 
 def _reward(member: Judgement, record: Record) -> float:
-    """The member's score. Raises `Problem` when it has none."""
-    if member.score is None:
-        group = record.verdict.group if record.verdict else None
-        reason = member.reason or (group.reason if group else None) or "the judge gave no score"
-        is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: no judge is to blame
-        raise Problem(
-            422 if is_its_own else 502,
-            "unscored",
-            f"a member is not scored: {reason}.",
-            f"GET /v1/judgements/{record.id} has all members; this wire can answer with numbers only.",
-            {},
-            {"judgement": record.id},
-        )
-    return member.score
+    if member.score is not None:
+        return member.score
+    group = record.verdict.group if record.verdict else None
+    reason = member.reason or (group.reason if group else None) or "the judge gave no score"
+    is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: no judge is to blame
+    remedy = f"GET /v1/judgements/{record.id} has all members; this wire can answer with numbers only."
+    status = 422 if is_its_own else 502
+    raise Problem(status, "unscored", f"a member is not scored: {reason}.", remedy, {}, {"judgement": record.id})
+
+
+async def _score(request: Request, engine: Engine, caller: TheCaller, chats: list[_Chat], **options: Any) -> Record:
+    """The judgement of a whole group, judged as `POST /v1/score` does."""
+    score = built(ScoreRequest, trajectories=[built(TrajectoryIn, messages=chat) for chat in chats], **options)
+    return await while_connected(request, engine.score(score, caller))
+
+
+async def _waited(engine: Engine, group: GroupRecord, member: str) -> tuple[Record, Judgement]:
+    """The group's judgement and the member's. Raises `Problem` when the time to wait is over, or the judge failed."""
+    record = await engine.rendezvous.result(group, engine.config.limits.wait_seconds)
+    members = judged_members(record)
+    assert record is not None
+    assert record.verdict is not None
+    return record, members[record.verdict.ids.index(member)]
+
+
+async def _answered(engine: Engine, record: Record, value: Any) -> Response:
+    answer = JSONResponse(value)
+    await engine.answered(record)
+    return answer
+
+
+def _group_size(config: ServiceConfig, named: int | None = None) -> int:
+    """Members of a group: as named, else as set. Raises `Problem` when neither says it."""
+    if (size := named or config.group_size) is None:
+        why = "the request does not say how many members a group has."
+        remedy = "Set group_size in the service's settings (GAVEL_SERVICE_GROUP_SIZE=8), or with slime ?size=8."
+        raise Problem(422, "no-group-size", why, remedy)
+    return size
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
 class OrsMessage(BaseModel):
     """One turn: blocks of text, images, reasoning, tool calls and tool results."""
 
     role: Literal["system", "user", "assistant"]
-    blocks: list[dict[str, JsonValue]]
+    blocks: _Chat
 
 
 class OrsCandidate(BaseModel):
@@ -133,76 +141,48 @@ class OrsScoreGroup(BaseModel):
     """Of a stream that broke: goes on with it."""
 
 
-class OrsScore(BaseModel):
-    """The score of one candidate."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    reward: float
-    """From 0 to 1."""
-    metadata: dict[str, Any] | None = None
-    """The candidate's own, with Gavel's explanation and standard error under `gavel`."""
-
-
-class OrsScores(BaseModel):
-    """The scores of a group, in its order."""
-
-    scores: list[OrsScore]
-
-
 @router.post(
     "/{env}/score_group",
-    summary="ORS: score a group",
-    response_model=OrsScores,
-    responses={
-        200: {"description": "The scores, as JSON or as server-sent events.", "content": {_EVENTS: {}}},
-        **_REFUSALS,
-    },
+    summary="Open Reward Standard: score a group",
+    response_class=JSONResponse,
+    responses={200: {"content": {_EVENTS: {"schema": {"type": "string"}}}}, **_REFUSALS},
     openapi_extra=describe_body(OrsScoreGroup),
 )
 async def score_group(
-    env: Annotated[str, Path(max_length=200, description=f"A rubric preset's name, or {OWN!r}.", examples=[OWN])],
+    env: Annotated[str, Path(max_length=200, pattern=NAME_PATTERN, description="A preset, or `judge`.")],
     request: Request,
     engine: TheEngine,
     caller: TheCaller,
     accept: Annotated[str, Header()] = "",
 ) -> Response:
-    """Scores candidates relative to each other. A group with a candidate that is not scored is refused as a whole."""
+    """Scores the candidates relative to each other. A stream that broke is taken up again with its `task_id`."""
     asked = await read_json(request, OrsScoreGroup)
-    if env != OWN and env not in engine.config.rubrics:
-        names = ", ".join([OWN, *engine.config.rubrics])
-        raise Problem(404, "no-such-environment", f"there is no environment {env!r}.", f"There are: {names}.")
+    if env != _OWN and env not in engine.config.rubrics:
+        known = ", ".join([_OWN, *engine.config.rubrics])
+        raise Problem(404, "no-such-environment", f"there is no environment {env!r}.", f"There are: {known}.")
     if asked.task_id is not None:
         record = await engine.get(asked.task_id, caller)
     else:
         trajectories = [built(TrajectoryIn, messages=_chat_of_blocks(each)) for each in asked.candidates]
-        score = built(ScoreRequest, trajectories=trajectories, preset=None if env == OWN else env)
+        score = built(ScoreRequest, trajectories=trajectories, preset=None if env == _OWN else env)
         record = (await engine.submit(score, caller)).record
     kept = [candidate.metadata for candidate in asked.candidates]
     if _EVENTS in accept:
         return StreamingResponse(_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)
     finished = await while_connected(request, engine.result(record))
-    answer = Response(_scores(finished, kept), media_type="application/json")
-    await engine.answered(finished)
-    return answer
+    return await _answered(engine, finished, _ors_scores(finished, kept))
 
 
-def _scores(record: Record, kept: list[dict[str, JsonValue] | None]) -> str:
-    rewards = _rewards(record)
+def _ors_scores(record: Record, kept: list[dict[str, JsonValue] | None]) -> dict[str, Any]:
+    """`reward` and `metadata` of each candidate: its own, with Gavel's explanation and standard error."""
+    rewards, members = _rewards(record), judged_members(record)
     if len(rewards) != len(kept):
-        raise Problem(422, "invalid-request", "the task_id is that of another group.", "Leave task_id out.")
-    members = record.verdict.members if record.verdict else []
-    scores = [
-        OrsScore(
-            reward=reward,
-            metadata={
-                **(own or {}),
-                "gavel": {"explanation": member.explanation, "standard_error": member.standard_error},
-            },
-        )
-        for reward, own, member in zip(rewards, kept, members, strict=True)
-    ]
-    return OrsScores(scores=scores).model_dump_json()
+        raise invalid("the task_id is that of another group.", "Leave task_id out.")
+    scores: list[dict[str, Any]] = []
+    for reward, own, member in zip(rewards, kept, members, strict=True):
+        ours = {"explanation": member.explanation, "standard_error": member.standard_error}
+        scores.append({"reward": reward, "metadata": {**(own or {}), "gavel": ours}})
+    return {"scores": scores}
 
 
 async def _events(engine: Engine, record: Record, kept: list[dict[str, JsonValue] | None]) -> AsyncIterator[bytes]:
@@ -212,7 +192,7 @@ async def _events(engine: Engine, record: Record, kept: list[dict[str, JsonValue
         while not (await asyncio.wait([waiting], timeout=_PING_SECONDS))[0]:
             yield b": ping\r\n\r\n"
         finished = waiting.result()
-        yield _event("end", _scores(finished, kept))
+        yield _event("end", json.dumps(_ors_scores(finished, kept)))
         await engine.answered(finished)
     except Problem as problem:
         yield _event("error", problem.detail)
@@ -227,79 +207,46 @@ def _event(name: str, data: str) -> bytes:
     return f"event: {name}\r\n{lines}\r\n".encode()
 
 
-def _chat_of_blocks(candidate: OrsCandidate) -> list[dict[str, JsonValue]]:
-    """The candidate as OpenAI chat messages."""
-    found: list[dict[str, JsonValue]] = []
-    for message in candidate.messages:
-        content: list[JsonValue] = []
-        calls: list[JsonValue] = []
-        results: list[dict[str, JsonValue]] = []
-        for block in message.blocks:
-            match block.get("type"):
-                case "tool_call":
-                    function = {"name": block.get("name"), "arguments": json.dumps(block.get("input"))}
-                    calls.append({"id": block.get("id"), "type": "function", "function": function})
-                case "tool_result":
-                    shown = _content([_part(part) for part in _list(block.get("blocks"))])
-                    results.append({"role": "tool", "tool_call_id": block.get("tool_call_id"), "content": shown})
-                case "reasoning":
-                    continue  # judges are not shown what an agent thought
-                case _:
-                    content.append(_part(block))
-        found += results
-        if content or calls or not results:
-            turn: dict[str, JsonValue] = {"role": message.role, "content": _content(content)}
-            if calls:
-                turn["tool_calls"] = calls
-            found.append(turn)
-    return found
+def _chat_of_blocks(candidate: OrsCandidate) -> _Chat:
+    """The candidate as Anthropic's messages, without what the agent thought, which judges are not shown."""
+    chat: _Chat = []
+    for turn in candidate.messages:
+        shown: list[JsonValue] = [_block(block) for block in turn.blocks if block.get("type") != "reasoning"]
+        chat.append({"role": turn.role, "content": shown})
+    return chat
 
 
-def _part(block: JsonValue) -> JsonValue:
-    if isinstance(block, dict) and block.get("type") == "image":
-        return {"type": "image_url", "image_url": {"url": f"data:{block.get('mimeType')};base64,{block.get('data')}"}}
-    if isinstance(block, dict) and block.get("type") == "text":
-        return {"type": "text", "text": block.get("text")}
-    return block
-
-
-def _content(parts: list[JsonValue]) -> JsonValue:
-    """One text as a string, else the parts."""
-    match parts:
-        case []:
-            return ""
-        case [{"type": "text", "text": str(text)}]:
-            return text
+def _block(block: dict[str, JsonValue]) -> JsonValue:
+    match block:
+        case {"type": "tool_call", "id": call, "name": name, "input": given}:
+            return {"type": "tool_use", "id": call, "name": name, "input": given}
+        case {"type": "tool_result", "tool_call_id": call, "blocks": [*inner]}:
+            shown: list[JsonValue] = [_block(one) if isinstance(one, dict) else one for one in inner]
+            return {"type": "tool_result", "tool_use_id": call, "content": shown}
+        case {"type": "image", "mimeType": kind, "data": data}:
+            return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
         case _:
-            return parts
-
-
-def _list(value: JsonValue) -> list[JsonValue]:
-    return value if isinstance(value, list) else []
+            return block
 
 
 class NemoParams(BaseModel):
     """What the policy was asked, as in OpenAI's Responses API."""
 
-    model_config = _OPEN
-
-    input: str | list[dict[str, JsonValue]]
+    input: str | _Chat
     instructions: str | None = None
-    tools: list[dict[str, JsonValue]] | None = None
+    tools: _Chat | None = None
 
 
 class NemoResponse(BaseModel):
     """What it answered, as in OpenAI's Responses API."""
 
-    model_config = _OPEN
-
-    output: list[dict[str, JsonValue]]
+    output: _Chat
 
 
 class NemoVerify(BaseModel):
     """One rollout of a group."""
 
-    model_config = _OPEN
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
 
     responses_create_params: NemoParams
     response: NemoResponse
@@ -319,113 +266,73 @@ class NemoVerify(BaseModel):
         return f"nemo-gym/prompt/{_digest(told)}/{self.group_attempt}"
 
 
-class NemoVerified(BaseModel):
-    """The rollout with its reward; further fields are those of the request."""
-
-    model_config = _OPEN
-
-    reward: float
-    """From 0 to 1; 0 where `mask_sample` says that it is none."""
-    mask_sample: bool = False
-    failure_kind: str | None = None
-    failure_reason: str | None = None
-
-
 class NemoCompare(BaseModel):
     """A group of responses to one conversation."""
 
-    conversation_history: list[dict[str, JsonValue]]
+    conversation_history: _Chat
     response_objs: list[NemoResponse] = Field(min_length=1)
     principle: str | None = Field(default=None, pattern=r"\S")
-
-
-class NemoCompared(BaseModel):
-    """One reward for each response, in order."""
-
-    rewards: list[float]
-    comparison_results: None = None
-    metrics: dict[str, float]
 
 
 @router.post(
     "/compare",
     summary="NeMo Gym: compare responses",
-    response_model=NemoCompared,
+    response_class=JSONResponse,
     responses=_REFUSALS,
     openapi_extra=describe_body(NemoCompare),
 )
 async def compare(request: Request, engine: TheEngine, caller: TheCaller) -> Response:
     """Scores responses relative to each other; `principle` is the rubric."""
     asked = await read_json(request, NemoCompare)
-    trajectories = [
-        built(TrajectoryIn, messages=[*asked.conversation_history, *_chat_of_items(response.output)])
-        for response in asked.response_objs
-    ]
-    score = built(ScoreRequest, trajectories=trajectories, rubric=asked.principle)
-    record = await while_connected(request, engine.score(score, caller))
-    rewards = _rewards(record)
-    metrics = {"calls": float(record.calls), "cost_usd": record.cost_usd or 0.0} if record.cost_usd is not None else {}
-    answer = Response(NemoCompared(rewards=rewards, metrics=metrics).model_dump_json(), media_type="application/json")
-    await engine.answered(record)
-    return answer
+    chats = [[*asked.conversation_history, *_chat_of_items(response.output)] for response in asked.response_objs]
+    record = await _score(request, engine, caller, chats, rubric=asked.principle)
+    metrics = {} if record.cost_usd is None else {"calls": float(record.calls), "cost_usd": record.cost_usd}
+    answer = {"rewards": _rewards(record), "comparison_results": None, "metrics": metrics}
+    return await _answered(engine, record, answer)
 
 
 @router.post(
     "/verify",
     summary="NeMo Gym: the reward of one rollout",
-    response_model=NemoVerified,
+    response_class=JSONResponse,
     responses=_REFUSALS,
     openapi_extra=describe_body(NemoVerify),
 )
 async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Response:
-    """Waits for the other rollouts of the group, and answers with the rollout's reward.
+    """Waits for the other rollouts of the group, and answers with the rollout's reward, from 0 to 1.
 
     A group has as many rollouts as the service's setting group_size says. One that is not scored is masked.
     """
     body = await read_body(request)
-    member, group_name, is_named = _rollout(engine, await parse(NemoVerify, body))
-    name, packed = member.id, zlib.compress(body, 1)  # the answer repeats the body
-    group = await engine.rendezvous.join(group_name, member, caller, begins_rounds=not is_named)
-    del body, member
-    record, scored = await while_connected(request, _waited(engine, group, name))
-    answer: dict[str, Any] = json.loads(zlib.decompress(packed))
-    answer |= {"reward": scored.score or 0.0, "mask_sample": scored.score is None}
-    if scored.score is None:
-        answer |= {"failure_kind": "judge_failed", "failure_reason": scored.reason}
-    response = _json(answer)
-    await engine.answered(record)
-    return response
-
-
-def _rollout(engine: Engine, asked: NemoVerify) -> tuple[MemberRequest, str, bool]:
-    """The rollout as a member, the name of its group, and whether the request named it."""
-    params = asked.responses_create_params
-    given: list[dict[str, JsonValue]] = (
-        [{"role": "user", "content": params.input}] if isinstance(params.input, str) else params.input
-    )
-    system = [{"role": "system", "content": params.instructions}] if params.instructions else []
+    asked = await parse(NemoVerify, body)
+    params, name = asked.responses_create_params, str(asked.rollout_index)
+    given: _Chat = [{"role": "user", "content": params.input}] if isinstance(params.input, str) else params.input
+    system: _Chat = [{"role": "system", "content": params.instructions}] if params.instructions else []
     member = built(
         MemberRequest,
         expected=_group_size(engine.config),
-        id=str(asked.rollout_index),
+        id=name,
         messages=[*system, *_chat_of_items(given), *_chat_of_items(asked.response.output)],
         tools=[_tool(tool) for tool in params.tools] if params.tools else None,
         rubric=asked.principle,
     )
-    return member, asked.group, asked.group_id is not None
+    packed = zlib.compress(body, 1)  # the answer repeats the body
+    group = await engine.rendezvous.join(asked.group, member, caller, begins_rounds=asked.group_id is None)
+    del body, asked, params, given, member  # while it waits, its messages are in the database alone
+    record, scored = await while_connected(request, _waited(engine, group, name))
+    answer = json.loads(zlib.decompress(packed)) | {"reward": scored.score or 0.0, "mask_sample": scored.score is None}
+    if scored.score is None:
+        answer |= {"failure_kind": "judge_failed", "failure_reason": scored.reason}
+    return await _answered(engine, record, answer)
 
 
-def _chat_of_items(items: list[dict[str, JsonValue]]) -> list[dict[str, Any]]:
+def _chat_of_items(items: _Chat) -> list[dict[str, Any]]:
     """Responses items as chat messages. Raises `Problem` for items that are none."""
     try:
         return messages(items)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Problem(
-            422,
-            "invalid-request",
-            f"the items cannot be read as those of OpenAI's Responses: {type(error).__name__} ({error!s:.60}).",
-            "Send input and output as in the Responses API.",
-        ) from error
+        why = f"the items cannot be read as those of OpenAI's Responses: {type(error).__name__} ({error!s:.60})."
+        raise invalid(why, "Send input and output as in the Responses API.") from error
 
 
 def _tool(tool: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -445,10 +352,9 @@ class SlimeSample(BaseModel):
     """Shown to the judge as the task's reference, where it is a text."""
 
     @property
-    def messages(self) -> list[dict[str, JsonValue]]:
-        if isinstance(self.prompt, str):
-            return [{"role": "user", "content": self.prompt}, {"role": "assistant", "content": self.response}]
-        return [*self.prompt, {"role": "assistant", "content": self.response}]
+    def messages(self) -> _Chat:
+        prompt: _Chat = [{"role": "user", "content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
+        return [*prompt, {"role": "assistant", "content": self.response}]
 
     @property
     def reference(self) -> str | None:
@@ -482,7 +388,7 @@ class Places:
 @router.post(
     "/slime/{group}",
     summary="slime: the reward of a sample, or of a group",
-    response_model=float | list[float],
+    response_class=JSONResponse,
     responses=_REFUSALS,
     openapi_extra=describe_body(SlimeSamples),
 )
@@ -496,10 +402,11 @@ async def remote_rm(
     """One sample waits for the others of its prompt and is answered with a number; a list with a list."""
     asked = (await read_json(request, SlimeSamples)).root
     if isinstance(asked, list):
-        record = await while_connected(request, engine.score(_whole_group(asked), caller))
-        answer = _json(_rewards(record))
-        await engine.answered(record)
-        return answer
+        if any((one.reference, one.prompt) != (asked[0].reference, asked[0].prompt) for one in asked):
+            raise invalid("the samples have different labels or prompts.", "Send one group of one task.")
+        chats = [sample.messages for sample in asked]
+        record = await _score(request, engine, caller, chats, reference=asked[0].reference)
+        return await _answered(engine, record, _rewards(record))
     name, response = f"slime/{group}/{_digest([asked.prompt, asked.label])}", _digest(asked.response)
     places: Places = request.app.state.places
     with places.lowest(caller.key_id, name, response) as place:
@@ -512,34 +419,4 @@ async def remote_rm(
         )
         joined = await engine.rendezvous.join(name, member, caller, begins_rounds=True)
         record, scored = await while_connected(request, _waited(engine, joined, member.id))
-    answer = _json(_reward(scored, record))
-    await engine.answered(record)
-    return answer
-
-
-def _whole_group(samples: list[SlimeSample]) -> ScoreRequest:
-    """The samples as a request. Raises `Problem` for samples of several tasks."""
-    references = {sample.reference for sample in samples}
-    if len(references) > 1:
-        raise Problem(422, "invalid-request", "the samples have different labels.", "Send one group of one task.")
-    if any(sample.prompt != samples[0].prompt for sample in samples):
-        raise Problem(422, "invalid-request", "the samples have different prompts.", "Send one group of one task.")
-    trajectories = [built(TrajectoryIn, messages=sample.messages) for sample in samples]
-    return built(ScoreRequest, trajectories=trajectories, reference=references.pop())
-
-
-async def _waited(engine: Engine, group: GroupRecord, member: str) -> tuple[Record, Judgement]:
-    """The group's judgement and the member's. Raises `Problem` when the time to wait is over, or the judge failed."""
-    record = await engine.rendezvous.result(group, engine.config.limits.wait_seconds)
-    members = _members(record)
-    assert record is not None
-    assert record.verdict is not None
-    return record, members[record.verdict.ids.index(member)]
-
-
-def _json(value: Any) -> Response:
-    return Response(json.dumps(value), media_type="application/json")
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+    return await _answered(engine, record, _reward(scored, record))

@@ -7,7 +7,7 @@ Numbers and truth values are taken as what they are: pydantic alone would make 1
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -77,6 +77,7 @@ def _as_seconds(value: object) -> object:
 Seconds = Annotated[float, BeforeValidator(_as_seconds)]
 
 
+ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 PendingStatus = Literal["queued", "running"]
 FinishedStatus = Literal[GroupStatus, "failed"]
@@ -211,6 +212,14 @@ class JudgingOptions(BaseModel):
     retain: Boolean = True
     """False: transcripts and replies are erased once the answer is given."""
 
+    @property
+    def listed_criteria(self) -> list[tuple[str, str, float]]:
+        """Name, text and weight of each criterion."""
+        return [
+            (f"criterion {place}", one, 1.0) if isinstance(one, str) else (one.name, one.text, one.weight)
+            for place, one in enumerate(self.criteria or (), start=1)
+        ]
+
 
 class ScoreRequest(JudgingOptions):
     """A group of attempts at the same task, to be scored relative to each other."""
@@ -303,7 +312,7 @@ class PendingOut(BaseModel):
 class SummaryOut(BaseModel):
     """A judgement in a list."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, from_attributes=True)
 
     id: str
     status: PendingStatus | FinishedStatus
@@ -316,6 +325,33 @@ class SummaryOut(BaseModel):
     cost_usd: float | None
     created_at: float
     finished_at: float | None
+
+
+_TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
+_MAX_TIME = 2**40
+_UNFINISHED: tuple[str, ...] = get_args(PendingStatus)
+_FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
+STATUSES = {
+    "unfinished": _UNFINISHED,
+    "finished": _FINISHED,
+    **{status: (status,) for status in (*_UNFINISHED, *_FINISHED)},
+}
+"""What a list may be filtered by, and the statuses that each means."""
+_Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]  # PostgreSQL has no text with a NUL
+
+
+class PageQuery(BaseModel):
+    """Which judgements a list shows; what is left out shows all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    project: _Text | None = None
+    status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None
+    judge: _Text | None = Field(default=None, description="As in the list.")
+    since: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=_TIME)
+    until: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")
+    before: str | None = Field(default=None, pattern=ID_PATTERN, description="`next` of another page.")
+    limit: int = Field(default=50, ge=1, le=200)
 
 
 class PageOut(BaseModel):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,12 +23,10 @@ from gavel.judge.service.schemas.bodies import (
     Project,
     SetInteger,
     SetNumber,
-    SummaryOut,
 )
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
-ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _COUNTER_BITS = 32
 _lock = threading.Lock()
 _last = 0
@@ -164,33 +162,14 @@ class Verdict(BaseModel):
     def answer(self, judgement: str, project: str, created_at: float, finished_at: float) -> JudgementOut:
         """The answer over HTTP."""
         whole = self.group or GroupJudgement(status="unscored", reason=self.problem)
-        return JudgementOut(
-            id=judgement,
-            status=self.status,
-            reason=whole.reason,
-            scores=[member.score for member in self.members],
-            members=[
-                MemberOut(
-                    id=name,
-                    score=member.score,
-                    standard_error=member.standard_error,
-                    explanation=member.explanation,
-                    flags=member.flags,
-                    reason=member.reason,
-                )
-                for name, member in zip(self.ids, self.members, strict=True)
-            ],
-            calls=whole.calls,
-            cached_calls=whole.cached_calls,
-            prompt_tokens=whole.prompt_tokens,
-            completion_tokens=whole.completion_tokens,
-            cost_usd=whole.cost_usd,
-            models=whole.models,
-            warnings=whole.warnings,
-            project=project,
-            created_at=created_at,
-            finished_at=finished_at,
-        )
+        shared = whole.model_dump(include=JudgementOut.model_fields.keys() - {"members"})
+        members = [
+            MemberOut(id=name, **member.model_dump(include=MemberOut.model_fields.keys() - {"id"}))
+            for name, member in zip(self.ids, self.members, strict=True)
+        ]
+        own: dict[str, Any] = {"id": judgement, "status": self.status, "scores": [member.score for member in members]}
+        times: dict[str, Any] = {"project": project, "created_at": created_at, "finished_at": finished_at}
+        return JudgementOut(members=members, **{**shared, **own, **times})
 
 
 Status = Literal[PendingStatus, FinishedStatus]
@@ -252,23 +231,6 @@ class Record:
             return PendingOut(id=self.id, status=status, project=self.project, created_at=self.created_at)
         return self.verdict.answer(self.id, self.project, self.created_at, self.finished_at)
 
-    @property
-    def summary(self) -> SummaryOut:
-        """The judgement in a list."""
-        return SummaryOut(
-            id=self.id,
-            status=self.status,
-            project=self.project,
-            judge=self.judge,
-            members=self.members,
-            calls=self.calls,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cost_usd=self.cost_usd,
-            created_at=self.created_at,
-            finished_at=self.finished_at,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -288,24 +250,6 @@ class LeasedWork:
     """The request as JSON."""
     leases: int
     """How often a process has begun it, this time included."""
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Which judgements a list shows."""
-
-    projects: frozenset[str] | None = None
-    """None = all."""
-    statuses: frozenset[str] = frozenset()
-    """Empty = all."""
-    judge: str | None = None
-    since: float | None = None
-    """Unix seconds, the first that is shown."""
-    until: float | None = None
-    """Unix seconds, the first that is not shown."""
-    before: str | None = None
-    """Only those with a lower id: the `next` of the page before."""
-    limit: int = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -86,7 +87,7 @@ class GroupStore:
         self._clock = clock or DeadlineClock()
 
     async def join(self, new: NewMember) -> GroupRecord:
-        """Stores a member, once; the group as it stands then. Raises `GroupConflictError`, `GroupTooLargeError`."""
+        """Stores a member, once; the group as it stands then. Raises a `ServiceError` for one that does not fit."""
         joined = await self.database.write(lambda c: _join(c, new, self._clock), f"group {new.group}")
         if isinstance(joined, ServiceError):  # raised in the transaction it would end those of others
             raise joined
@@ -101,12 +102,8 @@ class GroupStore:
             .order_by(_g.round.desc())
             .limit(1)
         )
-
-        def work(connection: sa.Connection) -> GroupRecord | None:
-            row = connection.execute(query).one_or_none()
-            return None if row is None else _record(row, self._clock)
-
-        return await self.database.read(work)
+        rows = await self._rows(query)
+        return _record(rows[0], self._clock) if rows else None
 
     async def close_due(self) -> list[str]:
         """Closes groups whose deadline is over; their ids."""
@@ -120,7 +117,7 @@ class GroupStore:
                 _close(connection, row)
             return [row.id for row in rows]
 
-        if await self.database.read(lambda connection: connection.execute(due.limit(1)).first() is not None):
+        if await self._rows(due.limit(1)):
             return await self.database.write(work, "group")
         return []
 
@@ -135,24 +132,20 @@ class GroupStore:
             connection.execute(kept.values(seconds_left=_g.due_at - now))
             connection.execute(sa.update(groups).where(lost).values(clock=ours, due_at=_g.seconds_left + now))
 
-        if await self.database.read(lambda connection: connection.execute(_ANY_OPEN).first() is not None):
+        if await self._rows(_ANY_OPEN):
             await self.database.write(work, "group")
 
     async def closed(self, ids: Collection[str]) -> list[str]:
         """Those of these groups that wait for members no more."""
         query = sa.select(_g.id).where(_IS_OPEN, _g.id.in_(list(ids)))
-        still = await self.database.read(lambda connection: set(connection.execute(query).scalars()))
+        still = {row.id for row in await self._rows(query)}
         return [group for group in ids if group not in still]
 
     async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
         """A group that waits for members, and the ids of those that came; None when there is none of this id."""
-
-        def work(connection: sa.Connection) -> tuple[GroupRecord, list[str]] | None:
-            row = connection.execute(sa.select(groups).where(_g.id == group, _IS_OPEN)).one_or_none()
-            came = connection.execute(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id)).scalars()
-            return None if row is None else (_record(row, self._clock), list(came))
-
-        return await self.database.read(work)
+        rows = await self._rows(sa.select(groups).where(_g.id == group, _IS_OPEN))
+        came = await self._rows(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id))
+        return (_record(rows[0], self._clock), [row.id for row in came]) if rows else None
 
     async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
         """Groups of these projects (None = all) that wait for members, the earliest deadline first."""
@@ -161,12 +154,14 @@ class GroupStore:
         query = query.order_by(here)
         if projects is not None:
             query = query.where(_g.project.in_(sorted(projects)))
-        return await self.database.read(lambda c: [_record(row, self._clock) for row in c.execute(query)])
+        return [_record(row, self._clock) for row in await self._rows(query)]
 
     async def open_groups(self) -> int:
         """Number of groups that wait for members."""
-        query = sa.select(sa.func.count()).select_from(groups).where(_IS_OPEN)
-        return await self.database.read(lambda connection: connection.execute(query).scalar_one())
+        return (await self._rows(sa.select(sa.func.count()).select_from(groups).where(_IS_OPEN)))[0][0]
+
+    async def _rows(self, query: sa.Executable) -> Sequence[Any]:
+        return await self.database.read(lambda connection: connection.execute(query).all())
 
 
 def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> GroupRecord | ServiceError:
@@ -220,12 +215,12 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
     return _record(row, clock)
 
 
-def _newest(connection: sa.Connection, new: NewMember) -> sa.Row[tuple[object, ...]] | None:
+def _newest(connection: sa.Connection, new: NewMember) -> Any:
     name = {"of_key": new.key_id, "of_project": new.project, "named": new.group}
     return connection.execute(_NEWEST, name).one_or_none()
 
 
-def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: NewMember, clock: DeadlineClock) -> bool:
+def _is_over(connection: sa.Connection, row: Any, new: NewMember, clock: DeadlineClock) -> bool:
     """Whether the round is closed, and not asked for once more."""
     if row.closed_at is None and _left(row, clock) <= 0:
         _close(connection, row)
@@ -239,30 +234,15 @@ def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: Ne
 
 
 def _begin(connection: sa.Connection, new: NewMember, number: int, clock: DeadlineClock) -> None:
-    values = {
-        "id": new_id(),
-        "key_id": new.key_id,
-        "project": new.project,
-        "name": new.group,
-        "round": number,
-        "expected": new.expected,
-        "arrived": 0,
-        "size": 0,
-        "settings_hash": new.settings_hash,
-        "options": new.options,
-        "judge": new.judge,
-        "retain": new.retain,
-        "on_deadline": new.on_deadline,
-        "created_at": time.time(),
-        "deadline_seconds": new.deadline_seconds,
-        "clock": clock.id,
-        "due_at": clock.now() + new.deadline_seconds,
-        "seconds_left": new.deadline_seconds,
-    }
+    same = ("key_id", "project", "expected", "settings_hash", "options", "judge", "retain", "on_deadline")
+    times = {"deadline_seconds": new.deadline_seconds, "seconds_left": new.deadline_seconds, "created_at": time.time()}
+    values = {name: getattr(new, name) for name in same} | times
+    values |= {"id": new_id(), "name": new.group, "round": number, "arrived": 0, "size": 0}
+    values |= {"clock": clock.id, "due_at": clock.now() + new.deadline_seconds}
     connection.execute(_BEGIN[connection.dialect.name], values)
 
 
-def _differences(row: sa.Row[tuple[object, ...]], new: NewMember) -> list[str]:
+def _differences(row: Any, new: NewMember) -> list[str]:
     """What a member says otherwise than the first one of its group."""
     found = [f"expected ({row.expected}, not {new.expected})"] if row.expected != new.expected else []
     if row.on_deadline != new.on_deadline:
@@ -275,7 +255,7 @@ def _differences(row: sa.Row[tuple[object, ...]], new: NewMember) -> list[str]:
     return found or ["how it is judged"]
 
 
-def _known(connection: sa.Connection, group: str, member: str) -> sa.Row[tuple[str]] | None:
+def _known(connection: sa.Connection, group: str, member: str) -> Any:
     return connection.execute(_MEMBER, {"of_group": group, "member": member}).one_or_none()
 
 
@@ -285,7 +265,7 @@ def _judge_again(connection: sa.Connection, group: str) -> None:
     connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0))
 
 
-def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]]) -> float:
+def _close(connection: sa.Connection, row: Any) -> float:
     """Makes the members that came a judgement, which waits for a worker, or is finished without scores; gives the time
     of it."""
     now = time.time()
@@ -304,7 +284,7 @@ def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]]) -> float:
         created_at=row.created_at,
         retain=row.retain,
     )
-    values = {**columns_of(new), "status": "queued", "leases": 0}
+    values: dict[str, Any] = {**columns_of(new), "status": "queued", "leases": 0}
     if row.on_deadline == "unscored" and row.arrived < row.expected:
         reason = f"only {row.arrived} of {row.expected} members came before the group's deadline"
         values |= outcome_columns(Verdict.unscored([member.id for member in came], reason), time.time())
@@ -320,19 +300,11 @@ def _request(trajectories: Sequence[bytes], options: bytes) -> bytes:
     return b'{"trajectories":[' + b",".join(trajectories) + b"]" + rest
 
 
-def _left(row: sa.Row[tuple[object, ...]], clock: DeadlineClock) -> float:
+def _left(row: Any, clock: DeadlineClock) -> float:
     """Seconds until the group's deadline; of another clock, as of the last look."""
     return row.due_at - clock.now() if row.clock == clock.id else row.seconds_left
 
 
-def _record(row: sa.Row[tuple[object, ...]], clock: DeadlineClock, closed_at: float | None = None) -> GroupRecord:
-    return GroupRecord(
-        id=row.id,
-        name=row.name,
-        project=row.project,
-        key_id=row.key_id,
-        expected=row.expected,
-        arrived=row.arrived,
-        deadline_at=time.time() + _left(row, clock),
-        closed_at=closed_at or row.closed_at,
-    )
+def _record(row: Any, clock: DeadlineClock, closed_at: float | None = None) -> GroupRecord:
+    same = {name: getattr(row, name) for name in ("id", "name", "project", "key_id", "expected", "arrived")}
+    return GroupRecord(**same, deadline_at=time.time() + _left(row, clock), closed_at=closed_at or row.closed_at)

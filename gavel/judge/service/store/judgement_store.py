@@ -14,28 +14,27 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import IdempotencyConflictError, ServiceError
-from gavel.judge.service.schemas.records import Accepted, NewJudgement, Query, Record, Verdict, first_id_at
+from gavel.judge.service.schemas.bodies import STATUSES, PageQuery
+from gavel.judge.service.schemas.records import (
+    Accepted,
+    NewJudgement,
+    Record,
+    Status,
+    Verdict,
+    first_id_at,
+)
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, compress, decompress, groups, judgements, keys, members, replies
-from gavel.llm.ledger import Ledger
+from gavel.llm.budget import Ledger
+from gavel.scenarios.judgement import GroupJudgement
 
 _c = judgements.c
-SUMMARY = tuple(_c[field.name] for field in dataclasses.fields(Record) if field.name != "verdict")
+SUMMARY_NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "verdict")
+SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
 """The columns of a record without its verdict, in order."""
-_OF_REQUEST = (
-    "id",
-    "project",
-    "key_id",
-    "idempotency_key",
-    "request_hash",
-    "judge",
-    "members",
-    "retain",
-    "created_at",
-    "traceparent",
-)
+_OF_REQUEST = [f.name for f in dataclasses.fields(NewJudgement) if f.name in _c and f.name != "payload"]
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 # Statements of every group are made once: making one takes longer than running it.
 _INSERT = {
@@ -80,8 +79,7 @@ class Store:
         """
         ledger = ledger or Ledger()
         verdict = verdict.with_questions(ledger.questions)
-        columns = outcome_columns(verdict, time.time() if at is None else at)
-        work = partial(_finish, record=record, verdict=verdict, columns=columns, ledger=ledger)
+        work = partial(_finish, record=record, verdict=verdict, at=time.time() if at is None else at, ledger=ledger)
         self.erasures += not record.retain
         return await self.database.write(work, _order_of_charges(record))
 
@@ -115,14 +113,20 @@ class Store:
         return await self.database.read(work) if ids else {}
 
     async def payload(self, judgement: str) -> bytes | None:
-        """The compressed request (see tables.py); None when it is erased or there is none."""
-        query = sa.select(_c.payload).where(_c.id == judgement)
-        return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
+        """The request as JSON; None when it is erased or there is none."""
 
-    async def page(self, query: Query) -> list[Record]:
-        """The judgements of a query, newest first, without their verdicts."""
-        statement = _filtered(query)
-        return await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
+        def work(connection: sa.Connection) -> bytes | None:
+            packed = connection.execute(sa.select(_c.payload).where(_c.id == judgement)).scalar_one_or_none()
+            return None if packed is None else decompress(packed)
+
+        return await self.database.read(work)
+
+    async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
+        """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether
+        there are more."""
+        statement = _filtered(query, projects)
+        found = await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
+        return found[: query.limit], len(found) > query.limit
 
     async def erase_after_answer(self, judgement: str) -> None:
         """Leaves scores and costs alone of a judgement that is not to be retained."""
@@ -188,7 +192,7 @@ class Store:
 
 
 def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> Accepted | ServiceError:
-    status = "queued" if owner is None else "running"
+    status: Status = "queued" if owner is None else "running"
     lease = {"lease_owner": owner, "leases": int(bool(owner))}
     values = {**columns_of(new), "status": status, **lease}
     refusal = refusal_of_group(connection, new.key_id, new.scope)
@@ -220,9 +224,8 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> 
     return Accepted(dataclasses.replace(accepted, id=row.id, created_at=row.created_at), is_new=True)
 
 
-def _finish(
-    connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any], ledger: Ledger
-) -> Record | None:
+def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: float, ledger: Ledger) -> Record | None:
+    columns = outcome_columns(verdict, at)  # compressed in the writer's thread
     values = columns if record.retain else {**columns, "payload": None}
     if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
         if not record.retain:
@@ -233,7 +236,7 @@ def _finish(
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
     if row is None:
         delete_replies(connection, verdict.reply_keys)
-    if row is None or row.finished_at != columns["finished_at"]:  # else this is the same write once more
+    if row is None or row.finished_at != at:  # else this is the same write once more
         _charge(connection, record.key_id, ledger)
     return None if row is None else record_of(row, row.result)
 
@@ -262,21 +265,17 @@ def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
     return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
 
 
-def _filtered(query: Query) -> sa.Executable:
-    statement = sa.select(*SUMMARY).order_by(_c.id.desc()).limit(query.limit)
-    if query.projects is not None:
-        statement = statement.where(_c.project.in_(sorted(query.projects)))
-    if query.statuses:
-        statement = statement.where(_c.status.in_(sorted(query.statuses)))
-    if query.judge is not None:
-        statement = statement.where(_c.judge == query.judge)
-    if query.since is not None:
-        statement = statement.where(_c.id >= first_id_at(query.since))
-    if query.until is not None:
-        statement = statement.where(_c.id < first_id_at(query.until))
-    if query.before is not None:
-        statement = statement.where(_c.id < query.before)
-    return statement
+def _filtered(query: PageQuery, projects: Collection[str] | None) -> sa.Executable:
+    wanted = [
+        None if projects is None else _c.project.in_(sorted(projects)),
+        _c.status.in_([one for name in query.status for one in STATUSES[name]]) if query.status else None,
+        None if query.judge is None else _c.judge == query.judge,
+        None if query.since is None else _c.id >= first_id_at(query.since),
+        None if query.until is None else _c.id < first_id_at(query.until),
+        None if query.before is None else _c.id < query.before,
+    ]
+    statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
+    return statement.order_by(_c.id.desc()).limit(query.limit + 1)
 
 
 def pack(verdict: Verdict) -> bytes:
@@ -292,42 +291,20 @@ def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
     return Record(*row[: len(SUMMARY)], verdict=unpack(result))
 
 
-def new_record(new: NewJudgement, status: str) -> Record:
+def new_record(new: NewJudgement, status: Status) -> Record:
     """The record of a request that has just been accepted."""
-    return Record(
-        id=new.id,
-        project=new.project,
-        key_id=new.key_id,
-        status="running" if status == "running" else "queued",
-        judge=new.judge,
-        members=new.members,
-        retain=new.retain,
-        created_at=new.created_at,
-        traceparent=new.traceparent,
-    )
+    return Record(status=status, **{name: getattr(new, name) for name in _OF_REQUEST if name in SUMMARY_NAMES})
 
 
 def columns_of(new: NewJudgement) -> dict[str, Any]:
     """The values of a new row, without status and lease."""
-    return {
-        **{name: getattr(new, name) for name in _OF_REQUEST},
-        "calls": 0,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-        "payload": compress(new.payload),
-    }
+    spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}
+    return {**{name: getattr(new, name) for name in _OF_REQUEST}, **spent, "payload": compress(new.payload)}
 
 
 def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:
     """What finishing a judgement sets, except for its payload."""
-    whole = verdict.group
-    return {
-        "status": verdict.status,
-        "finished_at": finished_at,
-        "calls": whole.calls if whole else 0,
-        "prompt_tokens": whole.prompt_tokens if whole else 0,
-        "completion_tokens": whole.completion_tokens if whole else 0,
-        "cost_usd": whole.cost_usd if whole else None,
-        "result": pack(verdict),
-        "lease_owner": None,
-    }
+    whole = verdict.group or GroupJudgement(status="unscored")
+    spent = {name: getattr(whole, name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost_usd")}
+    outcome = {"status": verdict.status, "finished_at": finished_at, "result": pack(verdict), "lease_owner": None}
+    return {**spent, **outcome}

@@ -7,8 +7,10 @@ A key of the settings has a row too, for what it has spent; its hash is in the s
 """
 
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -23,9 +25,10 @@ _OF_SETTINGS = "settings/"
 _NO_HASH = ""
 _k = keys.c
 _OF_KEY = sa.select(_k.spent_usd, _k.unpriced_groups).where(_k.id == sa.bindparam("of_key"))
+_GROUPS = ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
 _UNFINISHED = [
     sa.select(sa.func.count()).select_from(table).where(table.c.key_id == sa.bindparam("of_key"), ended.is_(None))
-    for table, ended in ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
+    for table, ended in _GROUPS
 ]
 
 
@@ -88,6 +91,19 @@ class KeyStore:
         """The same without holding the event loop."""
         return await self._database.read(_all)
 
+    async def unfinished_groups(self) -> Counter[str]:
+        """Groups that are open or not judged yet, by key."""
+        return await self._database.read(_unfinished)
+
+
+def _unfinished(connection: sa.Connection) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for table, ended in _GROUPS:
+        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
+        for key_id, number in connection.execute(query):
+            counted[key_id] += number
+    return counted
+
 
 def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
     """Why a key may not begin a group in this transaction, which holds the key's row from here on: so its limits hold
@@ -142,16 +158,7 @@ def _columns(key: Key) -> dict[str, object]:
 
 
 def _all(connection: sa.Connection) -> list[Key]:
-    return [
-        Key(
-            id=row.id,
-            name=row.name,
-            token_hash=row.token_hash,
-            scope=KeyScope.model_validate_json(row.scope),
-            created_at=row.created_at,
-            revoked_at=row.revoked_at,
-            spent_usd=row.spent_usd,
-            unpriced_groups=row.unpriced_groups,
-        )
-        for row in connection.execute(sa.select(keys).order_by(_k.created_at, _k.id))
-    ]
+    names = [field.name for field in fields(Key)]
+    rows = connection.execute(sa.select(*(_k[name] for name in names)).order_by(_k.created_at, _k.id)).mappings()
+    found: list[dict[str, Any]] = [{**row, "scope": KeyScope.model_validate_json(row["scope"])} for row in rows]
+    return [Key(**each) for each in found]

@@ -8,8 +8,11 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
@@ -20,9 +23,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import claims, compress, decompress, replies
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import LEASE_SECONDS, Entry, Look, Storage, StorageThread, StoredReply
-from gavel.llm.question import Question
-from gavel.llm.types import Reply
+from gavel.llm.cassette_storage import LEASE_SECONDS, Entry, Look, Question, Storage, StorageThread, StoredReply
+from gavel.llm.types import Accept, Reply
 
 _T = TypeVar("_T")
 _r, _k = replies.c, claims.c
@@ -71,31 +73,51 @@ def _claim(insert: Any) -> sa.Executable:
 _CLAIM = {"sqlite": _claim(sqlite.insert), "postgresql": _claim(postgresql.insert)}
 
 
-def _unanswered(insert: Any) -> sa.Executable:
-    key = sa.bindparam("question", type_=sa.Text)
-    values = (key, _BY, database_time())
-    unanswered = sa.select(*values).where(~sa.exists().where(_r.key == key))
-    columns = [_k.key, _k.holder, _k.renewed_at]
-    return insert(claims).from_select(columns, unanswered).on_conflict_do_nothing().returning(_k.key)
-
-
-_CLAIM_UNANSWERED = {"sqlite": _unanswered(sqlite.insert), "postgresql": _unanswered(postgresql.insert)}
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
-_NEW_ROW = {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in replies.c[1:]}
-_KEEP_AND_RELEASE = (
-    sa.select(sa.literal(1))
-    .add_cte(postgresql.insert(replies).values(_NEW_ROW).on_conflict_do_nothing().cte("kept"))
-    .add_cte(_RELEASE.cte("released"))
-)
 _HOLDER = sa.select(_k.holder).where(_k.key == sa.bindparam("question"))
 _SIMILAR = 50
 _DELETED_AT_ONCE = 500
 """Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
 
-def database_cassette(database: Database) -> Cassette:
-    """The cassette of all judges of the service."""
-    return Cassette(_WriterThread(database))
+_API_KEY: ContextVar[str] = ContextVar("gavel_api_key", default="")
+
+
+@contextmanager
+def replies_of(key_id: str) -> Generator[None]:
+    """Judging within the block is answered from this API key's stored replies."""
+    token = _API_KEY.set(key_id)
+    try:
+        yield
+    finally:
+        _API_KEY.reset(token)
+
+
+def database_cassette(database: Database, *, is_shared: bool = False) -> Cassette:
+    """The cassette of all judges of the service. Each API key has replies of its own, unless they are shared: else a
+    key would learn from a cost of nothing what another one has had judged."""
+    return Cassette(_WriterThread(database)) if is_shared else _CassetteOfKeys(_WriterThread(database))
+
+
+class _CassetteOfKeys(Cassette):
+    """Takes the same question of two API keys for two questions."""
+
+    async def answer(
+        self,
+        question: Question,
+        ask: Callable[[], Awaitable[Reply]],
+        accept: Accept | None = None,
+        repairs: Sequence[tuple[Question, Reply]] = (),
+        *more: Any,
+        **named: Any,
+    ) -> Reply:
+        own = [(_own(each), reply) for each, reply in repairs]
+        return await super().answer(_own(question), ask, accept, own, *more, **named)
+
+
+def _own(question: Question) -> Question:
+    key_id = _API_KEY.get()
+    return replace(question, params={**question.params, "asked_by": key_id}) if key_id else question
 
 
 class _WriterThread(StorageThread):
@@ -130,28 +152,22 @@ class _WriterThread(StorageThread):
 
     def look(self, key: str, *, claims: bool, known: int = 0) -> "Future[Look]":
         """Leases end with their process, so they need not survive a power cut."""
-        # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
-        is_final = self._database.is_sqlite
 
         def work(storage: Replies) -> Look:
-            if claims and storage.claim_unanswered(key, self.holder):
-                self._hold(key)
-                return Look([] if is_final else storage.replies(key), True)
             found = storage.replies(key)
             if not claims or len(found) > known:
                 return Look(found)
             is_mine = self._claim(storage, key)
-            return Look(found if is_final else storage.replies(key), is_mine)
+            return Look(storage.replies(key), is_mine)  # another process may have kept one before the claim
 
         return self._submit(work, key, durable=False)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
-        key, rows = entries[-1].question.key, [_row(entry) for entry in entries]
+        key = entries[-1].question.key
 
         def work(storage: Replies) -> None:
-            storage.keep_rows(rows[:-1])
-            self._leases.discard(key)
-            storage.keep_and_release(rows[-1], key, self.holder)
+            storage.keep(entries)  # compressed in the writer's thread
+            self._release(storage, key)
 
         return self._submit(work, key)
 
@@ -179,21 +195,7 @@ class Replies:
         return _stored(self._connection.execute(_REPLIES, {"question": key}), key)
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        self.keep_rows([_row(entry) for entry in entries])
-
-    def keep_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Stores what `keep` does."""
-        if rows:
-            self._connection.execute(_KEEP[self._dialect], rows)
-
-    def keep_and_release(self, row: Mapping[str, object], key: str, holder: str) -> None:
-        """Stores a reply, and ends the holder's lease on its question; on PostgreSQL in one statement."""
-        if self._dialect == "postgresql":
-            values = {f"new_{name}": value for name, value in row.items()}
-            self._connection.execute(_KEEP_AND_RELEASE, {**values, "question": key, "by": holder})
-        else:
-            self.keep_rows([row])
-            self.release(key, holder)
+        self._connection.execute(_KEEP[self._dialect], [_row(entry) for entry in entries])
 
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         columns = sa.select(_r.model, _r.question)
@@ -207,11 +209,6 @@ class Replies:
         if self._connection.execute(_CLAIM[self._dialect], values).first() is not None:
             return None
         return self._connection.execute(_HOLDER, {"question": key}).scalar() or ""
-
-    def claim_unanswered(self, key: str, holder: str) -> bool:
-        """Claims a question that has no reply on file and no claim; whether it was one."""
-        values = {"question": key, "by": holder}
-        return self._connection.execute(_CLAIM_UNANSWERED[self._dialect], values).first() is not None
 
     def renew(self, keys: Collection[str], holder: str) -> None:
         mine = sa.update(claims).where(_k.key.in_(keys), _k.holder == holder)

@@ -169,12 +169,22 @@ def create_tables(connection: sa.Connection) -> None:
         metadata.create_all(connection)
         connection.execute(sa.insert(_schema).values(version=VERSION))
         return
-    found = connection.execute(sa.select(_schema.c.version)).scalar() if known.has_table(_schema.name) else None
+    found = read_version(connection) if known.has_table(_schema.name) else None
     if found != VERSION:
         raise ServiceError(
             f"the database has tables of the version {found or 'before 1'}, and this version of Gavel has {VERSION}.",
             "Install the version of Gavel that wrote it, or name another database.",
         )
+
+
+def read_version(connection: sa.Connection) -> int | None:
+    """The version of the database's tables."""
+    return connection.execute(sa.select(_schema.c.version)).scalar()
+
+
+def write_version(connection: sa.Connection) -> None:
+    """Writes what is there: fails where nothing can be written."""
+    connection.execute(sa.update(_schema).values(version=VERSION)).close()
 
 
 def compress(data: bytes) -> bytes:

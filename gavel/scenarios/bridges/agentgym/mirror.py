@@ -16,8 +16,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gavel.base.network import is_on_this_machine
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.bridges.agentgym.address import Address
 from gavel.scenarios.bridges.agentgym.connection import AgentGymError, Connection
 from gavel.scenarios.bridges.agentgym.kinds import Kind

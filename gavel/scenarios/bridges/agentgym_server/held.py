@@ -14,10 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gavel.base.errors import GavelError
-from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.message_parts import text_of
-from gavel.llm.types import Message
+from gavel.base.errors import GavelError, contain_cancellation
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.agent_styles.react import form_of
 from gavel.scenarios.bridges.agentgym_server.items import Items
 from gavel.scenarios.stepped_episode import Moment, SteppedEpisode, SteppedEpisodeError, outcome

@@ -4,16 +4,19 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gavel.judge.service.config import ServiceLimits
+from gavel.judge.service.engine import worker
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import NotFoundError, OverloadedError
+from gavel.judge.service.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import NewJudgement, new_id
 from gavel.judge.service.store import leases
-from tests.endpoint import Endpoint, Request, scores
-from tests.judge.service.in_process import config_of, group, running
+from gavel.judge.service.store.judgement_store import Store
+from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
+from tests.judge.service.in_process import config_of, group, running, serving
 from tests.judge.service.stub import Stub, body, worths
 from tests.limits import HANG_SECONDS
 
@@ -65,8 +68,7 @@ async def test_one_who_waits_too_long_gets_the_unfinished_record(tmp_path: Path,
     async with running(config_of(tmp_path, endpoint, limits=limits)) as engine:
         record = await engine.score(request(1), wait=0.05)
         assert not record.is_finished
-        (left,) = [one async for one in engine.results([record], wait=0.05)]
-        assert left == (record.id, record)
+        assert await engine.result(record, wait=0.05) == record
 
 
 async def test_one_who_waits_for_a_judgement_that_is_deleted_is_told(tmp_path: Path, endpoint: Endpoint):
@@ -150,10 +152,52 @@ async def test_an_unforeseen_error_is_a_failed_judgement_and_tells_no_transcript
         assert transcript not in caplog.text
 
 
-async def test_judges_are_made_once_for_each_combination(tmp_path: Path, endpoint: Endpoint):
-    async with running(config_of(tmp_path, endpoint, judges=["openai/gpt-5"])) as engine:
-        same = [engine.judges.of(request(1, orders=orders)) for orders in (None, 2)]
-        assert same[0] is same[1] is engine.judges.default
-        others = [engine.judges.of(request(1, judge="openai/gpt-5")), engine.judges.of(request(1, orders=3))]
-        assert len({id(judge) for judge in [*same, *others]}) == 3
-        assert len({id(judge.budget) for judge in [*same, *others]}) == 1
+@pytest.mark.parametrize("outage", ["failing", "dripping"])
+async def test_a_group_whose_judge_was_away_is_judged_again_by_the_same_key_and_members(
+    outage: str, tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    limit_attempts(monkeypatch, 1)
+    endpoint.script = [fails(500) if outage == "failing" else lambda _: Answer(b" " * 10_000, drip=60.0)]
+    judge = {"timeout": 0.5, "deadline": 1.0}
+    async with serving(config_of(tmp_path, endpoint, judge)) as client:
+
+        async def ask() -> list[httpx.Response]:
+            return await asyncio.gather(
+                client.post("/v1/score", json=body(1), headers={"Idempotency-Key": "k"}),
+                *(client.post("/v1/groups/g/members", json=one) for one in members),
+            )
+
+        members = [
+            {"expected": 3, "id": f"m{n}", "messages": one["messages"]} for n, one in enumerate(body(2)["trajectories"])
+        ]
+        away = await ask()
+        assert [(answer.status_code, answer.json()["type"]) for answer in away] == [
+            (502, "urn:gavel:problem:judge-failed")
+        ] * 4
+        endpoint.script = [Stub(0.0)]
+        whole, *each = await ask()
+        assert whole.json()["id"] == away[0].json()["judgement"]
+        assert whole.json()["scores"] == expected(1)
+        assert [answer.json()["score"] for answer in each] == expected(2)
+
+
+async def test_who_waits_for_an_outcome_that_cannot_be_written_is_told(
+    tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker, "_STUCK_SECONDS", 0.0)
+    endpoint.script = [Stub(0.0)]
+    is_full = True
+    finish = Store.finish
+
+    async def finishing(store: Store, *arguments: Any) -> Any:
+        if is_full:
+            raise DatabaseUnavailableError("the database does not answer: the disk is full.", "Make room.")
+        return await finish(store, *arguments)
+
+    monkeypatch.setattr(Store, "finish", finishing)
+    async with running(config_of(tmp_path, endpoint)) as engine, asyncio.timeout(HANG_SECONDS):
+        record = (await engine.submit(request(1))).record
+        with pytest.raises(DatabaseUnavailableError):
+            await engine.result(record)
+        is_full = False
+        assert await found(engine, record.id) == expected(1)

@@ -16,7 +16,6 @@ from opentelemetry.trace import StatusCode
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.schemas.records import Record
 from gavel.judge.service.store.database import Database
 from tests.endpoint import Endpoint, fails
 from tests.fake_server import Answer, Call, FakeServer
@@ -137,18 +136,6 @@ def test_what_is_no_trace_context_begins_a_trace(header: str):
     assert Tracing(TracerProvider()).traceparent(header) is None
     assert Tracing(TracerProvider()).traceparent(TRACEPARENT) == TRACEPARENT
     assert Tracing().traceparent(TRACEPARENT) is None
-
-
-def test_a_judgement_that_was_given_up_is_an_error():
-    kept = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
-    record = Record("id", "", "", "running", "a judge", 2, True, 1.0)
-    with pytest.raises(RuntimeError), Tracing(provider).judgement(record):
-        raise RuntimeError("a secret")
-    (span,) = kept.get_finished_spans()
-    assert dict(span.attributes or {})["error.type"] == "given_up"
-    assert "secret" not in span.to_json()
 
 
 class Collector(FakeServer):

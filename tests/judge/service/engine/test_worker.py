@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
-from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import KeyScope, Verdict
 from gavel.judge.service.store import judgement_store
@@ -101,26 +101,6 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
     assert key.unpriced_groups == 0
     assert reply_count(config) == whole["calls"] + again.json()["calls"]
     assert MARKER.encode() not in await asyncio.to_thread(Path(config.database).read_bytes)
-
-
-async def test_a_judgement_that_is_deleted_between_two_calls_is_charged_for_the_first(
-    tmp_path: Path, endpoint: Endpoint
-):
-    held = Held()
-    endpoint.script = [by_content_and_position, held]
-    config = config_of(tmp_path, endpoint, {"orders": 2, "concurrency": 1})
-    headers, key_id = make_key(config)
-    async with serving(config) as client:
-        accepted = await client.post("/v1/score?wait=false", json=group("a", "b"), headers=headers)
-        assert await asyncio.to_thread(held.is_asked.wait, HANG_SECONDS)
-        assert reply_count(config) == 1
-        await client.delete(accepted.headers["location"], headers=headers)
-        held.may_answer.set()
-        await until(lambda: read_key(config, key_id).spent_usd > 0)
-        spent = read_key(config, key_id).spent_usd
-        priced = await client.post("/v1/score", json=group("c", "d"), headers=headers)
-    assert spent == pytest.approx(priced.json()["cost_usd"])
-    assert reply_count(config) == 2
 
 
 async def test_a_judgement_that_fails_after_a_paid_call_is_charged(tmp_path: Path, endpoint: Endpoint):

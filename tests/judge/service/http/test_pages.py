@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 MILLISECONDS = 120_000
 """After which a page that does not show what it should has failed."""
-PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1200, "height": 800}
-LONG = "a-very-long-name-without-any-place-to-break-it/" * 4
 
 
 class Served:
@@ -149,31 +147,6 @@ async def test_an_open_group_becomes_a_judged_one(tmp_path: Path, endpoint: Endp
             assert await page.locator(".members .name").all_inner_texts() == ["first", "second", "third"]
 
 
-async def test_what_is_open_and_focused_stays_so_while_others_change(service: Served, browser: "Browser"):
-    first = await accepted(service.engine, ("first", "second"))
-    async with opened(browser, service.url) as page:
-        link = page.locator(f"#j-{first.id} .when a")
-        await link.focus()
-        second = await accepted(service.engine)
-        await page.locator(f"#j-{second.id}").wait_for()
-        assert await link.evaluate("link => link === document.activeElement")
-        verdict = Verdict(ids=["first", "second"], members=[scored(0.5), scored(0.1)], group=whole())
-        await service.engine.store.finish(first, verdict)
-        await page.locator(f"#j-{first.id} .scored").wait_for()
-        assert await link.evaluate("link => link === document.activeElement")
-        assert await page.locator("#judgements tr").count() == 2
-
-
-async def test_updates_can_be_paused(service: Served, browser: "Browser"):
-    async with opened(browser, service.url) as page:
-        await page.get_by_role("button", name="Pause updates").click()
-        record = await accepted(service.engine)
-        await page.wait_for_timeout(4000)
-        assert await page.locator("#judgements tr").count() == 0
-        await page.get_by_role("button", name="Go on updating").click()
-        await page.locator(f"#j-{record.id}").wait_for()
-
-
 async def test_without_scripts_an_unfinished_group_loads_itself_anew(service: Served, browser: "Browser"):
     record = await accepted(service.engine, ("first", "second"))
     async with opened(browser, f"{service.url}/judgements/{record.id}", java_script_enabled=False) as page:
@@ -184,50 +157,6 @@ async def test_without_scripts_an_unfinished_group_loads_itself_anew(service: Se
         await page.get_by_role("link", name="by score").click()
         await page.locator("summary").first.click()
         assert await page.locator(".votes").first.is_visible()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("window", [PHONE, DESKTOP], ids=["phone", "desktop"])
-async def test_nothing_is_wider_than_the_window_and_all_text_has_contrast(
-    window: dict[str, int], scheme: str, service: Served, browser: "Browser"
-):
-    members = {
-        LONG: scored(0.8, *[0.8] * 20, explanation=LONG, flags=[LONG], criteria={LONG: 0.5}, standard_error=0.1),
-        "b": Judgement(reason=LONG, flags=["empty"]),
-    }
-    told = whole("partial", reason=LONG, warnings=[LONG], models=[LONG], prompt_tokens=10**9, completion_tokens=10**9)
-    record = await judged(service.engine, members, told, project=LONG[:200], judge=LONG, rubric=LONG)
-    for path in ("/", f"/judgements/{record.id}", "/judgements/none", "/?status=failed"):
-        async with opened(browser, service.url, viewport=window, color_scheme=scheme) as page:
-            await page.goto(service.url + path)
-            if "none" not in path and "failed" not in path:
-                for summary in await page.locator("summary").all():
-                    await summary.click()
-            assert await page.evaluate(LOW_CONTRAST) == []
-
-
-LOW_CONTRAST = """() => {
-  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
-  const light = (color) => {
-    const [r, g, b] = numbers(color).map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = (element) => {
-    for (; element; element = element.parentElement) {
-      const color = getComputedStyle(element).backgroundColor;
-      if ((numbers(color)[3] ?? 1) > 0.99) return color;
-    }
-    return 'rgb(255, 255, 255)';
-  };
-  const found = [];
-  for (const element of document.querySelectorAll('main *, header *')) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-    if (!own || !element.checkVisibility()) continue;
-    const [high, low] = [light(getComputedStyle(element).color), light(ground(element))].sort((a, b) => b - a);
-    if ((high + 0.05) / (low + 0.05) < 4.5) found.push(element.outerHTML.slice(0, 100));
-  }
-  return found;
-}"""
 
 
 async def test_nothing_of_what_is_shown_runs(service: Served, browser: "Browser"):
@@ -266,19 +195,3 @@ async def test_a_key_is_asked_for_and_the_session_ends_with_signing_out(service:
         assert await page.context.cookies() == []
         await page.go_back()
         await page.get_by_role("heading", name="Sign in").wait_for()
-
-
-async def test_it_can_be_used_by_keyboard(service: Served, browser: "Browser"):
-    record = await judged(service.engine, {"a": scored(0.5, explanation="why"), "b": scored(0.1)}, whole())
-    async with opened(browser, f"{service.url}/judgements/{record.id}") as page:
-        reached: list[str] = []
-        for _ in range(20):
-            await page.keyboard.press("Tab")
-            name = await page.evaluate("document.activeElement.textContent.trim().replace(/\\s+/g, ' ')")
-            reached.append(name)
-            if name.startswith("1 vote of b"):
-                break
-        assert reached[0] == "Skip to the content"
-        assert {"Judgements", "by score", "1 vote of a in full", "1 vote of b in full"} <= set(reached)
-        await page.keyboard.press("Enter")
-        assert await page.locator("#m-1-votes .votes").is_visible()

@@ -16,7 +16,6 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, says
 from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
-from tests.judge.service.processes import served
 from tests.judge.service.stub_judge import by_content_and_position
 
 pytestmark = pytest.mark.slow
@@ -168,44 +167,6 @@ async def test_a_group_has_the_same_scores_whichever_way_it_comes(tmp_path: Path
         async with serving(config_of(folder, endpoint, group_size=4)) as client:
             assert await wire(client) == in_python, wire.__name__
         assert len(endpoint.requests) == asked + 2, wire.__name__
-
-
-async def in_trl(judge: gavel.Judge | str) -> Scores:
-    """The reward function of TRL, in a batch with another prompt's completions."""
-    prompts = [messages("")[:1], [{"role": "user", "content": "Another task"}]] * len(ANSWERS)
-    completions = [[{"role": "assistant", "content": text}] for text in ANSWERS for _ in range(2)]
-    rewards = await asyncio.to_thread(gavel.integrations.trl.reward_func(judge), prompts, completions)
-    return rewards[::2]
-
-
-async def in_verl(url: str) -> Scores:
-    compute_score = gavel.integrations.verl.compute_score(url, n=len(ANSWERS), reference=False)
-    known = {"raw_prompt": messages("")[:1]}
-    answers = await asyncio.gather(*(compute_score("data", text, "4", known) for text in ANSWERS))
-    return [answer["score"] for answer in answers]
-
-
-async def by_members(url: str) -> Scores:
-    async with gavel.JudgeClient(url) as client:
-        members = [Trajectory(messages_and_choices=list(messages(text))) for text in ANSWERS]
-        scores = await asyncio.gather(*(client.score_member(one, "step-7", expected=4) for one in members))
-    assert {(one.status, one.arrived, len(one.record) > 0) for one in scores} == {("scored", 4, True)}
-    return [one.judgement.score for one in scores]
-
-
-async def test_the_rewards_of_other_trainers_are_the_same_scores(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [by_content_and_position]
-    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
-    judged = await judge.score(
-        TrajectoryGroup(Trajectory(messages_and_choices=list(messages(text))) for text in ANSWERS)
-    )
-    in_python = [trajectory.reward for trajectory in judged]
-    assert await in_trl(judge) == in_python
-    for way in (in_trl, in_verl, by_members):
-        folder = tmp_path / way.__name__
-        folder.mkdir()
-        async with served(config_of(folder, endpoint, port=0)) as service:
-            assert await way(service.url) == in_python, way.__name__
 
 
 UNSCORED: dict[str, tuple[str, Any]] = {

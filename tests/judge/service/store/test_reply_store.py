@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from gavel.judge.service.errors import DatabaseUnavailableError
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import Replies, database_cassette, delete_replies
 from gavel.judge.service.store.tables import claims
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Entry
+from gavel.llm.cassette_storage import Entry, Question
 from gavel.llm.errors import CassetteError
-from gavel.llm.question import Question
 from gavel.llm.types import Reply
-from tests.limits import HANG_SECONDS
 
 
 def question(text: str) -> Question:
@@ -109,61 +106,9 @@ async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Pat
     cassette = database_cassette(database)
     database.close()
     with pytest.raises(CassetteError):
-        await cassette.keep(question("why"), Reply("yes"))
-
-
-async def test_a_reply_that_is_not_kept_is_used_and_its_question_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    database = Database.open(str(tmp_path / "service.sqlite"))
-    cassette = database_cassette(database)
-
-    async def ask() -> Reply:
-        return Reply("yes")
-
-    def fails(_: Replies, __: object) -> None:
-        raise DatabaseUnavailableError("the disk is full.")
-
-    monkeypatch.setattr(Replies, "keep_rows", fails)
-    assert (await cassette.answer(question("why"), ask)).text == "yes"
-    async with asyncio.timeout(HANG_SECONDS):
-        while "the disk is full" not in caplog.text:  # noqa: ASYNC110 - of another thread
-            await asyncio.sleep(0.01)
-    thread = cassette._current_thread()
-    claimed = await asyncio.wrap_future(
-        thread.submit(lambda storage: storage.claim(question("why").key, "machine 1 x"))
-    )
-    assert claimed is None
-    database.close()
-
-
-async def test_a_reply_is_settled_once_it_is_on_file(cassette: Cassette, database: Database):
-    settled = asyncio.get_running_loop().create_future()
-
-    async def ask() -> Reply:
-        return Reply("yes")
-
-    def kept() -> None:
-        settled.set_result(database.read_now(lambda c: Replies(c).replies(question("why").key)))
-
-    await cassette.answer(question("why"), ask, settled=kept)
-    async with asyncio.timeout(HANG_SECONDS):
-        assert [each.reply.text for each in await settled] == ["yes"]
+        await asyncio.wrap_future(cassette._current_thread().keep([Entry(question("why"), Reply("yes"))]))
 
 
 async def stored(database: Database, key: str) -> list[tuple[str, str]]:
     found = await database.write(lambda c: Replies(c).replies(key))
     return [(one.reply.text, one.repaired_by) for one in found]
-
-
-async def test_an_own_claim_whose_transaction_ran_twice_is_not_waited_for(cassette: Cassette):
-    thread = cassette._current_thread()
-    await thread.submit(lambda storage: storage.claim(question("why").key, thread.holder))
-
-    async def ask() -> Reply:
-        return Reply("yes")
-
-    async with asyncio.timeout(HANG_SECONDS):
-        assert (await cassette.answer(question("why"), ask)).text == "yes"
-        other = await thread.submit(lambda storage: storage.claim(question("why").key, "another"))
-    assert other is None

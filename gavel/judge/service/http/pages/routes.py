@@ -20,15 +20,17 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from gavel.judge.service.engine.caller import SESSION_SECONDS, Visitor
+from gavel.judge.service.engine.admission import SESSION_SECONDS, Visitor
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
-from gavel.judge.service.http.pages.views import FILTERS, PAGE_SIZE, STATUSES, ListFilter, StoredRequest, member_rows
+from gavel.judge.service.http.pages.views import FILTERS, ListFilter, member_rows
 from gavel.judge.service.http.problems import Problem, problem_of, validation_problem
-from gavel.judge.service.http.requests import TheEngine, read_bytes
+from gavel.judge.service.http.requests import TheEngine, address_of, read_bytes
+from gavel.judge.service.schemas.bodies import STATUSES, ScoreRequest
 from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
 
@@ -83,7 +85,7 @@ class PageRoute(APIRoute):
                 return _problem_page(request, problem)
             except ServiceError as error:
                 return _problem_page(request, problem_of(error))
-            except RequestValidationError as error:
+            except (RequestValidationError, ValidationError) as error:
                 return _problem_page(request, validation_problem(error.errors()))
 
         return answer
@@ -159,13 +161,11 @@ def _version(name: str) -> str:
 @router.get("/")
 async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> Response:
     """A page of judgements that the visitor's key may see."""
-    shown = ListFilter.read(request.query_params)
-    caller = viewer.caller
-    query = shown.query(caller)
-    records = await engine.page(query, caller)
-    found = records[:PAGE_SIZE]
+    shown, caller = ListFilter.read(request.query_params), viewer.caller
+    visible = caller.visible(shown.project or None)
+    found, has_more = await engine.store.page(shown.query, visible)
     has_open = not (shown.before or shown.judge or shown.since or shown.until) and shown.status in ("", "unfinished")
-    open_groups = await engine.rendezvous.waiting(query.projects, _OPEN_GROUPS) if has_open else []
+    open_groups = await engine.rendezvous.waiting(visible, _OPEN_GROUPS) if has_open else []
     judges = [*engine.judges.default.names, *engine.config.judges, *(record.judge for record in found)]
     projects = caller.projects or sorted({record.project for record in found} - {""})
     return page(
@@ -175,7 +175,7 @@ async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> 
         filter=shown,
         records=found,
         open_groups=open_groups,
-        older=shown.address(before=found[-1].id) if len(records) > PAGE_SIZE else None,
+        older=shown.address(before=found[-1].id) if has_more else None,
         statuses=list(STATUSES),
         judges=list(dict.fromkeys(judges)),
         projects=list(projects),
@@ -231,10 +231,13 @@ async def _open_group(id: str, request: Request, engine: Engine, viewer: Visitor
     return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_GROUP_SECONDS)
 
 
-async def _request(engine: Engine, record: Record) -> StoredRequest | None:
-    """The request of the group; None where it is erased, or is to be."""
+async def _request(engine: Engine, record: Record) -> ScoreRequest | None:
+    """The request of the group; None where it is erased, or is to be, or cannot be read by this version."""
     payload = await engine.store.payload(record.id) if record.retain else None
-    return None if payload is None else await asyncio.to_thread(StoredRequest.read, payload)
+    try:
+        return None if payload is None else await asyncio.to_thread(ScoreRequest.model_validate_json, payload)
+    except ValidationError:
+        return None
 
 
 @router.get("/sign-in")
@@ -252,8 +255,7 @@ async def sign_in(request: Request, engine: TheEngine) -> Response:
     fields = await _fields(request)
     following = _own_page(fields.get("next", "/"))
     try:
-        signing_in = engine.admission.sign_in(fields.get("key", "").strip())
-        session = await request.app.state.wrong_keys.counted(request, signing_in)
+        session = await engine.admission.sign_in(fields.get("key", "").strip(), address_of(request))
     except UnauthorizedError as error:
         return _form(request, following, error)
     answer = RedirectResponse(following, 303)

@@ -1,37 +1,20 @@
 """What the pages show of judgements: filters, rows, the picture of a score, and numbers and times as text.
 
-filter = ListFilter.read({"status": "finished", "since": "2026-11-22T09:00", "project": ""})
-filter.query(caller)               what the store is asked for
+filter = ListFilter(status="finished", since="2026-11-22T09:00")
+filter.query                       what the store is asked for
 filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import get_args
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from gavel.judge.service.schemas.bodies import PageQuery
+from gavel.scenarios.judgement import Judgement, Vote
 
-from gavel.judge.service.engine.caller import Caller
-from gavel.judge.service.http.problems import Problem
-from gavel.judge.service.schemas.bodies import JudgingOptions, PendingStatus, unix_seconds
-from gavel.judge.service.schemas.records import ID_PATTERN, Query
-from gavel.judge.service.store.tables import decompress
-from gavel.scenarios.judgement import GroupStatus, Judgement, Vote
-
-_PENDING: tuple[str, ...] = get_args(PendingStatus)
-_FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
-STATUSES = {
-    "unfinished": frozenset(_PENDING),
-    "finished": frozenset(_FINISHED),
-    **{status: frozenset({status}) for status in (*_PENDING, *_FINISHED)},
-}
-"""What a list may be filtered by, in the order of the form, and the statuses that each means."""
 PAGE_SIZE = 50
-_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,93 +34,27 @@ class ListFilter:
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> "ListFilter":
-        """The filter in an address; other names are no part of it. Raises `Problem` for a value that is none."""
-        found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
-        if found.status and found.status not in STATUSES:
-            raise _refused(f"there is no status {found.status:.60}.", f"There are: {', '.join(STATUSES)}.")
-        if found.before and not re.match(ID_PATTERN, found.before):
-            raise _refused(f"there is no page after {found.before:.60}.", "Leave before out for the first page.")
-        for value in (found.project, found.judge):
-            if "\0" in value or len(value) > _LONGEST:
-                raise _refused("a value is too long, or has the character 0.", "Shorten it.")
-        _, _ = _seconds(found.since), _seconds(found.until)
-        return found
+        """The filter in an address; other names are no part of it."""
+        return cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
 
     @property
     def is_filtered(self) -> bool:
         """Whether judgements are left out by more than the page."""
         return replace(self, before="") != ListFilter()
 
-    def query(self, caller: Caller) -> Query:
-        """What the caller sees of it; one judgement more than a page has, which tells whether there is another page.
-
-        Raises `Problem` for a project that is not the caller's.
-        """
-        if self.project and not caller.may_use(self.project):
-            own = ", ".join(caller.projects or ())
-            raise Problem(403, "forbidden", f"your key is not for the project {self.project!r}.", f"It is for: {own}.")
-        projects = (self.project,) if self.project else caller.projects
-        return Query(
-            projects=None if projects is None else frozenset(projects),
-            statuses=STATUSES.get(self.status, frozenset()),
-            judge=self.judge or None,
-            since=_seconds(self.since),
-            until=_seconds(self.until),
-            before=self.before or None,
-            limit=PAGE_SIZE + 1,
-        )
+    @property
+    def query(self) -> PageQuery:
+        """What the store is asked for. Raises pydantic's `ValidationError`."""
+        given: dict[str, object] = {name: value for name, value in asdict(self).items() if value}
+        if self.status:
+            given["status"] = [self.status]
+        return PageQuery.model_validate({**given, "limit": PAGE_SIZE})
 
     def address(self, **changes: str) -> str:
         """The list with these fields changed; from its first page, unless `before` is among them."""
-        changed = replace(self, **{"before": "", **changes})
-        named = {field.name: getattr(changed, field.name) for field in fields(changed)}
+        named = asdict(self) | {"before": "", **changes}
         query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
         return f"/?{query}" if query else "/"
-
-
-def _seconds(text: str) -> float | None:
-    """Unix seconds; a time without a zone is UTC."""
-    try:
-        return unix_seconds(text) if text else None
-    except ValueError:
-        raise _refused(f"{text:.60} is no time.", "Write it as 2026-11-22T09:00, in UTC.") from None
-
-
-def _refused(detail: str, remedy: str) -> Problem:
-    return Problem(422, "invalid-request", detail, remedy)
-
-
-class _Named(BaseModel):
-    id: str | None = None
-
-
-class StoredRequest(JudgingOptions):
-    """A request without its trajectories."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    trajectories: list[_Named]
-
-    @classmethod
-    def read(cls, payload: bytes) -> "StoredRequest | None":
-        """The request in a judgement's payload; None for one that this version cannot read."""
-        try:
-            return cls.model_validate_json(decompress(payload))
-        except ValidationError:
-            return None
-
-    @property
-    def ids(self) -> list[str]:
-        """The members' names, in order."""
-        return [str(index) if member.id is None else member.id for index, member in enumerate(self.trajectories)]
-
-    @property
-    def listed_criteria(self) -> list[tuple[str, str, float]]:
-        """Name, text and weight of each criterion."""
-        return [
-            (f"criterion {place}", one, 1.0) if isinstance(one, str) else (one.name, one.text, one.weight)
-            for place, one in enumerate(self.criteria or (), start=1)
-        ]
 
 
 WIDTH, HEIGHT, MARGIN = 128, 20, 5

@@ -11,11 +11,11 @@ import httpx
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.http.app import create_app
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import KeyScope, NewJudgement, Record, Verdict, new_id
 from gavel.judge.service.store.key_store import KeyStore
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
+from tests.judge.service.in_process import serving
 
 JUDGE = "openai/gpt-5-mini"
 ELSEWHERE = "another-machine 1 0"
@@ -46,12 +46,8 @@ OWN_ORIGIN = {"Origin": "http://127.0.0.1"}
 @asynccontextmanager
 async def site(config: ServiceConfig) -> AsyncIterator[Site]:
     """The service runs within the block."""
-    app = create_app(config)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client,
-    ):
-        yield Site(client, app.state.engine)
+    async with serving(config) as client:
+        yield Site(client, client._transport.app.state.engine)  # type: ignore[attr-defined]
 
 
 async def accepted(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -43,15 +42,6 @@ async def test_it_shows_scores_errors_votes_explanations_tokens_and_cost(service
     ):
         assert shown in text
     assert "secret words" not in text
-
-
-async def test_members_can_be_sorted_by_score(service: Site):
-    record = await judged(service.engine, {"low": scored(0.1), "high": scored(0.9)}, whole())
-    names = [
-        re.findall(r'class="name"><bdi>(\w+)', (await service.client.get(f"/judgements/{record.id}{query}")).text)
-        for query in ("", "?sort=score")
-    ]
-    assert names == [["low", "high"], ["high", "low"]]
 
 
 async def test_no_text_becomes_a_part_of_the_page(service: Site):

@@ -105,7 +105,8 @@ async def test_no_text_becomes_a_part_of_the_page(service: Site):
     assert parsed(await service.client.get("/")).text.count(MARKUP) == 2
     parsed(await service.client.get("/", params={"project": MARKUP, "judge": MARKUP}))
     for name in ("status", "since", "until", "before"):
-        assert MARKUP[:40] in parsed(await service.client.get("/", params={name: MARKUP})).text
+        assert (await service.client.get("/", params={name: MARKUP})).status_code == 422
+        parsed(await service.client.get("/", params={name: MARKUP}))
 
 
 @pytest.mark.parametrize("query", ["status=nothing", "since=soon", "project=%00", "judge=" + "x" * 1001])

@@ -1,11 +1,15 @@
+"""What calls cost: prices of LiteLLM, of the user, of caches and of reasoning."""
+
 from types import SimpleNamespace as Namespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.base.errors import GavelError
+from gavel.judge.judge import Judge
 from gavel.llm.client import Client
-from gavel.llm.prices import checked_prices, cost
+from gavel.llm.prices import cost, prices_from_environment
 from gavel.llm.response import read_usage
 from gavel.llm.types import Usage
 from tests.endpoint import says
@@ -27,9 +31,9 @@ def usage_of(prompt, completion, total, cached=0, reasoning=0, written=0):
 @given(counts, counts, st.integers(1, 10_000))
 def test_reasoning_is_a_part_of_the_completion_however_it_is_reported(prompt, completion, reasoning):
     apart = read_usage(usage_of(prompt, completion, prompt + completion + reasoning, reasoning=reasoning))
-    assert (apart.completion_tokens, apart.reasoning_apart) == (completion + reasoning, reasoning)
+    assert (apart.completion_tokens, apart.uncounted_reasoning) == (completion + reasoning, reasoning)
     within = read_usage(usage_of(prompt, completion + reasoning, prompt + completion + reasoning, reasoning=reasoning))
-    assert (within.completion_tokens, within.reasoning_apart) == (completion + reasoning, 0)
+    assert (within.completion_tokens, within.uncounted_reasoning) == (completion + reasoning, 0)
 
 
 @given(counts, counts, counts)
@@ -51,16 +55,33 @@ def test_what_is_not_reported_is_0(usage):
     assert read_usage(usage) == Usage()
 
 
-def test_cached_tokens_have_a_price_of_their_own():
-    assert cost("m", 1000, 100, {"m": (2.0, 8.0, 0.2)}, cached_prompt_tokens=600) == pytest.approx(0.00172)
-    assert cost("m", 1000, 100, {"m": (2.0, 8.0)}, cached_prompt_tokens=600) == pytest.approx(0.0028)
-    assert checked_prices({"m": (2, 8, 0.5)}) == {"m": (2, 8, 0.5)}
+@pytest.mark.parametrize(
+    ("prices", "usage", "usd"),
+    [
+        ((2.0, 8.0), Usage(1000, 100), 0.0028),
+        ((2.0, 8.0), Usage(1000, 100, cached_prompt_tokens=600), 0.0028),
+        ((2.0, 8.0, 0.2), Usage(1000, 100, cached_prompt_tokens=600), 0.00172),
+        ((4.0, 8.0, 0.4), Usage(1000, 0, written_prompt_tokens=1000), 0.005),  # a quarter more, as Claude takes
+    ],
+)
+def test_prices_are_per_million_tokens_and_cached_ones_may_have_their_own(prices, usage, usd):
+    model = "anthropic/claude-sonnet-4-5"
+    assert cost(model, usage, {model: prices}) == pytest.approx(usd)
+    assert cost(model, usage, {}) is None
 
 
-def test_tokens_that_claude_writes_to_its_cache_cost_a_quarter_more():
-    prices = {"anthropic/claude-sonnet-4-5": (4.0, 8.0, 0.4)}
-    written = cost("anthropic/claude-sonnet-4-5", 1000, 0, prices, written_prompt_tokens=1000)
-    assert written == pytest.approx(0.005)
+@pytest.mark.parametrize("text", ["2", "{", '{"openai/o3": 2}', '{"m": [-1, 2]}', '{"m": [NaN, 2]}'])
+def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
+    monkeypatch.setenv("GAVEL_PRICES", text)
+    with pytest.raises(GavelError, match="GAVEL_PRICES"):
+        prices_from_environment()
+    monkeypatch.setenv("GAVEL_PRICES", '{"openai/o3": [2, 8]}')
+    assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
+
+
+def test_a_price_below_0_by_which_no_budget_is_ever_used_up_is_refused():
+    with pytest.raises(GavelError, match="not a table of prices"):
+        Judge("openai/o3", prices={"openai/o3": (-1, 8)})
 
 
 CACHED = {"prompt_tokens": 2000, "completion_tokens": 50, "total_tokens": 2050}

@@ -1,23 +1,39 @@
-"""Judgements on file: a model of what is accepted, leased, finished and deleted, against the real store."""
+"""What the database holds: judgements against a model of them, groups that wait for members, keys, and ids."""
 
 import asyncio
+import multiprocessing
 import random
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from gavel.judge.service.errors import IdempotencyConflictError
-from gavel.judge.service.schemas.records import NewJudgement, Query, Record, Verdict, new_id
+from gavel.judge.service.schemas.bodies import PageQuery
+from gavel.judge.service.schemas.records import (
+    KeyScope,
+    NewJudgement,
+    NewMember,
+    Record,
+    Verdict,
+    first_id_at,
+    new_id,
+)
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store
-from gavel.judge.service.store.tables import decompress
+from gavel.judge.service.store.key_store import KeyStore, settings_key_id
+from gavel.judge.service.store.tables import compress, groups, judgements, keys
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
@@ -33,10 +49,20 @@ def verdict(score: float, calls: int = 2) -> Verdict:
 
 
 @pytest.fixture
-def store(database_url: str):
+def database(database_url: str) -> Iterator[Database]:
     database = Database.open(database_url)
-    yield Store(database)
+    yield database
     database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> Store:
+    return Store(database)
+
+
+@pytest.fixture
+def group_store(database: Database) -> GroupStore:
+    return GroupStore(database)
 
 
 class Judgements(RuleBasedStateMachine):
@@ -124,13 +150,13 @@ class Judgements(RuleBasedStateMachine):
 
     @invariant()
     def the_database_says_the_same(self) -> None:
-        records = asyncio.run(self.store.page(Query(limit=1000)))
+        records, _ = asyncio.run(self.store.page(PageQuery(limit=200), None))
         assert [record.id for record in records] == sorted(self.expected, reverse=True)
         details = asyncio.run(self.store.get_all(list(self.expected)))
         for key, (payload, score, _) in self.expected.items():
             stored = asyncio.run(self.store.payload(key))
             assert stored is not None
-            assert decompress(stored) == payload
+            assert stored == payload
             found = details[key].verdict
             assert (found and found.members[0].score) == score
             assert details[key].is_finished == (score is not None)
@@ -138,15 +164,6 @@ class Judgements(RuleBasedStateMachine):
 
 TestJudgements = Judgements.TestCase
 TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
-
-
-async def test_a_finished_judgement_is_read_as_it_was_written(store: Store):
-    accepted = await store.accept(new(project="p"), "me")
-    written = await store.finish(accepted.record, verdict(0.25))
-    assert written is not None
-    assert await store.get(written.id) == written
-    assert written.verdict == verdict(0.25)
-    assert (written.status, written.calls, written.prompt_tokens, written.cost_usd) == ("partial", 2, 7, 0.5)
 
 
 async def test_a_failed_judgement_is_judged_again_when_its_key_comes_again(store: Store):
@@ -173,23 +190,6 @@ async def test_the_work_of_a_process_that_ended_is_free_and_that_of_another_is_k
     assert not await store.database.read(leases.has_free_work)
 
 
-async def test_what_is_not_retained_keeps_its_scores_alone(store: Store):
-    accepted = await store.accept(new(b"secret", retain=False), "me")
-    written = await store.finish(accepted.record, verdict(0.25))
-    assert written is not None
-    assert await store.payload(written.id) is None
-    assert written.verdict is not None
-    assert written.verdict.members[0].explanation == "because"
-    await store.erase_after_answer(written.id)
-    erased = await store.get(written.id)
-    assert erased is not None
-    assert erased.verdict is not None
-    assert [(m.score, m.explanation, m.reason) for m in erased.verdict.members] == [
-        (0.25, "", None),
-        (None, "", "erased"),
-    ]
-
-
 @pytest.mark.parametrize("retain", [True, False])
 async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool, tmp_path: Path):
     store = Store(Database.open(str(tmp_path / "service.sqlite")))
@@ -203,40 +203,101 @@ async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool
     assert [path.name for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))] == ["service.sqlite"]
 
 
-async def test_what_is_erased_leaves_the_log_while_the_service_runs(tmp_path: Path):
-    store = Store(Database.open(str(tmp_path / "service.sqlite")))
-    secret = random.Random(1).randbytes(2_000)
-    accepted = await store.accept(new(secret, retain=False), "me")
-    log = tmp_path / "service.sqlite-wal"
-    assert secret[:100] in await asyncio.to_thread(log.read_bytes)
-    await store.finish(accepted.record, verdict(0.25))
-    await store.overwrite_erased()
-    files = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.iterdir()])
-    assert [secret[:100] in content for content in files] == [False] * len(files)
-    store.database.close()
+def member(group: str, name: str, *, project: str = "", expected: int = 2, seconds: float = 60.0) -> NewMember:
+    return NewMember(
+        key_id="",
+        project=project,
+        group=group,
+        member=name,
+        payload=compress(b'{"messages":[]}'),
+        size=15,
+        content_hash=name,
+        expected=expected,
+        options=b"{}",
+        settings_hash="",
+        judge="a judge",
+        retain=True,
+        deadline_seconds=seconds,
+        on_deadline="judge",
+        max_size=1000,
+    )
 
 
-async def test_old_judgements_are_deleted_and_unfinished_ones_stay(store: Store):
-    finished = (await store.accept(new(), "me")).record
-    await store.finish(finished, verdict(0.5))
-    unfinished = (await store.accept(new(), "me")).record
-    assert await store.delete_before(1.0) == 0
-    assert await store.delete_before(2.0**37) == 1
-    assert [record.id for record in await store.page(Query())] == [unfinished.id]
-    assert await store.counts() == {"queued": 0, "running": 1}
+@pytest.mark.parametrize(
+    ("judged_seconds_ago", "is_the_same"), [(None, True), (30.0, True), (90.0, False)], ids=["never", "just", "earlier"]
+)
+async def test_a_member_that_comes_again_has_its_round_until_a_minute_after_it_is_judged(
+    judged_seconds_ago: float | None, is_the_same: bool, group_store: GroupStore
+):
+    first, second = (replace(member("group", name), begins_rounds=True) for name in "ab")
+    await group_store.join(first)
+    whole = await group_store.join(second)
+    assert whole.closed_at is not None
+    judged_at = None if judged_seconds_ago is None else time.time() - judged_seconds_ago
+    closed = sa.update(groups).values(closed_at=time.time() - 1000)
+    judged = sa.update(judgements).values(finished_at=judged_at)
+    await group_store.database.write(lambda connection: (connection.execute(closed), connection.execute(judged)))
+    again = await group_store.join(first)
+    assert (again.id == whole.id) is is_the_same
+    assert again.is_open is not is_the_same
 
 
-async def test_pages_are_filtered_and_go_on_where_the_last_ended(store: Store):
-    ids = [(await store.accept(new(project="ab"[n % 2]), "me")).record for n in range(10)]
-    for record in ids[:4]:
-        await store.finish(record, verdict(0.5))
-    newest_first = [record.id for record in reversed(ids)]
-    page = await store.page(Query(limit=4))
-    assert [record.id for record in page] == newest_first[:4]
-    assert [r.id for r in await store.page(Query(limit=4, before=page[-1].id))] == newest_first[4:8]
-    assert [r.id for r in await store.page(Query(projects=frozenset("a")))] == newest_first[1::2]
-    assert [r.id for r in await store.page(Query(projects=frozenset()))] == []
-    assert [r.id for r in await store.page(Query(statuses=frozenset(["partial"])))] == newest_first[6:]
-    assert await store.page(Query(judge="another")) == []
-    assert await store.page(Query(until=1.0)) == []
-    assert len(await store.page(Query(since=1.0, judge="a judge"))) == 10
+async def test_a_key_of_the_settings_is_filed_again_with_what_it_has_spent(database: Database):
+    store, key_id = KeyStore(database), settings_key_id("ci")
+    await store.file({key_id: KeyScope(projects=["desk"])})
+    await database.write(lambda connection: connection.execute(sa.update(keys).values(spent_usd=1.5)).close())
+    await store.file({key_id: KeyScope(projects=["lab"]), settings_key_id("other"): KeyScope()})
+    found = {key.name: key for key in await store.all()}
+    assert found.keys() == {"ci", "other"}
+    assert (found["ci"].scope.projects, found["ci"].spent_usd, found["ci"].token_hash) == (["lab"], 1.5, "")
+
+
+def test_ids_ascend_and_are_uuids_of_version_7():
+    ids = [new_id() for _ in range(10_000)]
+    assert ids == sorted(set(ids))
+    assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, "specified in RFC 4122")}
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e300])
+def test_times_beyond_all_ids_have_a_first_id_too(seconds: float):
+    assert UUID(first_id_at(seconds)).version == 7
+
+
+def test_forks_do_not_make_the_same_ids():
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:
+        tails = {one[-8:] for ids in pool.map(_some_ids, range(2), 1) for one in ids}
+    assert len(tails) == 20
+
+
+def _some_ids(_: int) -> list[str]:
+    return [new_id() for _ in range(10)]
+
+
+class Clock(DeadlineClock):
+    """Of another boot of the machine, which a test sets."""
+
+    def __init__(self, boot: str) -> None:
+        self.id, self.seconds = boot, 100.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize("step", [-1e7, 1e7])
+async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_open(
+    step: float, database: Database, monkeypatch: pytest.MonkeyPatch
+):
+    before, after = Clock("one"), Clock("another")
+    group = await GroupStore(database, before).join(member("group", "m", seconds=60.0))
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + step)
+    assert await GroupStore(database, before).close_due() == []
+    before.seconds += 20
+    await GroupStore(database, before).keep_time()
+    restarted = GroupStore(database, after)  # the machine was started again: no process of the first boot is left
+    await restarted.keep_time()
+    after.seconds += 39
+    assert await restarted.close_due() == []
+    after.seconds += 2
+    assert await restarted.close_due() == [group.id]

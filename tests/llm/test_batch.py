@@ -1,0 +1,430 @@
+"""Batches of every vendor that LiteLLM speaks them with, through the real LiteLLM, against services on loopback."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from gavel.llm import batch as batch_module
+from gavel.llm.batch import BatchCassette, Batches, BatchJob, UnansweredError, read_results
+from gavel.llm.batch_api import batch_price, vendor_of
+from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette
+from gavel.llm.client import Client
+from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError, PermanentError, RefusedError
+from gavel.llm.prompt_cut import PromptCutError
+from gavel.llm.types import Reply
+from tests.batches import BatchService, refuses
+from tests.endpoint import Answer, Request, says
+from tests.vendor_batches import MistralService, XaiService
+
+pytestmark = pytest.mark.slow
+
+VENDORS = {
+    "openai/judge": BatchService,
+    "azure/judge": BatchService,
+    "mistral/judge": MistralService,
+    "xai/judge": XaiService,
+    "hosted_vllm/judge": BatchService,
+    "litellm_proxy/judge": BatchService,
+}
+ALL = pytest.mark.parametrize("model", VENDORS)
+PRICES = dict.fromkeys(VENDORS, (2.0, 8.0))
+SHARES = {"xai/judge": 0.8, "hosted_vllm/judge": 1.0, "litellm_proxy/judge": 1.0}
+"""Of the price; of others one half."""
+SCHEMA = {"type": "object"}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+
+
+def echo(request: Request) -> Answer:
+    return says(f"good: {request['messages'][0]['content']}", USAGE)
+
+
+@pytest.fixture
+def model() -> str:
+    return "openai/judge"
+
+
+@pytest.fixture
+def service(model: str) -> Iterator[BatchService]:
+    service = VENDORS[model]()
+    service.answer = echo
+    yield service
+    service.close()
+
+
+class Asker:
+    """Asks questions in batches, as a command does: round after round, each from the start."""
+
+    def __init__(self, service: BatchService, directory: Path, **options) -> None:
+        self.told: list[str] = []
+        self.model = options.pop("model", "openai/judge")
+        own = service.azure_params if self.model.startswith("azure/") else service.params
+        self.params = options.pop("params", own)
+        self.directory = directory
+        self.job = BatchJob(directory / "job")
+        options = {"prices": PRICES, "tell": self.told.append, "poll_seconds": (0.01, 0.02), **options}
+        self.batches = Batches(self.job, **options)
+
+    async def round(self, texts: list[str]) -> list[Reply | LlmError]:
+        self.cassette = BatchCassette(self.directory / "c.sqlite", self.batches)
+        client = Client(self.model, self.params, cassette=self.cassette)
+
+        async def ask(text: str) -> Reply | LlmError:
+            try:
+                return await client.ask([{"role": "user", "content": text}], SCHEMA, lambda r: "good" in r.text)
+            except LlmError as error:
+                return error
+
+        return list(await asyncio.gather(*map(ask, texts)))
+
+    async def all(self, texts: list[str]) -> list[Reply | LlmError]:
+        while True:
+            found = await self.round(texts)
+            if not await self.batches.advance():
+                self.job.close()
+                return found
+
+
+def texts(found: list[Reply | LlmError]) -> list[str]:
+    assert all(isinstance(each, Reply) for each in found), found
+    return [each.text for each in found if isinstance(each, Reply)]
+
+
+QUESTIONS = [f"question {number}" for number in range(20)]
+ANSWERS = [f"good: {text}" for text in QUESTIONS]
+
+
+@ALL
+async def test_questions_are_answered_in_one_batch_at_the_price_of_the_vendor_and_kept(model, service, tmp_path):
+    asker = Asker(service, tmp_path, model=model)
+    found = await asker.all(QUESTIONS)
+    assert texts(found) == ANSWERS
+    assert (len(service.batches), set(service.asked.values())) == (1, {1})
+    usd = pytest.approx(SHARES.get(model, 0.5) * (100 * 2 + 20 * 8) / 1e6)
+    assert [(each.cost_usd, each.cached) for each in found] == [(usd, False)] * len(found)
+    replay = Client(model, asker.params, cassette=Cassette(tmp_path / "c.sqlite", "replay"))
+    assert (await replay.ask([{"role": "user", "content": "question 7"}], SCHEMA)).text == "good: question 7"
+
+
+async def test_a_request_is_what_the_model_would_have_been_sent_without_batches(service, tmp_path):
+    asker = Asker(service, tmp_path, model="openai/gpt-5-mini", params={**service.params, "max_tokens": 50, "seed": 1})
+    await asker.all(["hello"])
+    [sent] = [request for batch in service.batches.values() for request in batch.requests]
+    assert sent["url"] == "/v1/chat/completions"
+    assert len(sent["custom_id"]) <= 64
+    assert sent["body"] == {
+        "model": "gpt-5-mini",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_completion_tokens": 50,
+        "seed": 1,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "scores", "schema": SCHEMA, "strict": True},
+        },
+    }
+    assert b"api_key" not in b"".join(service.files.values())
+
+
+@ALL
+async def test_what_an_expired_batch_did_not_reach_is_asked_again(model, service, tmp_path):
+    service.fate = lambda number: "expired" if number == 1 and model != "xai/judge" else "completed"
+    service.share = 0.5
+    assert texts(await Asker(service, tmp_path, model=model).all(QUESTIONS)) == ANSWERS
+    assert sum(service.asked.values()) == 20
+
+
+async def test_what_failed_for_the_moment_is_asked_again_and_nothing_else(service, tmp_path):
+    failed: set[str] = set()
+
+    def sometimes(request: Request) -> Answer:
+        text = request["messages"][0]["content"]
+        if text[-1] in "135" and text not in failed:
+            failed.add(text)
+            return refuses(429 if text[-1] == "1" else 503, "Slow down")(request)
+        return echo(request)
+
+    service.answer = sometimes
+    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
+    assert (len(service.batches), sum(service.asked.values())) == (2, 20 + len(failed))
+
+
+@ALL
+async def test_a_request_that_fails_for_good_leaves_the_others_alone(model, service, tmp_path):
+    def policy(request: Request) -> Answer:
+        refused = request["messages"][0]["content"] == "question 3"
+        return refuses(400, "You may not ask this.")(request) if refused else echo(request)
+
+    service.answer = policy
+    found = await Asker(service, tmp_path, model=model).all(QUESTIONS)
+    assert isinstance(found[3], LlmError)
+    assert "You may not ask this" in found[3].message
+    assert texts(found[:3] + found[4:]) == ANSWERS[:3] + ANSWERS[4:]
+
+
+@pytest.mark.parametrize(("share", "words"), [(1.0, "Internal error"), (0.0, "completion window expired")])
+async def test_a_request_that_fails_or_is_not_reached_every_time_is_given_up(service, tmp_path, share, words):
+    service.answer, service.share = refuses(500, "Internal error"), share
+    service.fate = lambda number: "completed" if share else "expired"
+    [found] = await Asker(service, tmp_path).all(["hello"])
+    assert words in str(found)
+    assert len(service.batches) == 3
+
+
+async def test_a_model_without_schemas_is_asked_in_a_plainer_format(service, tmp_path):
+    service.answer = lambda r: refuses(400, "unknown response_format")(r) if "response_format" in r else echo(r)
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 3
+
+
+async def test_an_unusable_reply_is_returned_and_not_kept(service, tmp_path):
+    service.answer = lambda request: says("Sorry.", USAGE)
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["Sorry."]
+    replay = Client("openai/judge", cassette=Cassette(tmp_path / "c.sqlite", "replay"))
+    with pytest.raises(LlmError, match="is empty"):
+        await replay.ask([{"role": "user", "content": "hello"}], SCHEMA)
+
+
+async def test_a_new_process_goes_on_with_the_batches_of_the_old_one(service, tmp_path):
+    service.paused = True
+    seen = asyncio.Event()
+    first = Asker(service, tmp_path, tell=lambda line: seen.set())
+    await first.round(QUESTIONS)
+    waiting = asyncio.create_task(first.batches.advance())
+    await seen.wait()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    first.job.close()
+    service.paused = False
+    assert texts(await Asker(service, tmp_path).all([*QUESTIONS, "one more"])) == [*ANSWERS, "good: one more"]
+    assert len(service.batches) == 2
+    assert set(service.asked.values()) == {1}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@ALL
+async def test_a_batch_whose_creation_was_broken_off_is_never_made_twice(
+    model, service, tmp_path, monkeypatch, arrives
+):
+    monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.0)
+    if model == "xai/judge":
+        for number in range(XaiService.page + 1):  # the batch is on the second page
+            await Asker(service, tmp_path / str(number), model=model).all([f"other {number}"])
+    before, lost = len(service.batches), [True]
+    create = batch_module.BatchApi.create
+
+    async def lose(api, file_id: str, tag: str) -> str | None:
+        if not lost:
+            return await create(api, file_id, tag)
+        lost.pop()
+        if arrives:
+            await create(api, file_id, tag)
+        return None
+
+    monkeypatch.setattr(batch_module.BatchApi, "create", lose)
+    asker = Asker(service, tmp_path, model=model)
+    if model == "mistral/judge":  # whose batches LiteLLM does not list
+        with pytest.raises(LlmError, match="not known whether a batch of 20 requests to mistral/judge was created"):
+            await asker.all(QUESTIONS)
+        asker.job.close()
+        assert len(service.batches) == before + arrives
+        asker = Asker(service, tmp_path, model=model)
+    assert texts(await asker.all(QUESTIONS)) == ANSWERS
+    assert len(service.batches) - before == 1 + (arrives and model == "mistral/judge")
+
+
+@pytest.mark.parametrize(("fate", "words"), [("failed", "Enqueued token limit"), ("cancelled", "was cancelled")])
+@ALL
+async def test_a_batch_that_the_vendor_or_the_user_ends_is_told_and_its_rest_is_sent_by_the_next_command(
+    model, service, tmp_path, fate, words
+):
+    service.fate, service.share = (lambda number: fate if number == 1 else "completed"), 0.5
+    first = Asker(service, tmp_path, model=model)
+    with pytest.raises(LlmError, match=words):
+        await first.all(QUESTIONS)
+    first.job.close()
+    assert texts(await Asker(service, tmp_path, model=model).all(QUESTIONS)) == ANSWERS
+    assert set(service.asked.values()) == {1}
+
+
+@ALL
+async def test_failures_on_the_way_are_waited_out(model, service, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.1)
+    create = "POST /batch/jobs" if model == "mistral/judge" else "POST /batches"
+    failures = [("POST /files", 503), (create, 429)]
+    if model == "openai/judge":
+        failures += [(create, 500), ("GET /batches", 429), ("GET /batches/batch_1", 503)]
+    service.failures = failures
+    assert texts(await Asker(service, tmp_path, model=model).all(QUESTIONS)) == ANSWERS
+    assert (len(service.batches), service.failures) == (1, [])
+
+
+@ALL
+async def test_a_wrong_key_is_told_with_the_remedy(model, service, tmp_path):
+    asker = Asker(service, tmp_path, model=model)
+    asker.params |= {"api_key": "wrong"}
+    with pytest.raises(LlmError) as error:
+        await asker.all(["hello"])
+    assert "API key" in error.value.remedy
+
+
+async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path):
+    asker = Asker(service, tmp_path, budget=Budget(max_cost_usd=0.01))
+    with pytest.raises(BudgetError):
+        await asker.all(QUESTIONS)
+    assert service.calls == []
+    asker.job.close()
+    enough = Asker(service, tmp_path, budget=Budget(max_cost_usd=1.0))
+    await enough.all(QUESTIONS)
+    assert enough.batches._budget.spent_usd == pytest.approx(20 * 180e-6)
+
+
+async def test_a_large_round_is_sent_in_several_batches(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_module, "_MOST_REQUESTS", 8)
+    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
+    assert sorted(len(batch.requests) for batch in service.batches.values()) == [4, 8, 8]
+    monkeypatch.setattr(batch_module, "_MOST_BYTES", 700)
+    (tmp_path / "two").mkdir()
+    assert texts(await Asker(service, tmp_path / "two").all(QUESTIONS)) == ANSWERS
+    assert set(service.asked.values()) == {2}
+
+
+@pytest.mark.parametrize("model", ["ollama/qwen3", "anthropic/claude-sonnet-4-5", "vertex_ai/gemini-2.5-pro"])
+def test_a_vendor_without_batches_is_refused_and_those_with_batches_are_named(model):
+    with pytest.raises(LlmError) as refused:
+        vendor_of(model, {})
+    assert not isinstance(refused.value, NotYetError)
+    assert all(name.partition("/")[0] in refused.value.remedy for name in VENDORS)
+
+
+@pytest.mark.parametrize("model", ["hosted_vllm/judge", "litellm_proxy/judge"])
+async def test_an_own_server_without_an_address_is_asked_for_it(model, service, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-this-server")
+    with pytest.raises(LlmError, match="needs the address"):
+        await Asker(service, tmp_path, model=model, params={}).all(QUESTIONS)
+    assert service.calls == []
+
+
+def test_two_processes_do_not_use_one_directory(tmp_path):
+    job = BatchJob(tmp_path / "job")
+    with pytest.raises(LlmError, match="another process"):
+        BatchJob(tmp_path / "job")
+    job.close()
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("state", ["", "{", '{"format_version": 99}', '{"batches": 5}'])
+def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "state.json").write_text(state)
+    with pytest.raises(LlmError) as error:
+        BatchJob(tmp_path / "job")
+    assert error.value.remedy
+
+
+def test_a_price_in_a_batch_is_that_of_the_table_or_a_share_or_unknown():
+    for name in VENDORS:
+        share = SHARES.get(name, 0.5)
+        assert batch_price(name, PRICES) == (share * 2.0, share * 8.0)
+    assert batch_price("openai/nobody-knows", {}) is None
+    assert batch_price("openai/gpt-4o-mini", {}) == (pytest.approx(0.075), pytest.approx(0.3))
+
+
+GOOD = {"custom_id": "a", "response": {"status_code": 200, "body": {"choices": []}}, "error": None}
+
+
+def line(**changes: object) -> bytes:
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    [b"{not json", b"[]", b"null", b"{}", line(custom_id=7), line(custom_id="somebody else's"), b"\xff\xfe"],
+)
+def test_a_line_that_cannot_be_read_or_is_about_another_request_is_left_out(unreadable: bytes):
+    [result] = read_results([unreadable, line(id="batch_req_1", more=[1])], {"a"})
+    assert (result.failure, result.body) == (None, {"choices": []})
+
+
+def responds(status: int, body: object) -> dict[str, object]:
+    return {"response": {"status_code": status, "body": body}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        (responds(500, {"error": {"message": "broken"}}), openai.InternalServerError, "broken"),
+        (responds(500, {"error": "broken"}), openai.InternalServerError, "broken"),
+        (responds(503, {"object": "error", "message": "broken"}), openai.InternalServerError, "broken"),
+        (responds(500, "broken"), openai.InternalServerError, "broken"),
+        (responds(200, None), openai.InternalServerError, "null"),
+        (responds(200, {"error": {"message": "high demand"}}), openai.InternalServerError, "high demand"),
+        (responds(400, {"error": {"message": "no"}}), openai.BadRequestError, "no"),
+        (responds(401, {"error": {"message": "no"}}), openai.AuthenticationError, "no"),
+        (responds(429, {"error": {"message": "no"}}), openai.RateLimitError, "no"),
+        ({"response": None, "error": {"code": "batch_expired", "message": "too late"}}, UnansweredError, "too late"),
+        ({"response": None, "error": "too late"}, UnansweredError, "too late"),
+        ({"response": None}, UnansweredError, "no batch"),
+    ],
+)
+def test_whatever_is_no_reply_is_the_error_that_the_request_would_raise_alone(changes, kind, words):
+    [result] = read_results([line(**changes)], {"a"})
+    assert type(result.failure) is kind
+    assert words in str(result.failure)
+
+
+async def test_a_parameter_that_the_model_refuses_is_left_out_of_the_next_batch(service, tmp_path):
+    words = "Unsupported parameter: 'temperature' is not supported with this model."
+    service.answer = lambda r: refuses(400, words)(r) if "temperature" in r else echo(r)
+    params = {**service.params, "temperature": 0.5}
+    assert texts(await Asker(service, tmp_path, model="openai/cold", params=params).all(QUESTIONS)) == ANSWERS
+    assert len(service.batches) == 2
+
+
+async def test_a_format_that_was_refused_is_not_asked_for_again_by_the_next_process(service, tmp_path):
+    service.answer = lambda r: refuses(400, "no")(r) if "response_format" in r else echo(r)
+    first = Asker(service, tmp_path)
+    await first.round(["hello"])
+    await first.batches.advance()
+    first.job.close()
+    second = Asker(service, tmp_path)
+    assert texts(await second.all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 3
+    assert [batch.reply_format for batch in second.job.batches] == [0, 1, 2]
+
+
+async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_command(service, tmp_path):
+    service.answer = refuses(429, "You exceeded your current quota: insufficient_quota.")
+    first = Asker(service, tmp_path)
+    [found] = await first.all(["hello"])
+    assert isinstance(found, PermanentError)
+    service.answer = echo
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 2
+
+
+async def test_a_reply_to_a_part_of_the_prompt_is_paid_for_and_not_kept(service, tmp_path):
+    usage = {"prompt_tokens": 4096, "completion_tokens": 20, "total_tokens": 4116}
+    service.answer = lambda request: says("good", usage)
+    asker = Asker(service, tmp_path)
+    [found] = await asker.all(["many different words " * 4000])
+    assert isinstance(found, PromptCutError)
+    assert asker.batches._budget.spent_tokens == 4116
+    assert not await Cassette(tmp_path / "c.sqlite").has_replies_of("openai/judge")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("This model's maximum context length is 8192 tokens, yours are 9000.", ContextError),
+        ("The prompt was flagged by the content filter.", RefusedError),
+    ],
+)
+async def test_a_request_that_is_refused_has_the_error_of_an_ordinary_call(service, tmp_path, words, kind):
+    service.answer = refuses(400, words)
+    [found] = await Asker(service, tmp_path).all(["hello"])
+    assert type(found) is kind
+    assert len(service.batches) == 1
