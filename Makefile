@@ -37,7 +37,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEPLOY := .venv-deploy/.installed
 BROWSER := .venv-browser/.installed
 # One environment for each framework: NAME.txt says what is installed into it, and what without its dependencies.
-ENVIRONMENTS := tests/gavel/rewards/environments
+ENVIRONMENTS := tests/integrations/environments
 ADAPTERS := $(basename $(notdir $(wildcard $(ENVIRONMENTS)/*.txt)))
 # The same for bridges; a line `# tests: …` of NAME.txt says which tests run in it.
 BRIDGE_ENVIRONMENTS := tests/scenarios/bridges/environments
@@ -105,7 +105,7 @@ dist: $(DEV)
 test-thorough: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/test_reply.py \
 		tests/judge/service/http/test_openapi.py tests/trainer/test_cpus.py \
-		tests/gavel/rewards/test_trl_training.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
+		tests/integrations/test_trl.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
 		tests/trainer/backends/remote/test_hostile_users.py \
 		tests/trainer/test_gpu_day.py tests/trainer/test_misfits.py tests/trainer/test_resume.py
 
@@ -149,7 +149,7 @@ test-adapters: $(DEV)
 	@failed=; for name in $(ADAPTERS); do \
 		if $(MAKE) --no-print-directory .venv-adapters/$$name/.installed; then \
 			OMP_NUM_THREADS=1 LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/$$name/bin/python -m pytest --quiet \
-				-m adapters tests/gavel/rewards/test_$${name}_*.py || failed="$$failed $$name"; \
+				-m adapters tests/integrations/test_$${name}*.py || failed="$$failed $$name"; \
 		else \
 			echo "SKIPPED: $$name could not be installed, so ITS ADAPTER'S TESTS DID NOT RUN." >&2; \
 		fi; \
@@ -179,14 +179,14 @@ test-exports: exports
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-exports/bin/python -m pytest --quiet -m exports \
 		tests/scenarios/formats tests/trainer/runs
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m exports \
-		tests/scenarios/formats/test_verifiers_traces.py
+		tests/integrations/test_verifiers_files.py
 
 frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 
 # verifiers wants an earlier client of OpenAI's than the others, so it stays in its environment of test-adapters.
 test-frameworks: frameworks
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
-		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py \
+		tests/trainer/serving/test_frameworks.py tests/integrations/art/test_langgraph.py \
 		tests/scenarios/bridges/test_tau2.py
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py -k verifiers

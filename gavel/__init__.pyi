@@ -1,4 +1,4 @@
-from . import rewards as rewards
+from . import integrations as integrations
 from .cli import run as run
 from .cli.compare_session import compare as compare
 from .cli.evaluate_session import evaluate as evaluate

@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import typer.main
 
-from gavel.cli.app import COMMANDS
+from gavel.cli.app import COMMANDS, app
 
 HEAD = """# Commands
 
@@ -31,9 +31,9 @@ class Command:
 
 def commands() -> Iterator[Command]:
     """All commands, those of groups with the group's name before theirs."""
+    root: Any = typer.main.get_command(app)
     for name in COMMANDS:
-        module = importlib.import_module(f"gavel.cli.{name.replace('-', '_')}")
-        yield from _of(f"gavel {name}", typer.main.get_command(module.app))
+        yield from _of(f"gavel {name}", root.resolve_command(typer.Context(root), [name])[1])
         if name == "export":
             further = importlib.import_module("gavel.cli.export_trajectories")
             yield from _of("gavel export trajectories", typer.main.get_command(further.app))

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import gavel
+from gavel.base import entry_points
 from gavel.trainer.run_config import RunConfig
 
 from .commands import about, commands, options, usage
@@ -74,9 +75,10 @@ def reference() -> str:
     lines = ["# Gavel: compact reference", "", SUMMARY, "", ADVICE, "## Public names (`import gavel`)", ""]
     for name in public_names():
         lines += _name(name, getattr(gavel, name))
-    lines += ["", "## Rewards of other trainers (`gavel.rewards`)", ""]
-    for name in gavel.rewards.__all__:
-        lines.append(f"gavel.rewards.{name}{_signature(getattr(gavel.rewards, name))}")
+    lines += ["", "## Rewards of other trainers (`gavel.integrations`)", ""]
+    for name in entry_points.names("gavel.rewards"):
+        module = entry_points.load("gavel.rewards", name)
+        lines += [f"gavel.integrations.{name}.{each}{_signature(getattr(module, each))}" for each in module.__all__]
     lines += ["", "## Commands", ""]
     for command in commands():
         lines.append(f"{usage(command)}  # {_first(about(command))}")

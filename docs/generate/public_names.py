@@ -15,11 +15,10 @@ What `import gavel` offers. These names, their parameters and what they return c
 PARTS = (
     ("Command line in code", ("cli",)),
     ("Judge", ("judge",)),
-    ("Judge as other trainers' reward", ("rewards",)),
+    ("Judge as other trainers' reward", ("integrations",)),
     ("Scenarios and trajectories", ("scenarios",)),
     ("Models, backends and training", ("trainer",)),
     ("Calls, budgets, errors", ("llm",)),
-    ("For earlier code", ("compat",)),
 )
 
 
@@ -45,7 +44,7 @@ def page() -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Names that are modules, such as `gavel.rewards`."""
+    """Names that are modules, such as `gavel.integrations`."""
     return {
         name: f"gavel.{name}" for name in re.findall(r"^from \. import (\w+) as \w+$", STUB.read_text(), re.MULTILINE)
     }

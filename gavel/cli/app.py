@@ -5,10 +5,12 @@ import errno
 import gc
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.cli.heartbeat import heartbeat
 from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
@@ -30,7 +32,6 @@ COMMANDS = {
     "report": "Write a run's report as a page: curves, scores, what was left out, cost, samples.",
     "score": "Score trajectories from a file with a judge.",
     "export": "Write a run's policy as a plain model directory; export trajectories: what its agent did.",
-    "export-verl": "Write a scenario for verl: datasets, a reward file that asks a judge service, tools, run script.",
     "push": "Copy a run's checkpoint to an S3-compatible store or a directory.",
     "pull": "Copy a checkpoint out of such a store into a run here.",
     "deploy": "Serve a run's checkpoint at a host, and prove what it serves.",
@@ -44,7 +45,6 @@ COMMANDS = {
     "serve-atropos": "Serve Atropos' trajectory API in front of our learner, or for another trainer.",
     "send-atropos": "Send a scenario's judged groups to any server of Atropos' trajectory API.",
     "serve-env": "Serve a scenario to AgentGym's or OpenEnv's clients, and to trainers elsewhere.",
-    "export-env": "Write a scenario as an environment package of verifiers.",
     "keys": "Make, list and revoke API keys of the service.",
     "judge": "Draft a rubric, and test the judge itself.",
     "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
@@ -54,13 +54,35 @@ COMMANDS = {
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
 
+
+def _further(entry: str) -> Any:
+    """The module of an integration's command. One that cannot be loaded is listed, and says why when it is run."""
+    try:
+        module = entry_points.load("gavel.commands", entry)
+        if module.NAME in COMMANDS:
+            raise entry_points.EntryPointError(
+                f"{module.__name__} and Gavel's own are both called {module.NAME!r}.", "Uninstall its distribution."
+            )
+        return module
+    except entry_points.EntryPointError as error:
+        failure = error
+
+    def command() -> None:
+        raise failure
+
+    return SimpleNamespace(NAME=entry, HELP="Cannot be loaded: run it to see why.", command=command)
+
+
+_FURTHER = {module.NAME: module for module in map(_further, entry_points.names("gavel.commands"))}
+COMMANDS |= {name: module.HELP for name, module in _FURTHER.items()}
+
 GROUPS = {
     "First steps": ("demo", "new", "check", "train", "evaluate", "view", "doctor"),
     "Judge": ("score", "judge", "serve", "keys"),
     "Train and compare": ("compare", "sft", "evolve", "plan", "config", "scenarios", "runs", "report"),
     "Checkpoints": ("export", "push", "pull", "deploy", "deployments", "undeploy"),
     "Other machines": ("backend", "cluster"),
-    "Other programs": ("serve-env", "export-env", "export-verl", "serve-atropos", "send-atropos"),
+    "Other programs": ("serve-env", *_FURTHER, "serve-atropos", "send-atropos"),
 }
 """In which the help lists the commands."""
 _SERVES = ("serve", "serve-atropos", "serve-env", "send-atropos", "backend", "view", "cluster")
@@ -77,6 +99,7 @@ app = lazy_app(
     "gavel.cli.",
     COMMANDS,
     GROUPS,
+    {name: module.command for name, module in _FURTHER.items()},
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

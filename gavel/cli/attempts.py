@@ -9,8 +9,8 @@ from rich.console import Console
 from gavel.base.text import counted
 from gavel.cli.named_run import find_run
 from gavel.cli.terminal import plain
+from gavel.scenarios.formats.completions import Columns
 from gavel.scenarios.formats.reading import read_file
-from gavel.scenarios.formats.trl import Columns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
 

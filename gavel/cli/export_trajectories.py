@@ -3,26 +3,30 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named_run import find_run
-from gavel.scenarios.formats.export import MARGIN, ExportFormat, export_file, stored_groups
+from gavel.scenarios.formats.export import MARGIN, export_file, export_formats, stored_groups
 from gavel.scenarios.formats.exported import StoredGroup
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 _STORE = ".jsonl.zst"
+if TYPE_CHECKING:
+    _Format = str
+else:
+    _Format = Literal[tuple(export_formats())]  # those of installed integrations, too
 
 
 def trajectories(
     source: Annotated[
         str, typer.Argument(metavar="RUN|FILE", help="A run, or a file of any format that `gavel score` reads.")
     ],
-    form: Annotated[ExportFormat, typer.Option("--format", help="docs/export.md says what each of them holds.")],
+    form: Annotated[_Format, typer.Option("--format", help="docs/export.md says what each of them holds.")],
     out: Annotated[
         str,
         typer.Option("--out", "-o", help="File to write; otel: also the http address of a collector."),

@@ -75,10 +75,12 @@ def lazy_app(
     modules: str,
     commands: Mapping[str, str],
     groups: Mapping[str, Sequence[str]] | None = None,
+    functions: Mapping[str, Callable[..., None]] | None = None,
     **options: Any,
 ) -> typer.Typer:
     """A group of `commands` (name to one line of help), each the `app` of the module `modules` + its name,
-    with underscores for hyphens. `groups`: in which the help lists them; default: one."""
+    with underscores for hyphens. `groups`: in which the help lists them; default: one.
+    `functions`: of commands that are no modules there."""
 
     class Group(PlainGroup):
         def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -89,7 +91,10 @@ def lazy_app(
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             found, command, rest = super().resolve_command(ctx, args)
             if command is not None and found is not None:
-                command = typer.main.get_command(importlib.import_module(f"{modules}{found.replace('-', '_')}").app)
+                function = (functions or {}).get(found)
+                module = f"{modules}{found.replace('-', '_')}"
+                made = importlib.import_module(module).app if function is None else single_command(function)
+                command = typer.main.get_command(made)
                 command.name = found
             return found, command, rest
 

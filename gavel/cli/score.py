@@ -35,7 +35,7 @@ from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import cost_in_words
 from gavel.llm.providers import model_id
-from gavel.scenarios.formats.trl import Columns
+from gavel.scenarios.formats.completions import Columns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already

@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parent
 @cache
 def _environment() -> ImmutableSandboxedEnvironment:
     return ImmutableSandboxedEnvironment(
-        loader=FileSystemLoader(_ROOT),
+        loader=FileSystemLoader((_ROOT, _ROOT.parent / "integrations")),
         undefined=StrictUndefined,
         autoescape=False,  # prompts are plain text
         trim_blocks=True,
@@ -29,7 +29,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def render(name: str, **values: object) -> str:
-    """The text of the template `name` ("judge/system.j2") with `values`.
+    """The text of the template `name` ("judge/system.j2"; "verl/run.j2" of an integration) with `values`.
 
     Raises `jinja2.TemplateNotFound`, and `jinja2.UndefinedError` for a variable without a value.
     """

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
+from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.scenarios.bridges.mcp import McpServer
 from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, tools_of
@@ -46,11 +47,10 @@ ADDRESSED: Mapping[str, str] = {
     "react": "gavel.scenarios.agent_styles.react",
     "reasoning_gym": "gavel.scenarios.bridges.reasoning_gym",
     "textarena": "gavel.scenarios.bridges.textarena",
-    "verifiers": "gavel.scenarios.bridges.verifiers.scenario",
-    "verl": "gavel.scenarios.bridges.verl",
     "word_math": "gavel.scenarios.bridges.math_problems",
 }
-"""Worlds of others, `scheme:address`: the module of each scheme, whose `scenario_at(address)` gives the scenario."""
+"""Worlds of others, `scheme:address`: the module of each scheme, whose `scenario_at(address)` gives the scenario.
+Those of integrations, and of other distributions, are found at their entry points."""
 
 
 class ScenarioError(GavelError):
@@ -228,8 +228,8 @@ def find_scenario(reference: str) -> Scenario:
     path, _, variable = reference.partition(":")
     if path.endswith(".py"):
         return _from_file(Path(path), variable)
-    if path in ADDRESSED and variable:
-        return importlib.import_module(ADDRESSED[path]).scenario_at(variable)
+    if variable and path in entry_points.names("gavel.scenarios", ADDRESSED):
+        return entry_points.load("gavel.scenarios", path, ADDRESSED).scenario_at(variable)
     if reference in BRIDGED:
         return importlib.import_module("gavel.scenarios.bridges.tau2").tau2(reference.removeprefix("tau2_"))
     shipped = shipped_scenarios()

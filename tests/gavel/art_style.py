@@ -3,8 +3,8 @@
 import asyncio
 
 import gavel as art
+from gavel import ruler_score_group
 from gavel.local import LocalBackend
-from gavel.rewards import ruler_score_group
 
 
 async def rollout(model: art.Model, question: str) -> art.Trajectory:

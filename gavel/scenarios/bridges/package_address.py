@@ -21,7 +21,15 @@ def parsed(scheme: str, address: str, options: type[_O]) -> tuple[str, _O, dict[
     Raises `ScenarioError` for options of another form.
     """
     name, _, query = address.partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True))
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given = dict(pairs)
+    empty = [key for key, value in pairs if key in options.model_fields and not value]
+    if len(given) < len(pairs) or empty:
+        again = next((key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number])), None)
+        raise ScenarioError(
+            f"{scheme}:{address}: {again or empty[0]} is given {'twice' if again else 'no value'}",
+            "Give each option once, as name=value.",
+        )
     own = {key: value for key, value in given.items() if key in options.model_fields}
     try:
         found = options.model_validate(own)

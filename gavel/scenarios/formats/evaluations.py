@@ -15,11 +15,11 @@ from typing import Any
 from gavel.llm.types import Message
 from gavel.scenarios.formats import bodies, chat
 from gavel.scenarios.formats.checks import INDEPENDENT, as_message, as_number, first_line, trajectory
+from gavel.scenarios.formats.completions import side
 from gavel.scenarios.formats.row import Attempt, Format, Row, Source, is_list, is_object
 from gavel.scenarios.formats.text import cell
 from gavel.scenarios.formats.tool_calls import as_json, tool_call
 from gavel.scenarios.formats.tool_calls import tools as openai_tools
-from gavel.scenarios.formats.trl import side
 
 _ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
 _NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")

@@ -13,44 +13,54 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
+from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
-from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel, trl, verifiers
-from gavel.scenarios.formats.exported import Losses, StoredGroup
+from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel
+from gavel.scenarios.formats.completions import best_conversations, preference_pairs
+from gavel.scenarios.formats.exported import Export, Losses, StoredGroup
 from gavel.scenarios.formats.otel import OtlpEndpoint
 from gavel.scenarios.group import TrajectoryGroup
 
-ExportFormat = Literal["dpo", "sft", "atif", "verifiers", "otel", "inspect", "agenttraj", "atropos"]
-TITLES: dict[ExportFormat, str] = {
-    "dpo": "preference pairs",
-    "sft": "conversations for SFT",
-    "atif": "ATIF documents",
-    "verifiers": "verifiers traces",
-    "otel": "OpenTelemetry spans",
-    "inspect": "an Inspect log",
-    "agenttraj": "AgentTraj conversations",
-    "atropos": "Atropos groups",
-}
-_SUFFIXES: dict[ExportFormat, tuple[str, ...]] = {
-    "dpo": (".jsonl",),
-    "sft": (".jsonl",),
-    "atif": (".jsonl", ""),
-    "verifiers": (".jsonl", ""),
-    "otel": (".jsonl",),
-    "inspect": (".json",),
-    "agenttraj": (".jsonl",),
-    "atropos": (".jsonl",),
-}
-"""What the name of an output may end in; an empty suffix is a directory."""
 MARGIN = 0.1
 """Default of the smallest difference that makes a preference pair."""
 _JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.jsonl"
 _NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
+
+
+def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
+    """All formats by name, those of integrations last. Raises `ExportError` where two have a name."""
+    created = datetime.now(UTC).isoformat()
+    lines = (".jsonl",)
+    found = {
+        "dpo": Export("preference pairs", lines, lambda groups, _, losses: preference_pairs(groups, losses, margin)),
+        "sft": Export(
+            "conversations for SFT", lines, lambda groups, _, losses: best_conversations(groups, losses, above)
+        ),
+        "atif": Export("ATIF documents", (".jsonl", ""), atif.documents),
+        "otel": Export("OpenTelemetry spans", lines, partial(otel.requests, now_ns=time.time_ns())),
+        "inspect": Export("an Inspect log", (".json",), partial(inspect_log.log_chunks, name=name, created=created)),
+        "agenttraj": Export(
+            "AgentTraj conversations", lines, lambda groups, _, losses: agenttraj.conversations(groups, losses)
+        ),
+        "atropos": Export("Atropos groups", lines, lambda groups, _, losses: atropos.groups(groups, losses)),
+    }
+    for module in entry_points.load_all("gavel.formats"):
+        for form, export in module.EXPORTS.items():
+            if form in found:
+                remedy = f"Uninstall the distribution of {module.__name__}."
+                raise ExportError(f"two formats are called {form!r}.", remedy)
+            found[form] = export
+    return found
+
+
+def export_formats() -> list[str]:
+    return list(_formats())
 
 
 class ExportError(GavelError):
@@ -88,7 +98,7 @@ def stored_groups(groups: Iterable[TrajectoryGroup]) -> Iterator[StoredGroup]:
 
 def export_file(
     groups: Iterable[StoredGroup],
-    form: ExportFormat,
+    form: str,
     out: str | Path,
     *,
     model: str | None = None,
@@ -103,87 +113,57 @@ def export_file(
     a conversation must exceed.
     Raises `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
     """
+    formats = _formats(name, margin, above)
+    if form not in formats:
+        raise ExportError(f"there is no format {form!r} to export to.", f"There are: {', '.join(formats)}.")
+    export = formats[form]
     losses, passing = Losses(), _Counted(groups)
     address = str(out) if str(out).startswith(("http://", "https://")) else None
     if address is not None and form != "otel":
-        raise ExportError(f"{address} is an address, and {TITLES[form]} are files.", "Give -o the name of a file.")
+        raise ExportError(f"{address} is an address, and {export.title} are files.", "Give -o the name of a file.")
     if address is not None:
         with OtlpEndpoint(address) as endpoint:
-            for request in otel.requests(passing, model, losses, time.time_ns()):
+            for request in export.documents(passing, model, losses):
+                assert not isinstance(request, str)
                 endpoint.send(request)
     else:
         path = Path(out)
-        _check_name(path, form)
-        _write(path, passing, form, model, name, losses, margin, above)
+        _check_name(path, export)
+        _write(path, export, export.documents(passing, model, losses))
         if form in ("dpo", "sft") and losses.groups == passing.seen:
             path.unlink()
-            raise ExportError(f"nothing to write as {TITLES[form]}: {'; '.join(losses.notes())}.", _NOTHING[form])
+            raise ExportError(f"nothing to write as {export.title}: {'; '.join(losses.notes())}.", _NOTHING[form])
     attempts = counted(passing.attempts - losses.attempts, "attempt")
     written = counted(passing.seen - losses.groups, "group")
-    summary = f"wrote {attempts} of {written} as {TITLES[form]} to {out}"
+    summary = f"wrote {attempts} of {written} as {export.title} to {out}"
     return Exported(summary, [f"left out or changed: {note}" for note in losses.notes()])
 
 
-def _check_name(path: Path, form: ExportFormat) -> None:
+def _check_name(path: Path, export: Export) -> None:
     if path.exists() or path.is_symlink():
         raise ExportError(f"{path} exists already.", "Give another -o; nothing is written over.")
-    if path.suffix not in _SUFFIXES[form]:
-        ways = " or ".join(f"a file that ends in {each}" if each else "a directory" for each in _SUFFIXES[form])
-        raise ExportError(f"{TITLES[form]} cannot be written to {path}.", f"Give -o {ways}.")
+    if path.suffix not in export.suffixes:
+        ways = " or ".join(f"a file that ends in {each}" if each else "a directory" for each in export.suffixes)
+        raise ExportError(f"{export.title} cannot be written to {path}.", f"Give -o {ways}.")
 
 
-def _write(
-    path: Path,
-    groups: Iterable[StoredGroup],
-    form: ExportFormat,
-    model: str | None,
-    name: str,
-    losses: Losses,
-    margin: float,
-    above: float | None,
-) -> None:
+def _write(path: Path, export: Export, documents: Iterable[Message | str]) -> None:
+    """A file, or a directory with the format's file, or with one for each document where it names none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished:
-            match form:
-                case "dpo":
-                    _write_documents(unfinished, trl.preference_pairs(groups, losses, margin), separate=False)
-                case "sft":
-                    _write_documents(unfinished, trl.best_conversations(groups, losses, above), separate=False)
-                case "atif":
-                    found = atif.documents(groups, model, losses)
-                    _write_documents(unfinished, found, separate=not path.suffix)
-                case "verifiers":
-                    found = verifiers.episodes(groups, model, losses)
-                    file = unfinished if path.suffix else unfinished / "traces.jsonl"
-                    file.parent.mkdir(exist_ok=True)
-                    _write_documents(file, found, separate=False)
-                case "atropos":
-                    _write_documents(unfinished, atropos.groups(groups, losses), separate=False)
-                case "otel":
-                    found = otel.requests(groups, model, losses, time.time_ns())
-                    _write_documents(unfinished, found, separate=False)
-                case "agenttraj":
-                    _write_documents(unfinished, agenttraj.conversations(groups, losses), separate=False)
-                case "inspect":
-                    created = datetime.now(UTC).isoformat()
-                    chunks = inspect_log.log_chunks(groups, model, losses, name=name, created=created)
-                    with unfinished.open("w", encoding="utf-8") as stream:
-                        stream.writelines(chunks)
+            if path.suffix or export.file:
+                file = unfinished if path.suffix else unfinished / export.file
+                file.parent.mkdir(exist_ok=True)
+                with file.open("w", encoding="utf-8") as stream:
+                    stream.writelines(each if isinstance(each, str) else f"{_json(each)}\n" for each in documents)
+            else:
+                unfinished.mkdir()
+                for number, document in enumerate(documents):
+                    (unfinished / f"{number:06d}.json").write_text(_json(document), encoding="utf-8")
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}", "Give another -o.") from error
 
 
-def _write_documents(path: Path, documents: Iterable[Message], *, separate: bool) -> None:
-    """JSON lines, or a directory with a file for each document."""
-    if separate:
-        path.mkdir()
-        for number, document in enumerate(documents):
-            (path / f"{number:06d}.json").write_text(_json(document), encoding="utf-8")
-        return
-    with path.open("w", encoding="utf-8") as stream:
-        stream.writelines(f"{_json(document)}\n" for document in documents)
-
-
-def _json(document: Message) -> str:
+def _json(document: Message | str) -> str:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -13,7 +13,7 @@ import json
 import math
 import mimetypes
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -109,6 +109,19 @@ class StoredGroup:
         """`train/12/3`, or `3` where it is of no run."""
         parts = (self.split, self.step, self.index)
         return "/".join(str(part) for part in parts if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A format that is written."""
+
+    title: str
+    suffixes: tuple[str, ...]
+    """What the name of an output may end in; an empty suffix is a directory."""
+    documents: Callable[[Iterable["StoredGroup"], str | None, "Losses"], Iterator[dict[str, Any] | str]]
+    """Of groups and the policy's name, where it is known: documents, each a line of JSON, or pieces of text."""
+    file: str = ""
+    """The file within an output that is a directory; else it has one for each document."""
 
 
 @dataclass(frozen=True, slots=True)

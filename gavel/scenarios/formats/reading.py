@@ -15,17 +15,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
+from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.agenttraj import AGENT_TRAJ
 from gavel.scenarios.formats.atif import ATIF
 from gavel.scenarios.formats.atropos import ATROPOS
 from gavel.scenarios.formats.checks import checked, unusable
+from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, read_columns
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import EXCHANGES, LOGGED
@@ -36,8 +39,6 @@ from gavel.scenarios.formats.langfuse import LANGFUSE
 from gavel.scenarios.formats.langsmith import LANGSMITH
 from gavel.scenarios.formats.openai_batch import BATCH
 from gavel.scenarios.formats.row import Attempt, Format, Found, Row, RowError, Source, WholeGroup, is_object
-from gavel.scenarios.formats.trl import COMPLETIONS, PAIRS, Columns, read_columns
-from gavel.scenarios.formats.verifiers import TRACES, VERIFIERS
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import groups_of_rows, is_judged_table
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
@@ -71,11 +72,18 @@ def _fits_table(value: Any) -> bool:
 JUDGED = Format("Gavel's judged table", ("group", "status", "trajectory", "group_record"), _fits_table, _read_table)
 
 
-FORMATS = (
-    *(JUDGED, INSPECT, ATIF, ATROPOS, *EVALUATIONS, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
-    *(COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED),
-)
-"""From the most specific to the most general: a row is of the first that fits."""
+_BEFORE = (JUDGED, INSPECT, ATIF, ATROPOS, *EVALUATIONS, BATCH, EXCHANGES)
+_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED)
+
+
+@cache
+def all_formats() -> tuple[Format, ...]:
+    """Those of this folder, and between them those of integrations.
+
+    From the most specific to the most general: a row is of the first that fits.
+    """
+    of_integrations = [each for module in entry_points.load_all("gavel.formats") for each in module.FORMATS]
+    return *_BEFORE, *of_integrations, *_AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +162,9 @@ def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     if columns:
         return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
     files = rows_by_file(path)
-    others = [file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in FORMATS)]
+    others = [
+        file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
+    ]
     if others and len(others) < len(files):
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
@@ -172,7 +182,7 @@ def _format(rows: Sequence[Row]) -> Format:
     first = _fitting(rows[0])
     for row in rows:
         if first is None:
-            raise _unknown(row, FORMATS)
+            raise _unknown(row, all_formats())
         if first.fits(row.value):
             continue
         if (other := _fitting(row)) is not None:
@@ -180,13 +190,13 @@ def _format(rows: Sequence[Row]) -> Format:
                 f"{rows[0].where} is of the format {first.name}, and {row.where} of {other.name}.",
                 "Put rows of different formats into different files, and score each of them.",
             )
-        raise _unknown(row, (first, *FORMATS))
+        raise _unknown(row, (first, *all_formats()))
     assert first is not None
     return first
 
 
 def _fitting(row: Row) -> Format | None:
-    return next((each for each in FORMATS if each.fits(row.value)), None)
+    return next((each for each in all_formats() if each.fits(row.value)), None)
 
 
 def _unknown(row: Row, forms: Sequence[Format]) -> RowError:

@@ -27,6 +27,7 @@ import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
 
+from gavel.base import entry_points
 from gavel.base.extras import install_line
 from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine
 from gavel.base.secrets import hide_secrets, without_secrets
@@ -34,7 +35,9 @@ from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRec
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-HOSTS = ("vllm", "together", "fireworks", "wandb", "huggingface", "ollama")
+HOSTS = {
+    name: f"gavel.trainer.deploy.{name}" for name in ("vllm", "together", "fireworks", "wandb", "huggingface", "ollama")
+}
 Report = Callable[[str], None]
 """Hears one line about what is being done, for the user to read."""
 PAUSE = 5.0
@@ -128,9 +131,10 @@ class DeployHost(Protocol):
 def open_host(address: str, **options: Any) -> DeployHost:
     """The host of `name` or `name:place`. Raises `DeployError` for one that is not known, or an option it lacks."""
     name, _, place = address.partition(":")
-    if name not in HOSTS:
-        raise DeployError(f"there is no host {name!r}", f"Hosts: {', '.join(HOSTS)}.")
-    make = importlib.import_module(f"gavel.trainer.deploy.{name}").open_host
+    hosts = entry_points.names("gavel.hosts", HOSTS)
+    if name not in hosts:
+        raise DeployError(f"there is no host {name!r}", f"Hosts: {', '.join(hosts)}.")
+    make = entry_points.load("gavel.hosts", name, HOSTS).open_host
     known = [each for each in inspect.signature(make).parameters if each != "place"]
     if unknown := sorted(options.keys() - set(known)):
         raise DeployError(f"{name} has no option {unknown[0]!r}", f"It has: {', '.join(known) or 'none'}.")

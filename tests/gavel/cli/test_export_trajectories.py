@@ -1,6 +1,7 @@
 """`gavel export trajectories`: of a run, by split and step, or of a file."""
 
 import json
+import re
 from pathlib import Path
 
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -66,4 +67,5 @@ def test_a_policy_is_exported_as_before(tmp_path: Path) -> None:
     told = gavel("export", "--help", cwd=tmp_path)
     assert "gavel export trajectories" in told.stdout
     assert "--form" in told.stdout
-    assert "--format" in gavel("export", "trajectories", "--help", cwd=tmp_path).stdout
+    shown = gavel("export", "trajectories", "--help", cwd=tmp_path).stdout
+    assert {"--format", "dpo", "verifiers"} <= set(re.split(r"[^a-z-]+", shown))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from gavel.scenarios.formats.completions import Columns
 from gavel.scenarios.formats.reading import Reading, read_file
 from gavel.scenarios.formats.row import RowError
-from gavel.scenarios.formats.trl import Columns
 
 
 def reading_of(folder: Path, content: Any, name: str = "results.json", columns: Columns | None = None) -> Reading:

@@ -203,7 +203,7 @@ def test_trl_trains_on_both(tmp_path: Path) -> None:
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from tests.gavel.rewards.tiny_policy import tiny_policy
+    from tests.integrations.tiny_policy import tiny_policy
 
     groups = [
         [member("a", 0.9, order="A1"), member("b", 0.1, order="A2")],

@@ -1,1 +1,0 @@
-"""Modules in whose shapes code of other projects is written: OpenPipe ART and RL4LMs."""

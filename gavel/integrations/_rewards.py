@@ -1,0 +1,382 @@
+"""What the rewards of all trainers share: members made of prompts and completions, judged, and what is given for them.
+
+    scorer = Scorer("openai/gpt-5-mini", "- is brief", "member")
+    (judged,) = scorer.score_all_now([TrajectoryGroup([member("2 + 2?", "4"), member("2 + 2?", "5")])])
+    judged.rewards     # [0.9, None]: None where the judge gave no score, never a number
+    judged.numbers     # [0.9, 0.9]: for trainers that need one beside their mask, the mean of the others
+
+Trainers call their hooks from several threads and event loops, in processes to which they send them, and without a
+loop. Connections belong to the loop that opened them, so that a judge is asked on one loop in a thread of its own for
+the life of a process. No framework is imported before its trainer has imported it.
+"""
+
+import asyncio
+import atexit
+import base64
+import io
+import logging
+import os
+import sys
+import threading
+from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from gavel.base.errors import first_error
+from gavel.judge.config import JudgeConfig
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Models
+from gavel.judge.prompt.provider_formats import opened_thoughts
+from gavel.judge.rubric import Rubric
+from gavel.judge.service.client import URL_VARIABLE, JudgeClient
+from gavel.llm.types import Message
+from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.row import RowError
+from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.tools import Toolbox
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import KEY, read_truth
+
+JudgeLike = Judge | JudgeClient | JudgeConfig | Models
+"""A judge, a client of a service, a judge's settings, a service's address, or judge models."""
+Unscored = Literal["group", "member", "raise"]
+"""What is given for members that the judge did not score: no reward for the whole "group", since trainers that add
+several rewards up count a missing one as nothing; none for that "member"; or "raise" `JudgeError`."""
+Side = str | Sequence[Message]
+"""A prompt or a completion: text, or messages."""
+Choice = TypeVar("Choice", bound=str)
+T = TypeVar("T")
+_logger = logging.getLogger("gavel.rewards")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judged group, and the rewards of its members in order."""
+
+    group: TrajectoryGroup
+    rewards: list[float | None]
+    """None for a member without one."""
+
+    @property
+    def numbers(self) -> list[float]:
+        return with_mean(self.rewards)
+
+    @property
+    def reason(self) -> str:
+        """Why the first member without a reward has none."""
+        whole = self.group.judgement
+        found = (t.judgement.reason for t in self.group if t.reward is None and t.judgement and t.judgement.reason)
+        return next(iter(found), (whole and whole.reason) or "no reason was given")
+
+
+def with_mean(rewards: Sequence[float | None]) -> list[float]:
+    """The rewards, with their mean in place of missing ones; all 0.0 when every one is missing.
+
+    The mean leaves the group's baseline where it is. It is no score: whoever uses it masks the member, or says why its
+    advantage is zero. A framework that divides by the group's standard deviation counts it among the members.
+    """
+    given = [reward for reward in rewards if reward is not None]
+    mean = sum(given) / len(given) if given else 0.0
+    return [mean if reward is None else reward for reward in rewards]
+
+
+class Scorer:
+    """Asks one judge on the background loop, from any thread and any event loop.
+
+        Scorer("openai/gpt-5-mini", "…")        a model, or several: a `gavel.Judge` in this process
+        Scorer("http://127.0.0.1:8080")         a judge service, asked by a `gavel.JudgeClient`
+        Scorer(gavel.Judge(…, orders=4))        a judge with its own settings; a JudgeConfig, a JudgeClient
+        Scorer()                                GAVEL_JUDGE_URL's service, else GAVEL_JUDGE_MODEL
+
+    It can be pickled, unless it was made of a `Judge`. Keys of services and models stay behind: they come from the
+    environment of the other process.
+    """
+
+    def __init__(
+        self, judge: JudgeLike | None = None, rubric: Rubric | str | None = None, unscored: Unscored = "group"
+    ) -> None:
+        """`rubric`: for a judge that is named by its models or its address; others have their own.
+
+        Raises `JudgeError` when no judge is named, one with settings is given a rubric besides, or for an unknown
+        `unscored`.
+        """
+        self._given = (judge, rubric)
+        self._unscored: Unscored = checked(unscored)
+        self._judge = _judge(judge, rubric)
+
+    async def score(self, members: Iterable[Trajectory]) -> Judged:
+        """The judged group. Raises `JudgeError` as `Judge.score` and `JudgeClient.score` do."""
+        return await submitted(self._score(TrajectoryGroup(members)))
+
+    async def score_all(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
+        """The judged groups in the order given, judged concurrently. The first error ends the others."""
+        return await submitted(self._score_all(groups))
+
+    def score_all_now(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
+        """The same for a hook that is no coroutine; it may be called in a thread with a running event loop."""
+        return run(self._score_all(groups))
+
+    async def _score(self, group: TrajectoryGroup) -> Judged:
+        """Raises what stopped the judge (a budget that is used up) where it left members unscored."""
+        judged = await self._judge.score(group)
+        failed = judged.judgement is not None and judged.judgement.status in ("partial", "unscored")
+        if failed and isinstance(self._judge, Judge) and (stopped := self._judge.stopped) is not None:
+            raise stopped
+        return rewarded(judged, self._unscored)
+
+    async def _score_all(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
+        with first_error():
+            async with asyncio.TaskGroup() as tasks:
+                scored = [tasks.create_task(self._score(group)) for group in groups]
+        return [task.result() for task in scored]
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        judge, rubric = self._given
+        if isinstance(judge, Judge):
+            raise JudgeError(
+                "this trainer sends its reward to another process, and a Judge cannot go there.",
+                "Give a model's name, gavel.JudgeConfig(…) or the address of a judge service instead.",
+            )
+        if isinstance(self._judge, JudgeClient):
+            judge, rubric = self._judge, None
+        return judge, rubric, self._unscored
+
+    def __setstate__(self, given: tuple[Any, ...]) -> None:
+        self.__init__(*given)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "Scorer":
+        return self  # never changed, and its judge may be shared
+
+
+def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | JudgeClient:
+    if isinstance(judge, Judge | JudgeClient | JudgeConfig):
+        if rubric is not None:
+            raise JudgeError(
+                f"a {type(judge).__name__} has its own rubric.", "Give it the rubric, or name its models here instead."
+            )
+        return judge.build() if isinstance(judge, JudgeConfig) else judge
+    if judge is None and os.environ.get(URL_VARIABLE):
+        judge = os.environ[URL_VARIABLE]
+    if isinstance(judge, str) and judge.startswith(("http://", "https://")):
+        if isinstance(rubric, Rubric):
+            raise JudgeError("a service takes a rubric as text.", "Write it as one, or name a preset of the service.")
+        return JudgeClient(judge, options=None if rubric is None else {"rubric": rubric})
+    return Judge(judge, rubric=rubric)
+
+
+def rewarded(judged: TrajectoryGroup, unscored: Unscored) -> Judged:
+    """The rewards of a judged group; those that are missing are logged with the reason.
+
+    A group whose members are all alike has none, in each case: there is nothing to compare, and nothing has failed.
+    Raises `JudgeError` for an unscored member when `unscored` is "raise".
+    """
+    found = Judged(judged, [trajectory.reward for trajectory in judged])
+    missing = sum(reward is None for reward in found.rewards)
+    alike = judged.judgement is not None and judged.judgement.status == "degenerate"
+    if missing and not alike and unscored == "raise":
+        count = len(found.rewards)
+        raise JudgeError(
+            f"the judge scored {count - missing} of {count} members of a group: {found.reason}.",
+            'Mend what it says, or go on without them: unscored="group" or "member".',
+        )
+    if missing and not alike and unscored == "group":
+        found = Judged(judged, [None] * len(found.rewards))
+    if missing:
+        level, out = logging.INFO if alike else logging.WARNING, found.rewards.count(None)
+        _logger.log(level, "%d of %d members of a group are left out: %s", out, len(found.rewards), found.reason)
+    return found
+
+
+def checked(unscored: Choice, choices: object = Unscored) -> Choice:
+    """The choice that was made. Raises `JudgeError` for one that is not in `choices`, a Literal."""
+    if unscored not in get_args(choices):
+        raise JudgeError(
+            f"there is no unscored={unscored!r} here.", f"Say one of: {', '.join(map(repr, get_args(choices)))}."
+        )
+    return unscored
+
+
+def group_size(name: str, value: object) -> int:
+    """How many members a framework makes of each prompt, also of its text; `name` is the option's.
+
+    Raises `JudgeError` for no whole number of two or more: a wrong size would judge a group in parts, or wait for
+    members that never come.
+    """
+    text = str(value)
+    if isinstance(value, bool) or not text.isdecimal() or int(text) < 2:
+        raise JudgeError(
+            f"{name}={value!r} is no size of a group.",
+            "Give how many attempts are made at each prompt: 2 or more, since they are compared with each other.",
+        )
+    return int(text)
+
+
+def groups_of(keys: Iterable[Hashable], size: int | None = None) -> list[list[int]]:
+    """Indices of the members of each group, in order: members of one key are a group.
+
+    When there are a multiple of `size`, as when a prompt was drawn twice, each run of `size` is.
+    """
+    by_key: dict[Hashable, list[int]] = {}
+    for number, key in enumerate(keys):
+        by_key.setdefault(key, []).append(number)
+    found: list[list[int]] = []
+    for same in by_key.values():
+        step = size if size and len(same) % size == 0 else len(same)
+        found += [same[start : start + step] for start in range(0, len(same), step)]
+    return found
+
+
+def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None, **fields: Any) -> Trajectory:
+    """One attempt. Text becomes a user's message and the assistant's; messages may be of any known form.
+
+    Text of the policy is never parsed: a completion that looks like JSON is text. `tools`: functions or schemas that
+    the policy was shown; `fields`: further ones of the trajectory. Raises `RowError` for what is neither text nor
+    messages.
+    """
+    if isinstance(prompt, str) and isinstance(completion, str):
+        completion = opened_thoughts(prompt) + completion  # a completion that is cut within them has no answer
+    items = [*messages_of(prompt, "user"), *messages_of(completion, "assistant")]
+    messages, _ = chat.messages(items, "a member of the group")
+    return Trajectory(messages_and_choices=list(messages), tools=tool_schemas(tools), **fields)
+
+
+def truth_metadata(fields: Mapping[str, Any], reference: Any = None) -> dict[str, Any]:
+    """A member's metadata with the rubric, reference (or answer) and criteria in the columns of its task.
+
+    `reference`: where the columns have none. Every member has its own, so that a group of different tasks is refused.
+    """
+    truth = read_truth(fields, of_row=True)
+    if truth.reference is None and reference is not None:
+        truth = read_truth({**fields, "reference": reference})
+    return {KEY: truth.dump()} if truth else {}
+
+
+def tool_schemas(tools: Sequence[Any] | None) -> list[Message] | None:
+    """Schemas in OpenAI's form of functions and of schemas in any known form."""
+    if not tools:
+        return None
+    schemas = openai_tools([tool for tool in tools if not callable(tool)]) or []
+    return [*schemas, *Toolbox(tool for tool in tools if callable(tool)).schemas]
+
+
+def messages_of(side: Side, role: str) -> list[Message]:
+    """Text as a message of this role; messages as they are, with decoded images as data URLs, which can be sent."""
+    if side is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise RowError("a prompt or a completion is None.", 'Give text or messages; what was not written is "".')
+    if isinstance(side, str):
+        return [{"role": role, "content": side}]
+    return [_with_image_urls(item) if isinstance(item, dict) else item for item in side]  # pyright: ignore[reportUnnecessaryIsInstance]
+
+
+def _with_image_urls(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_block(block) for block in cast(list[Any], content)]}
+
+
+def _block(block: Any) -> Any:
+    if not isinstance(block, dict) or cast(Message, block).get("type") != "image":
+        return cast(Any, block)
+    image = cast(Message, block).get("image")
+    url = image if isinstance(image, str) and image.startswith(("data:", "http://", "https://")) else _encoded(image)
+    return cast(Any, block) if url is None else {"type": "image_url", "image_url": {"url": url}}
+
+
+def _encoded(image: Any) -> str | None:
+    """The image as a data URL; None for what is no image of PIL."""
+    pil = sys.modules.get("PIL.Image")  # who holds one has imported it
+    if pil is None or not isinstance(image, pil.Image):
+        return None
+    png = io.BytesIO()
+    image.save(png, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+
+
+def turns(tokenizer: Any, ids: Iterable[int], sampled: Iterable[int]) -> list[Message]:
+    """The turns of a token sequence, for trainers that keep no messages.
+
+        turns(tokenizer, [5, 6, 7, 8], [1, 1, 0, 1])     assistant: 5 6 · user: 7 · assistant: 8
+
+    `sampled` is 1 for each token of the policy, else 0: what lies between is the user's, with what the chat template
+    wrote there. Special tokens are left out, and so are empty turns.
+    """
+    found: list[Message] = []
+    for by_policy, run_of_tokens in groupby(zip(ids, sampled, strict=True), key=lambda pair: bool(pair[1])):
+        text = tokenizer.decode([token for token, _ in run_of_tokens], skip_special_tokens=True)
+        if text.strip():
+            found.append({"role": "assistant" if by_policy else "user", "content": text})
+    return found
+
+
+def part(module: str, name: str) -> Any:
+    """`name` of a framework's module, looked up when its trainer calls a hook. Raises `ImportError` without it."""
+    return getattr(import_module(module), name)
+
+
+_END_SECONDS = 5.0
+"""At the end of the process, for tasks that are cancelled."""
+_lock = threading.Lock()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+"""By process id: a forked child has the loop's object, but no thread that runs it."""
+
+
+def _in_forked_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result; an interrupt of the waiting thread cancels it."""
+    future = _submit(work)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+async def submitted(work: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result; cancelling the waiting task cancels it."""
+    return await asyncio.wrap_future(_submit(work))
+
+
+def _submit(work: Coroutine[Any, Any, T]) -> "Future[T]":
+    return asyncio.run_coroutine_threadsafe(work, _loop())
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    with _lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="gavel-rewards", daemon=True)
+            thread.start()
+            atexit.register(_end, os.getpid(), loop, thread)
+        return loop
+
+
+def _end(process: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Cancels what runs on the loop and stops it, so that nothing is torn down in the middle of its work."""
+    if process != os.getpid():
+        return
+
+    async def cancel() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with suppress(TimeoutError):
+        asyncio.run_coroutine_threadsafe(cancel(), loop).result(_END_SECONDS)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(_END_SECONDS)

@@ -1,0 +1,226 @@
+"""Scenarios for the tools of an MCP server, drafted by a model."""
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any, Self, cast, overload
+
+from gavel.integrations.art.errors import add_aliases
+from gavel.judge.drafts import DraftError
+from gavel.judge.task_drafts.writer import Material, write_batch
+from gavel.llm.client import Client
+
+add_aliases(__name__, "types", "default_tools", "generate_scenarios")
+
+
+@dataclass
+class MCPTool:
+    """A tool: its parameters are a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data.get("name", ""), data.get("description", ""), data.get("parameters", {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_tool_schema(self) -> dict[str, Any]:
+        """As a request's `tools` has it."""
+        return {"type": "function", "function": self.to_dict()}
+
+
+@dataclass
+class MCPResource:
+    """Something that a server lets its clients read."""
+
+    uri: str
+    name: str = ""
+    description: str = ""
+    mime_type: str | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        mime_type = data.get("mimeType") or data.get("mime_type")
+        return cls(data.get("uri", ""), data.get("name", ""), data.get("description", ""), mime_type)
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = {"uri": self.uri, "name": self.name, "description": self.description}
+        return fields | ({"mimeType": self.mime_type} if self.mime_type else {})
+
+
+@dataclass
+class GeneratedScenario:
+    """A task for an agent, from 1 (easy) to 5. Raises `ValueError` for another difficulty."""
+
+    task: str
+    difficulty: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.difficulty, bool) or self.difficulty not in range(1, 6):
+            raise ValueError(f"the difficulty of a scenario is a whole number from 1 to 5, not {self.difficulty!r}")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["task"], data["difficulty"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def preview(self, max_length: int = 120) -> str:
+        return self.task if len(self.task) <= max_length else f"{self.task[:max_length].strip()}…"
+
+
+class GeneratedScenarioCollection:
+    """Scenarios in order."""
+
+    def __init__(self, scenarios: Iterable[GeneratedScenario]) -> None:
+        self.scenarios = list(scenarios)
+
+    @classmethod
+    def from_dicts(cls, data: Iterable[Mapping[str, Any]]) -> Self:
+        return cls(map(GeneratedScenario.from_dict, data))
+
+    @classmethod
+    def from_json(cls, json_str: str) -> Self:
+        """Of a list, or of an object with `scenarios`."""
+        data: Any = json.loads(json_str)
+        return cls.from_dicts(cast("Mapping[str, Any]", data)["scenarios"] if isinstance(data, dict) else data)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [scenario.to_dict() for scenario in self.scenarios]
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps({"scenarios": self.to_dicts()}, indent=indent)
+
+    def __len__(self) -> int:
+        return len(self.scenarios)
+
+    def __iter__(self) -> Iterator[GeneratedScenario]:
+        return iter(self.scenarios)
+
+    @overload
+    def __getitem__(self, index: int) -> GeneratedScenario: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[GeneratedScenario]: ...
+
+    def __getitem__(self, index: int | slice) -> GeneratedScenario | list[GeneratedScenario]:
+        return self.scenarios[index]
+
+    def shuffle(self) -> "GeneratedScenarioCollection":
+        """A shuffled copy."""
+        return GeneratedScenarioCollection(random.sample(self.scenarios, len(self.scenarios)))
+
+    def split(self, train_size: int) -> tuple["GeneratedScenarioCollection", "GeneratedScenarioCollection"]:
+        """The first `train_size`, and the others. Raises `ValueError` when there are fewer."""
+        if train_size > len(self):
+            raise ValueError(f"train_size is {train_size}, but there are {len(self)} scenarios")
+        first, others = self.scenarios[:train_size], self.scenarios[train_size:]
+        return GeneratedScenarioCollection(first), GeneratedScenarioCollection(others)
+
+    def filter_by_difficulty(self, min_difficulty: int = 1, max_difficulty: int = 5) -> "GeneratedScenarioCollection":
+        """Those from `min_difficulty` to `max_difficulty`."""
+        return GeneratedScenarioCollection(s for s in self if min_difficulty <= s.difficulty <= max_difficulty)
+
+    def get_difficulty_distribution(self) -> Counter[int]:
+        return Counter(scenario.difficulty for scenario in self)
+
+    def get_summary(self) -> dict[str, Any]:
+        return {
+            "total_scenarios": len(self),
+            "difficulty_distribution": dict(self.get_difficulty_distribution()),
+            "avg_difficulty": fmean(scenario.difficulty for scenario in self) if self.scenarios else 0,
+            "avg_task_length": fmean(len(scenario.task) for scenario in self) if self.scenarios else 0,
+        }
+
+    def preview(self, n: int = 5, max_task_length: int = 120) -> None:
+        """Prints the first `n`."""
+        for number, scenario in enumerate(self.scenarios[:n], start=1):
+            print(f"  {number}. {scenario.preview(max_task_length)} (difficulty {scenario.difficulty}/5)")
+
+    def print_difficulty_distribution(self) -> None:
+        counts = self.get_difficulty_distribution()
+        for difficulty in range(1, 6):
+            print(f"  {difficulty}/5: {counts[difficulty]:3d}")
+
+
+__all__ = [
+    "GeneratedScenario",
+    "GeneratedScenarioCollection",
+    "MCPResource",
+    "MCPTool",
+    "complete_task_tool",
+    "generate_scenarios",
+]
+
+complete_task_tool = MCPTool(
+    name="complete_task",
+    description="Ends the task",
+    parameters={
+        "type": "object",
+        "properties": {"summary": {"type": "string", "description": "What was accomplished"}},
+        "required": ["summary"],
+    },
+)
+"""The tool by which an agent says that it is done."""
+
+
+_TOKENS_PER_SCENARIO = 400
+
+
+async def generate_scenarios(
+    tools: Sequence[MCPTool | Mapping[str, Any]],
+    resources: Sequence[MCPResource | Mapping[str, Any]] | None = None,
+    num_scenarios: int = 24,
+    show_preview: bool = True,
+    custom_instructions: str | None = None,
+    generator_model: str = "openai/gpt-4.1-mini",
+    generator_api_key: str | None = None,
+    generator_base_url: str = "https://openrouter.ai/api/v1",
+) -> GeneratedScenarioCollection:
+    """Exactly `num_scenarios` tasks of graded difficulty. The key is by default that of OPENROUTER_API_KEY.
+
+    Raises `ValueError` without a key, without tools and resources, and for a reply with another number of tasks.
+    """
+    key = generator_api_key or os.environ.get("OPENROUTER_API_KEY")
+    if not key:
+        raise ValueError("there is no key for the model: pass generator_api_key, or set OPENROUTER_API_KEY")
+    if not tools and not resources:
+        raise ValueError("there are neither tools nor resources to make scenarios for")
+    material = Material(
+        tools=json.dumps([_tool(tool) for tool in tools], indent=1),
+        resources=json.dumps([_resource(resource) for resource in resources], indent=1) if resources else "",
+    )
+    params = {
+        "api_base": generator_base_url,
+        "api_key": key,
+        "max_completion_tokens": max(8000, _TOKENS_PER_SCENARIO * num_scenarios),
+    }
+    client = Client(f"openai/{generator_model}", params)  # whatever serves it speaks OpenAI's protocol
+    try:
+        batch = await write_batch(
+            client, material, num_scenarios, criteria=False, instructions=custom_instructions or "", exact=True
+        )
+    except DraftError as error:
+        raise ValueError(error.message) from error
+    scenarios = GeneratedScenarioCollection(GeneratedScenario(task.user, task.difficulty) for task in batch.tasks)
+    if show_preview:
+        scenarios.print_difficulty_distribution()
+        scenarios.preview()
+    return scenarios
+
+
+def _tool(tool: MCPTool | Mapping[str, Any]) -> dict[str, Any]:
+    return (tool if isinstance(tool, MCPTool) else MCPTool.from_dict(tool)).to_dict()
+
+
+def _resource(resource: MCPResource | Mapping[str, Any]) -> dict[str, Any]:
+    return resource.to_dict() if isinstance(resource, MCPResource) else dict(resource)

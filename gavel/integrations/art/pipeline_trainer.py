@@ -1,0 +1,413 @@
+"""ART's `PipelineTrainer`.
+
+    trainer = PipelineTrainer(model, backend, rollout_fn, scenarios, config=None, max_steps=20, eval_fn=evaluate)
+    await trainer.train()
+
+Workers play scenarios and put their groups into a queue; a step takes at least `min_batch_size` groups that were begun
+at most `max_steps_off_policy` steps ago. Between steps the policy is evaluated, while workers go on. A run that is
+started again goes on with the scenario after the last one that was begun.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from pydantic import BaseModel, Field
+
+from gavel.integrations.art.errors import add_aliases, ignored
+from gavel.integrations.art.model import Backend, TrainableModel
+from gavel.integrations.art.trajectories import TrajectoryGroup
+from gavel.scenarios.gather import GatherError
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.model import TrainableModel as CoreTrainable
+from gavel.trainer.runs.checkpoints import steps_to_keep
+
+add_aliases(__name__, "trainer", "types")
+
+Scenario = TypeVar("Scenario")
+Config = TypeVar("Config")
+RolloutFn = Callable[[TrainableModel[Any], Scenario, Config], Awaitable[TrajectoryGroup]]
+SingleRolloutFn = Callable[[TrainableModel[Any], Scenario, Config], Awaitable[Trajectory]]
+Evaluated = list[Trajectory | TrajectoryGroup] | list[Trajectory] | list[TrajectoryGroup]
+EvalFn = Callable[[TrainableModel[Any], int, Config], Awaitable[Evaluated | dict[str, Evaluated]]]
+"""Gives the trajectories of the policy of a step, or those of several splits by name."""
+
+
+class CheckpointInfo(BaseModel):
+    step: int
+    path: str
+    created_at: datetime
+    is_eval_step: bool = False
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """Of the step's rows of metrics.jsonl, as `split/name`."""
+
+
+class CheckpointRetentionContext(BaseModel):
+    current_step: int
+    checkpoints: list[CheckpointInfo] = Field(default_factory=list[CheckpointInfo])
+    """Those that may be deleted."""
+
+
+CheckpointRetentionStrategy = Callable[[CheckpointRetentionContext], Iterable[int]]
+"""Gives the steps of the context's checkpoints that stay."""
+
+
+def keep_recent_and_top(*, recent: int = 5, top: int = 2, metric: str = "val/reward") -> CheckpointRetentionStrategy:
+    """Keeps the newest `recent` checkpoints, and the `top` ones with the highest `metric`."""
+    if recent < 0 or top < 0:
+        raise ValueError("recent and top are at least 0")
+
+    def kept(context: CheckpointRetentionContext) -> set[int]:
+        steps = sorted(info.step for info in context.checkpoints)
+        values = {info.step: info.metrics[metric] for info in context.checkpoints if metric in info.metrics}
+        return steps_to_keep(steps, values, keep_last=recent, keep_best=top)
+
+    return kept
+
+
+def make_group_rollout_fn(single_rollout_fn: SingleRolloutFn[Any, Any], n: int = 4) -> RolloutFn[Any, Any]:
+    """A rollout of a whole group: `n` of one trajectory each, at once; those that fail are its exceptions."""
+
+    async def of_group(model: TrainableModel[Any], scenario: Any, config: Any) -> TrajectoryGroup:
+        rollouts = (single_rollout_fn(model, scenario, config) for _ in range(n))
+        return TrajectoryGroup(await asyncio.gather(*rollouts, return_exceptions=True))
+
+    return of_group
+
+
+logger = logging.getLogger(__name__)
+
+_STATE = "_pipeline_trainer"
+_END: Any = object()
+_DISPLAY = ("log_interval_seconds", "status_ewa_alpha", "total_scenarios")
+"""Settings of ART's status line."""
+
+
+@dataclass(frozen=True)
+class PipelineRuntimeConfig:
+    """Sizes of the pipeline."""
+
+    num_rollout_workers: int = 16
+    min_batch_size: int = 4
+    """Groups of a step, at least."""
+    max_batch_size: int | None = None
+    """By default ten times `min_batch_size`."""
+    max_steps_off_policy: int | None = 4
+    """Steps that may be trained between a group's begin and its own; None: any number."""
+    queue_maxsize: int | None = None
+    """Groups that wait to be trained; by default `max_steps_off_policy * max_batch_size`, or four times the latter."""
+
+    def __post_init__(self) -> None:
+        if min(self.num_rollout_workers, self.min_batch_size, self.largest, self.waiting) < 1:
+            raise ValueError("workers, batch sizes and the queue are at least 1")
+        if self.largest < self.min_batch_size or self.behind < 0:
+            raise ValueError("max_batch_size is at least min_batch_size, and max_steps_off_policy at least 0")
+
+    @property
+    def largest(self) -> int:
+        return 10 * self.min_batch_size if self.max_batch_size is None else self.max_batch_size
+
+    @property
+    def behind(self) -> float:
+        return math.inf if self.max_steps_off_policy is None else self.max_steps_off_policy
+
+    @property
+    def waiting(self) -> int:
+        if self.queue_maxsize is not None:
+            return self.queue_maxsize
+        return max(1, (4 if self.max_steps_off_policy is None else self.max_steps_off_policy) * self.largest)
+
+
+class _Played(NamedTuple):
+    group: TrajectoryGroup
+    step: int
+    """Of the policy when the group was begun."""
+    failed: bool
+    """Whether `rollout_fn` gave no group."""
+
+
+class PipelineTrainer(Generic[Scenario, Config]):
+    """Trains while rollouts go on."""
+
+    def __init__(
+        self,
+        model: TrainableModel[Any],
+        backend: Backend,
+        rollout_fn: RolloutFn[Scenario, Config],
+        scenarios: AsyncIterator[Scenario] | Iterable[Scenario],
+        config: Config,
+        eval_fn: EvalFn[Config] | None = None,
+        *,
+        pipeline: PipelineRuntimeConfig | None = None,
+        learning_rate: float = 1e-5,
+        loss_fn: str = "cispo",
+        normalize_advantages: bool = True,
+        max_steps: int | None = None,
+        discard_queue_multiplier: int = 100,
+        eval_every_n_steps: int = 20,
+        eval_at_start: bool = True,
+        eval_step_0: bool | None = None,
+        checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
+        checkpoint_retention_interval: int = 1,
+        resume: bool = True,
+        **settings: Any,
+    ) -> None:
+        """`settings`: the fields of `PipelineRuntimeConfig`, also beside `pipeline`, and what `backend.train` takes.
+
+        `eval_step_0`: `eval_at_start`, as earlier versions of ART call it.
+        `eval_every_n_steps` 0: only at the start. After `discard_queue_multiplier * min_batch_size` groups in a row
+        that nothing can be learnt from, training stops.
+        """
+        sizes = {name: settings.pop(name) for name in PipelineRuntimeConfig.__dataclass_fields__ if name in settings}
+        for name in ("num_rollout_workers", "min_batch_size"):
+            if sizes.get(name, 1) is None:  # the default of later versions
+                del sizes[name]
+        for name in _DISPLAY:
+            if settings.pop(name, None) is not None:
+                ignored(f"PipelineTrainer({name}=…)", "the log has a line for each step")
+        self.model = model
+        self.backend = backend
+        self.rollout_fn = rollout_fn
+        self.config = config
+        self.eval_fn = eval_fn
+        self.pipeline = replace(pipeline or PipelineRuntimeConfig(), **sizes)
+        self.max_steps = max_steps
+        self.eval_every_n_steps = eval_every_n_steps
+        self.eval_at_start = eval_at_start if eval_step_0 is None else eval_step_0
+        self.checkpoint_retention_strategy = checkpoint_retention_strategy
+        self.checkpoint_retention_interval = checkpoint_retention_interval
+        self.resume = resume
+        self._settings = settings | {
+            "learning_rate": learning_rate,
+            "loss_fn": loss_fn,
+            "normalize_advantages": normalize_advantages,
+        }
+        self._scenarios = _asynchronous(scenarios)
+        self._most_discarded = discard_queue_multiplier * self.pipeline.min_batch_size
+        self._discarded: list[TrajectoryGroup] = []
+        """Since the last step: nothing can be learnt from them."""
+        self._stale = 0
+        self._begun = 0
+        """Scenarios, with those of earlier runs."""
+        self._used_up = False
+        """Whether the scenarios ended."""
+        self._stop = asyncio.Event()
+        self._evaluated: set[int] = set()
+
+    async def train(self, *, handle_signals: bool = True) -> None:
+        """Until the scenarios or `max_steps` are used up; `handle_signals`: Ctrl-C lets the step in progress end.
+
+        Raises `GatherError` when all rollouts of a group failed.
+        """
+        if self.resume:
+            await self._skip()
+        played: asyncio.Queue[_Played | None] = asyncio.Queue(self.pipeline.waiting)
+        with _stopping(self.request_stop) if handle_signals else contextlib.nullcontext():
+            rollouts = asyncio.create_task(self._play_all(played))
+            try:
+                await self._train(played)
+                if self._used_up:
+                    await rollouts  # raises what the scenarios raised
+            finally:
+                self._stop.set()
+                rollouts.cancel()
+                await asyncio.gather(rollouts, return_exceptions=True)
+
+    def request_stop(self) -> None:
+        """Training ends after the step in progress."""
+        self._stop.set()
+
+    async def _play_all(self, played: "asyncio.Queue[_Played | None]") -> None:
+        one_at_a_time = asyncio.Lock()
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(self.pipeline.num_rollout_workers):
+                    workers.create_task(self._play(played, one_at_a_time))
+        except ExceptionGroup as errors:
+            await played.put(None)
+            raise errors.exceptions[0] from None
+        await played.put(None)
+
+    async def _play(self, played: "asyncio.Queue[_Played | None]", one_at_a_time: asyncio.Lock) -> None:
+        while not self._stop.is_set():
+            async with one_at_a_time:
+                scenario = await anext(self._scenarios, _END)
+                self._begun += scenario is not _END
+            if scenario is _END:
+                return
+            step = await self.model.get_step()
+            try:
+                group = _described(await self.rollout_fn(self.model, scenario, self.config), scenario)
+                await played.put(_Played(group, step, failed=False))
+            except Exception as error:
+                logger.warning("a rollout failed: %s: %s", type(error).__name__, error)
+                await played.put(_Played(TrajectoryGroup([error]), step, failed=True))
+
+    async def _train(self, played: "asyncio.Queue[_Played | None]") -> None:
+        step = await self.model.get_step()
+        end = None if self.max_steps is None else step + self.max_steps
+        evaluated = step
+        if self.eval_at_start:
+            await self._evaluate(step)
+        while (end is None or step < end) and (batch := await self._batch(played, step)):
+            groups = [item.group for item in batch]
+            result = await self.backend.train(self.model, groups, **self._settings)
+            behind = [step - item.step for item in batch]
+            step = result.step
+            counts = {
+                "steps_off_policy": sum(behind) / len(behind),
+                "discarded_groups": float(len(self._discarded)),
+                "discarded_stale_groups": float(self._stale),
+            }
+            await self.model.log(groups, split="train", step=step, metrics=dict(result.metrics) | counts)
+            if self._discarded:
+                await self.model.log(self._discarded, split="discarded", step=step)
+            self._discarded = []
+            self.model.merge_state({_STATE: {"scenario_offset": self._begun, "training_step": step}})
+            if self.eval_every_n_steps and step - evaluated >= self.eval_every_n_steps:
+                await self._evaluate(step)
+                evaluated = step
+            if step % self.checkpoint_retention_interval == 0:
+                await self._delete_checkpoints(step)
+
+    async def _batch(self, played: "asyncio.Queue[_Played | None]", step: int) -> list[_Played]:
+        """The groups of the next step; none when it is time to end."""
+        batch: list[_Played] = []
+        while len(batch) < self.pipeline.largest:
+            if self._stop.is_set() or (len(batch) >= self.pipeline.min_batch_size and played.empty()):
+                break
+            item = await self._next(played)
+            if item is None:
+                self._stop.set()
+                return batch
+            if self._can_be_trained(item, step):
+                batch.append(item)
+        return [] if self._stop.is_set() else batch
+
+    async def _next(self, played: "asyncio.Queue[_Played | None]") -> _Played | None:
+        """None at the end of the scenarios, and when a stop was asked for."""
+        waiting = asyncio.ensure_future(played.get())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            item = waiting.result() if waiting.done() else None
+            self._used_up = waiting.done() and item is None
+            return item
+        finally:
+            for task in (waiting, stopped):
+                task.cancel()
+
+    def _can_be_trained(self, item: _Played, step: int) -> bool:
+        """Counts those that cannot. Raises `GatherError` for a group whose rollouts all failed."""
+        group = item.group
+        if not group.trajectories and group.exceptions and not item.failed:
+            first = group.exceptions[0]
+            raise GatherError(f"all {len(group.exceptions)} rollouts of a group failed, the first one with: {first}")
+        if step - item.step > self.pipeline.behind:
+            self._stale += 1
+            return False
+        if len({member.reward for member in group}) > 1:
+            return True
+        self._discarded.append(group)
+        if len(self._discarded) >= self._most_discarded:
+            logger.warning(
+                "Training stops: %d groups in a row failed or had equal rewards in all their trajectories, from which "
+                "nothing can be learnt. The policy may have collapsed (lower the learning rate), or the tasks are too "
+                "easy or too hard. discard_queue_multiplier sets the limit.",
+                len(self._discarded),
+            )
+            self._stop.set()
+        return False
+
+    async def _evaluate(self, step: int) -> None:
+        if self.eval_fn is None:
+            return
+        try:
+            found = await self.eval_fn(self.model, step, self.config)
+        except Exception:
+            logger.exception("the evaluation of step %d failed; training goes on", step)
+            return
+        for split, items in (found if isinstance(found, dict) else {"val": found}).items():
+            await self.model.log(items, split=split, step=step)
+        self._evaluated.add(step)
+
+    async def _delete_checkpoints(self, step: int) -> None:
+        if self.checkpoint_retention_strategy is None:
+            return
+        inner = cast("CoreTrainable", self.model.gavel_model())
+        metrics: dict[int, dict[str, float]] = {}
+        for row in inner.backend.history(inner):
+            values = {name: value for name, value in row.items() if isinstance(value, int | float)}
+            metrics.setdefault(row["step"], {}).update({f"{row['split']}/{name}": v for name, v in values.items()})
+        infos: list[CheckpointInfo] = []
+        for saved in (saved for saved in inner.backend.checkpoints(inner) if saved < step):
+            directory = self.model.output_dir / "checkpoints" / f"{saved:04d}"
+            info = CheckpointInfo(
+                step=saved,
+                path=str(directory),
+                created_at=datetime.fromtimestamp(directory.stat().st_mtime, UTC),
+                is_eval_step=saved in self._evaluated,
+                metrics=metrics.get(saved, {}),
+            )
+            infos.append(info)
+        kept = set(self.checkpoint_retention_strategy(CheckpointRetentionContext(current_step=step, checkpoints=infos)))
+        await inner.backend.delete_checkpoints(inner, [info.step for info in infos if info.step not in kept])
+
+    async def _skip(self) -> None:
+        state = cast("dict[str, Any]", (self.model.read_state() or {}).get(_STATE, {}))
+        for _ in range(int(state.get("scenario_offset") or 0)):
+            if await anext(self._scenarios, _END) is _END:
+                logger.warning("all scenarios were played by earlier runs; resume=False plays them again")
+                break
+            self._begun += 1
+
+
+async def _asynchronous(scenarios: Any) -> AsyncIterator[Any]:
+    if isinstance(scenarios, AsyncIterator):
+        async for scenario in cast("AsyncIterator[Any]", scenarios):
+            yield scenario
+        return
+    for scenario in scenarios:
+        yield scenario
+
+
+def _described(group: Any, scenario: Any) -> TrajectoryGroup:
+    """The group, with what a scenario's own metadata says of it."""
+    if not isinstance(group, TrajectoryGroup):
+        raise TypeError(f"rollout_fn gives a TrajectoryGroup, not a {type(group).__name__} (see make_group_rollout_fn)")
+    metadata = cast("dict[str, Any]", scenario).get("metadata") if isinstance(scenario, dict) else None
+    for name, value in (cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}).items():
+        if value is None or isinstance(value, str | int | float | bool):
+            group.metadata[name if name == "scenario_id" else f"scenario_{name}"] = value
+    return group
+
+
+@contextlib.contextmanager
+def _stopping(stop: Callable[[], None]) -> Generator[None]:
+    """The first Ctrl-C (or SIGTERM) calls `stop`; a second one interrupts as ever."""
+    loop = asyncio.get_running_loop()
+    kinds = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        logger.warning("stopping after the step in progress; once more to stop now")
+        for kind in kinds:
+            loop.remove_signal_handler(kind)
+        stop()
+
+    try:
+        for kind in kinds:
+            loop.add_signal_handler(kind, first)
+    except (NotImplementedError, RuntimeError, ValueError):  # no main thread, or no signals here
+        yield
+        return
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            loop.remove_signal_handler(kind)

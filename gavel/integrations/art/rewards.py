@@ -1,0 +1,109 @@
+"""RULER's contract: a group of scored trajectories, or an error; None for an error that is swallowed.
+
+    metrics["ruler_score"]           the score, which is the reward too
+    metrics["independent_reward"]    the reward before
+    logs                             "RULER explanation: …"
+
+ART always scores everyone, so identical members and single ones are scored here too. A member whose score is missing
+is no number: it leaves the group, and its reason is among the group's exceptions; so does one without messages.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+import gavel.judge.ruler as core
+from gavel.integrations.art.errors import add_aliases
+from gavel.judge.errors import JudgeError
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import RolloutError
+
+add_aliases(__name__, "ruler")
+
+DEFAULT_RUBRIC = ""
+"""The judge's own rubric."""
+
+
+class TrajectoryScore(BaseModel):
+    """The score of one trajectory."""
+
+    trajectory_id: str
+    explanation: str
+    score: float
+
+
+async def ruler(
+    message_lists: Sequence[Sequence[Message]],
+    judge_model: str | None = None,
+    extra_litellm_params: Mapping[str, Any] | None = None,
+    rubric: str = DEFAULT_RUBRIC,
+    tools: Sequence[Message] | None = None,
+    *,
+    debug: bool = False,
+) -> list[TrajectoryScore]:
+    """A score for each message list, in order. Raises `JudgeError` when one is missing."""
+    judged = await core.ruler(
+        message_lists, judge_model, extra_litellm_params, rubric or None, tools, debug=debug, alone="scored"
+    )
+    scores: list[TrajectoryScore] = []
+    for number, judgement in enumerate(judged, start=1):
+        if judgement.score is None:
+            raise JudgeError(f"the judge gave trajectory {number} no score: {judgement.reason}")
+        scores.append(
+            TrajectoryScore(trajectory_id=str(number), explanation=judgement.explanation, score=judgement.score)
+        )
+    return scores
+
+
+async def ruler_score_group(
+    group: TrajectoryGroup,
+    judge_model: str | None = None,
+    extra_litellm_params: Mapping[str, Any] | None = None,
+    rubric: str = DEFAULT_RUBRIC,
+    *,
+    swallow_exceptions: bool = False,
+    debug: bool = False,
+) -> TrajectoryGroup | None:
+    """A scored copy of the group; None when the judge failed and `swallow_exceptions` is set.
+
+    `judge_model`: any of LiteLLM's; by default `GAVEL_JUDGE_MODEL`, else Gavel's own default.
+    """
+    try:
+        if group.pending:
+            await group
+        judged = await core.ruler_score_group(
+            _without_messages_failed(group),
+            judge_model,
+            extra_litellm_params,
+            rubric or None,
+            debug=debug,
+            alone="scored",
+        )
+        return _scored(judged)
+    except Exception as error:
+        if not swallow_exceptions:
+            raise
+        print(f"[art_ruler] Swallowed exception: {error}")
+        return None
+
+
+def _without_messages_failed(group: TrajectoryGroup) -> TrajectoryGroup:
+    """Scripts catch an episode's error and return the trajectory as it was: what says nothing cannot be judged."""
+    failed = {"status": "failed", "status_reason": "it has no messages"}
+    members = [
+        each if any(h.messages_and_choices for h in each.histories()) else each.model_copy(update=failed)
+        for each in group
+    ]
+    return group.model_copy(update={"trajectories": members})
+
+
+def _scored(judged: TrajectoryGroup) -> TrajectoryGroup:
+    """The members with a score. Raises `JudgeError` when there are members, and none has one."""
+    scored = [member for member in judged if member.reward is not None]
+    missing = [member.judgement.reason if member.judgement else "" for member in judged if member.reward is None]
+    if missing and not scored:
+        raise JudgeError(f"the judge scored none of {len(missing)} trajectories: {missing[0]}")
+    unscored = [RolloutError(type="Unscored", message=reason or "no score") for reason in missing]
+    return judged.model_copy(update={"trajectories": scored, "exceptions": [*judged.exceptions, *unscored]})

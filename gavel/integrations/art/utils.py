@@ -1,0 +1,385 @@
+"""ART's helpers for scripts."""
+
+import asyncio
+import itertools
+import json
+import logging
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast
+
+import httpx
+import tenacity
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel
+from tenacity import RetryCallState
+from tqdm.auto import tqdm
+
+import gavel.scenarios.trajectory as core
+from gavel.integrations.art.errors import add_aliases
+from gavel.integrations.art.model import Model, TrainableModel, gavel_name, newest_step
+from gavel.integrations.art.trajectories import Trajectory
+from gavel.integrations.art.types import TrainSFTConfig
+from gavel.llm.types import Message
+from gavel.scenarios.foreign_choices import as_item
+
+logger = logging.getLogger(__name__)
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+Schedule = Literal["cosine", "linear", "constant"]
+_ROOT = ".art"
+
+add_aliases(
+    __name__,
+    "format_message",
+    "get_model_step",
+    "get_repo_root_path",
+    "get_trajectory_messages",
+    "iterate_dataset",
+    "limit_concurrency",
+    "litellm",
+    "log_http_errors",
+    "output_dirs",
+    "retry",
+    "sft",
+    "strip_logprobs",
+)
+
+
+def format_message(message: Mapping[str, Any]) -> str:
+    """The role, the content, and one line for each tool call."""
+    content = message.get("content") or message.get("refusal") or ""
+    calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
+    lines = [f"{call['name']}({call['arguments']})" for call in calls]
+    return "\n".join([f"{message['role'].capitalize()}:", *([content] if content or not lines else []), *lines])
+
+
+def strip_logprobs(value: Any) -> Any:
+    """Dicts, lists and pydantic models without `logprobs`; the original is unchanged."""
+    match value:
+        case BaseModel():
+            fields = {name: strip_logprobs(field) for name, field in value if name != "logprobs"}
+            return value.model_copy(
+                update=fields | ({"logprobs": None} if "logprobs" in type(value).model_fields else {})
+            )
+        case Mapping():
+            items = cast("Mapping[Any, Any]", value).items()
+            return {key: strip_logprobs(item) for key, item in items if key != "logprobs"}
+        case list() | tuple():
+            items = [strip_logprobs(item) for item in cast("Sequence[Any]", value)]
+            return tuple(items) if isinstance(value, tuple) else items
+        case _:
+            return value
+
+
+def get_trajectory_messages(trajectory: core.Trajectory | dict[str, Any]) -> list[Message]:
+    """The conversation as message dicts."""
+    known = trajectory if isinstance(trajectory, core.Trajectory) else Trajectory.model_validate(trajectory)
+    return known.messages()
+
+
+def get_step_from_dir(output_dir: str) -> int:
+    """The highest step that has a checkpoint under `output_dir`; 0 when there is none."""
+    return newest_step(Path(output_dir, "checkpoints"))
+
+
+def get_model_step(model: TrainableModel[Any], art_path: str) -> int:
+    """The newest checkpoint of `model` under `art_path`."""
+    return get_step_from_dir(str(Path(art_path, model.project, "models", model.name)))
+
+
+def get_repo_root_path() -> str:
+    """The nearest directory above (and with) this one that is a git repository; without one, this one."""
+    here = Path.cwd()
+    return str(next((path for path in (here, *here.parents) if (path / ".git").exists()), here))
+
+
+def get_default_art_path() -> str:
+    return _ROOT
+
+
+def get_models_dir(project_name: str, art_path: str | None = None) -> str:
+    return f"{art_path or _ROOT}/{gavel_name(project_name)}/models"
+
+
+def get_output_dir_from_model_properties(project: str, name: str, art_path: str | None = None) -> str:
+    return f"{get_models_dir(project, art_path)}/{gavel_name(name)}"
+
+
+def get_model_dir(model: Model[Any], art_path: str | None = None) -> str:
+    return get_output_dir_from_model_properties(model.project, model.name, art_path)
+
+
+def get_step_checkpoint_dir(model_output_dir: str, step: int) -> str:
+    """The PEFT adapter of a step."""
+    return f"{model_output_dir}/checkpoints/{step:04d}"
+
+
+def get_trajectories_dir(model_output_dir: str) -> str:
+    """Of the run directory, which is beside `models`."""
+    directory = Path(model_output_dir)
+    return str(directory.parent.parent / directory.name / "trajectories")
+
+
+def get_trajectories_split_dir(model_output_dir: str, split: str) -> str:
+    return f"{get_trajectories_dir(model_output_dir)}/{split}"
+
+
+def limit_concurrency(
+    n: int, derive_key: Callable[..., str] | None = None
+) -> Callable[[Callable[Parameters, Awaitable[Result]]], Callable[Parameters, Awaitable[Result]]]:
+    """At most `n` calls at once; with `derive_key(*args, **kwargs)`, at most `n` of each key."""
+
+    def decorate(function: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, Awaitable[Result]]:
+        semaphores: dict[str, asyncio.Semaphore] = {}
+
+        @wraps(function)
+        async def limited(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            key = derive_key(*args, **kwargs) if derive_key else ""
+            async with semaphores.setdefault(key, asyncio.Semaphore(n)):
+                return await function(*args, **kwargs)
+
+        return limited
+
+    return decorate
+
+
+def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
+    """The choice with its token ids. A trajectory takes LiteLLM's own choice as well. Raises `TypeError`."""
+    choice = as_item(litellm_choice)
+    if not isinstance(choice, Choice):
+        raise TypeError(
+            f"a choice of a completion that was not streamed is needed, not {type(litellm_choice).__name__}"
+        )
+    return choice
+
+
+def log_http_errors(function: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, Awaitable[Result]]:
+    """Raises `RuntimeError` with the `detail` of the reply in place of an `httpx.HTTPStatusError`."""
+
+    @wraps(function)
+    async def explained(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return await function(*args, **kwargs)
+        except httpx.HTTPStatusError as error:
+            try:
+                detail = error.response.json()["detail"]
+            except (ValueError, KeyError, TypeError):
+                raise error from None
+            raise RuntimeError(f"[HTTP {error.response.status_code}] {error.request.url} {detail}") from error
+
+    return explained
+
+
+@dataclass
+class DatasetBatch(Generic[Item]):
+    """The items of one training step."""
+
+    items: list[Item]
+    step: int
+    """From 0, over all epochs."""
+    epoch: int
+    epoch_step: int
+
+
+def iterate_dataset(
+    dataset: Sequence[Item],
+    groups_per_step: int = 1,
+    num_epochs: int = 1,
+    initial_step: int = 0,
+    use_tqdm: bool = True,
+) -> Iterator[DatasetBatch[Item]]:
+    """Gives the batches from `initial_step` on; each epoch's order depends on its number alone, as in ART."""
+    steps = math.ceil(len(dataset) / groups_per_step)
+    with tqdm(
+        initial=initial_step,
+        total=steps * num_epochs,
+        desc="Iterating dataset",
+        unit="batch",
+        disable=not use_tqdm or not dataset,
+    ) as bar:
+        for step in range(initial_step, steps * num_epochs):
+            epoch, epoch_step = divmod(step, steps)
+            order = list(range(len(dataset)))
+            random.Random(epoch).shuffle(order)
+            chosen = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
+            yield DatasetBatch([dataset[index] for index in chosen], step, epoch, epoch_step)
+            bar.update(1)
+
+
+class SFTChunk(NamedTuple):
+    """What one call of `model.train_sft` takes."""
+
+    trajectories: list[Trajectory]
+    config: TrainSFTConfig
+    step: int
+    """Batches before it, over all epochs."""
+    epoch: int
+    epoch_step: int
+
+
+def create_lr_schedule(
+    total_steps: int,
+    peak_lr: float,
+    method: Schedule = "linear",
+    warmup_steps: int = 0,
+    min_lr: float = 0.0,
+) -> list[float]:
+    """A rate for each batch: up to the peak over the warm-up, then down to `min_lr` (constant: not at all)."""
+    rates: list[float] = []
+    span = peak_lr - min_lr
+    for step in range(total_steps):
+        if step < warmup_steps:
+            rates.append(min_lr + span * (step + 1) / warmup_steps)
+            continue
+        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps - 1)
+        match method:
+            case "constant":
+                rates.append(peak_lr)
+            case "linear":
+                rates.append(peak_lr - span * progress)
+            case "cosine":
+                rates.append(min_lr + span * (1 + math.cos(math.pi * progress)) / 2)
+            case _:
+                raise ValueError(f"no schedule {method!r}: choose cosine, linear or constant")
+    return rates
+
+
+def create_sft_dataset_iterator(
+    trajectories: Sequence[Trajectory],
+    chunk_size: int = 10,
+    epochs: int = 1,
+    batch_size: int = 2,
+    peak_lr: float = 2e-4,
+    schedule_type: Schedule = "linear",
+    warmup_ratio: float = 0.1,
+    shuffle: bool = True,
+    seed: int = 42,
+    initial_step: int = 0,
+    show_progress: bool = True,
+) -> Iterator[SFTChunk]:
+    """Chunks of `chunk_size` batches; the schedule goes over all of them, and a restart repeats their order."""
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
+    if not trajectories:
+        return
+    per_epoch = math.ceil(len(trajectories) / batch_size)
+    total = per_epoch * epochs
+    rates = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))
+    done = initial_step // chunk_size
+    number = 0
+    with tqdm(initial=initial_step, total=total, desc="SFT Training", unit="step", disable=not show_progress) as bar:
+        for epoch in range(epochs):
+            order = list(trajectories)
+            if shuffle:
+                random.Random(seed + epoch).shuffle(order)
+            for epoch_step in range(0, per_epoch, chunk_size):
+                number += 1
+                if number <= done:
+                    continue
+                members = order[epoch_step * batch_size : (epoch_step + chunk_size) * batch_size]
+                batches = math.ceil(len(members) / batch_size)
+                step = epoch * per_epoch + epoch_step
+                config = TrainSFTConfig(learning_rate=rates[step : step + batches], batch_size=batch_size)
+                yield SFTChunk(members, config, step, epoch, epoch_step)
+                bar.update(batches)
+
+
+def get_file_row_count(file_path: str | Path) -> int:
+    """Conversations in a JSONL file."""
+    with _opened(file_path).open(encoding="utf-8") as file:
+        return sum(bool(line.strip()) for line in file)
+
+
+def iterate_file(
+    file_path: str | Path,
+    epochs: int = 1,
+    shuffle_buffer_size: int = 10_000,
+    seed: int = 42,
+    initial_skip: int = 0,
+) -> Iterator[Trajectory]:
+    """Conversations of a JSONL file with `messages` and `tools`, shuffled in a buffer, another order each epoch."""
+    return itertools.islice(_conversations(_opened(file_path), epochs, shuffle_buffer_size, seed), initial_skip, None)
+
+
+async def train_sft_from_file(
+    model: TrainableModel[Any],
+    file_path: str | Path,
+    epochs: int = 1,
+    batch_size: int = 2,
+    peak_lr: float = 2e-4,
+    schedule_type: Schedule = "linear",
+    warmup_ratio: float = 0.1,
+    initial_step: int = 0,
+    final_step: int | None = None,
+    _config: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+    shuffle_buffer_size: int = 10_000,
+) -> None:
+    """Trains on a JSONL file with one schedule; `initial_step` and `final_step` count batches."""
+    rows = get_file_row_count(file_path) * epochs
+    total = math.ceil(rows / batch_size)
+    rates = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))[initial_step:final_step]
+    if not rates:
+        return
+    skipped = initial_step * batch_size
+    members = iterate_file(file_path, epochs, shuffle_buffer_size, initial_skip=skipped)
+    chosen = itertools.islice(members, len(rates) * batch_size)
+    await model.train_sft(chosen, TrainSFTConfig(learning_rate=rates, batch_size=batch_size), _config, verbose)
+
+
+def _opened(file_path: str | Path) -> Path:
+    path = Path(file_path)
+    if path.suffix != ".jsonl":
+        raise ValueError(f"only JSONL files are read, not {path}")
+    return path
+
+
+def _conversations(path: Path, epochs: int, buffer_size: int, seed: int) -> Iterator[Trajectory]:
+    for epoch in range(epochs):
+        chance = random.Random(seed + epoch)
+        buffer: list[Trajectory] = []
+        with path.open(encoding="utf-8") as file:
+            for line in filter(str.strip, file):
+                fields = json.loads(line)
+                buffer.append(Trajectory(messages_and_choices=fields["messages"], tools=fields.get("tools")))
+                if len(buffer) >= buffer_size:
+                    yield buffer.pop(chance.randrange(len(buffer)))
+        chance.shuffle(buffer)
+        yield from buffer
+
+
+def retry(
+    max_attempts: int = 3,
+    delay: float = 0.25,
+    backoff_factor: float = 2.0,
+    exceptions: tuple[type[Exception], ...] = (Exception,),
+    on_retry: Callable[[Exception, int], None] | None = None,
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Up to `max_attempts` calls, plain or awaited, with pauses of `delay` seconds and `backoff_factor` times more.
+
+    `on_retry(error, attempt)` is called before each pause, in place of a warning in the log.
+    """
+
+    def report(state: RetryCallState) -> None:
+        assert state.outcome is not None
+        error = cast("Exception", state.outcome.exception())
+        if on_retry is not None:
+            on_retry(error, state.attempt_number)
+        else:
+            name = getattr(state.fn, "__name__", repr(state.fn))
+            logger.warning("attempt %d of %d of %s failed: %s", state.attempt_number, max_attempts, name, error)
+
+    return tenacity.retry(
+        stop=tenacity.stop_after_attempt(max_attempts),
+        wait=tenacity.wait_exponential(multiplier=delay, exp_base=backoff_factor),
+        retry=tenacity.retry_if_exception_type(exceptions),
+        before_sleep=report,
+        reraise=True,
+    )

@@ -1,0 +1,250 @@
+"""The judge as a reward function of TRL, and of Axolotl and Unsloth, which train with TRL's GRPOTrainer.
+
+    reward = gavel.integrations.trl.reward_func("openai/gpt-5-mini")
+    GRPOTrainer(model, reward_funcs=reward, train_dataset=rows, args=GRPOConfig(…))
+
+TRL hands over a whole batch, so members of one prompt are judged as a group, gathered from all processes first. A
+completion without a score is None, never a number: TRL leaves it out.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gavel.integrations._rewards import (
+    Judged,
+    JudgeLike,
+    Scorer,
+    Side,
+    Unscored,
+    group_size,
+    groups_of,
+    member,
+    messages_of,
+    truth_metadata,
+)
+from gavel.judge.errors import JudgeError
+from gavel.judge.rubric import Rubric
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import COLUMNS
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def reward_func(
+    judge: JudgeLike | None = None,
+    *,
+    rubric: Rubric | str | None = None,
+    unscored: Unscored = "group",
+    reference_column: str | None = None,
+    group_by: str | None = None,
+    num_generations: int | None = None,
+    tools: Sequence[Any] | None = None,
+    name: str = "judge",
+) -> "TrlReward":
+    """A reward function: scores from 0 to 1, relative to the other completions of the prompt.
+
+    `judge`: a `Judge`, a `JudgeClient`, a `JudgeConfig`, judge models, or a service's address; None = the environment's
+    GAVEL_JUDGE_URL, else GAVEL_JUDGE_MODEL. `rubric`: for judge models and a service's address. `unscored`: where the
+    judge could not score a completion, the whole "group" has no reward, so that another reward function beside this one
+    does not count it as 0; or that "member" alone; or "raise" an error. `reference_column`: the dataset's column with
+    the reference answer; by default `reference` or `answer`. Columns `rubric` and `criteria` are read too. `group_by`:
+    a column that is equal in a group, where prompts are not (an environment's first observation); by default the
+    prompt. `num_generations`: as in `GRPOConfig`; then a prompt that stands twice in a batch is two groups. `tools`:
+    functions or schemas of the policy, shown to the judge. `name`: what TRL calls the reward in its metrics.
+
+    Raises `JudgeError` when no judge is named; called, when the judge cannot be asked (a wrong key, no budget, no
+    service), which ends the training, on all processes.
+    """
+    size = None if num_generations is None else group_size("num_generations", num_generations)
+    return TrlReward(Scorer(judge, rubric, unscored), _Options(name, reference_column, group_by, size, tools))
+
+
+__all__ = ["reward_func"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """As `reward_func` takes them."""
+
+    name: str
+    reference_column: str | None
+    group_by: str | None
+    size: int | None
+    tools: Sequence[Any] | None
+
+    def check_size(self, trainer: Any) -> None:
+        """Raises `JudgeError` for a `num_generations` that is not the trainer's: groups would be judged in parts."""
+        its = getattr(trainer, "num_generations", self.size)
+        if self.size is not None and its != self.size:
+            raise JudgeError(
+                f"num_generations={self.size} was given, and the trainer makes {its} completions of each prompt.",
+                f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """What became of one completion."""
+
+    reward: float | None
+    standard_error: float | None
+    words: str
+    """The judge's explanation, or why there is no reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A member, and the key that those of its group share."""
+
+    key: Hashable
+    member: Any
+
+
+class TrlReward:
+    """Callable as TRL calls a reward function. It is no `functools.partial`, which TRL would log by another name."""
+
+    def __init__(self, scorer: Scorer, options: _Options) -> None:
+        self.__name__ = options.name
+        self.scorer = scorer
+        self.options = options
+
+    def __call__(
+        self,
+        prompts: Sequence[Side],
+        completions: Sequence[Side],
+        log_extra: Callable[[str, list[Any]], None] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """A reward for each completion, in order; None = not scored. All processes of a run must call it."""
+
+        trainer = getattr(log_metric, "__self__", None)
+
+        def read() -> list[Keyed]:
+            self.options.check_size(trainer)
+            rows = enumerate(zip(prompts, completions, strict=True))
+            return [_read(self.options, number, *pair, columns) for number, pair in rows]
+
+        def judged(groups: list[list[Trajectory]]) -> list[list[_Scored]]:
+            return [_scored(group) for group in self.scorer.score_all_now([TrajectoryGroup(group) for group in groups])]
+
+        scored = judge_on_all_ranks(read, judged, size=self.options.size and _size_now(trainer, self.options.size))
+        if log_extra is not None:
+            log_extra(f"{self.options.name}_explanation", [one.words for one in scored])
+        if log_metric is not None and scored:
+            log_metric(f"{self.options.name}/unscored", sum(one.reward is None for one in scored) / len(scored))
+            errors = [one.standard_error for one in scored if one.standard_error is not None]
+            if errors:
+                log_metric(f"{self.options.name}/standard_error", sum(errors) / len(errors))
+        return [one.reward for one in scored]
+
+
+def _read(options: _Options, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
+    """The member of a row, with the truth of its task."""
+    row = {column: columns[column][number] for column in COLUMNS if column in columns}
+    if options.reference_column is not None:
+        row["reference"] = _cell(columns, options.reference_column, number)
+    truth = truth_metadata(row)
+    task = messages_of(prompt, "user") if options.group_by is None else _cell(columns, options.group_by, number)
+    digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
+    return Keyed(digest, member(prompt, completion, tools=options.tools, metadata=truth))
+
+
+def _size_now(trainer: Any, size: int) -> int:
+    """The completions of a prompt in this batch: evaluation has a number of its own (`num_generations_eval`)."""
+    model = getattr(trainer, "model", None)
+    return size if model is None or model.training else getattr(trainer, "num_generations_eval", size)
+
+
+def _cell(columns: dict[str, Any], name: str, number: int) -> Any:
+    if name not in columns:
+        there = ", ".join(sorted(column for column, values in columns.items() if isinstance(values, list)))
+        raise JudgeError(f"the dataset has no column {name!r}.", f"Name one of its columns: {there}.")
+    return columns[name][number]
+
+
+def _scored(judged: Judged) -> list[_Scored]:
+    found: list[_Scored] = []
+    for trajectory, reward in zip(judged.group, judged.rewards, strict=True):
+        judgement = trajectory.judgement or Judgement()
+        if reward is not None:
+            words = judgement.explanation
+        elif judgement.score is None:
+            words = f"not scored: {judgement.reason or judged.reason}"
+        else:
+            words = f"no reward, as another completion of the group was not scored: {judged.reason}"
+        found.append(_Scored(reward, judgement.standard_error, words))
+    return found
+
+
+def judge_on_all_ranks(
+    read: Callable[[], Sequence[Keyed]], judge: Callable[[list[list[Any]]], list[list[R]]], *, size: int | None = None
+) -> list[R]:
+    """The results of this rank's members, in the order of `read`: groups may be spread over the processes of a run.
+
+    All members are gathered, each rank judges its share of the groups, and every rank is given the results of its own.
+    An error on one rank is raised on all, so that none waits for ever. `judge` gets groups of members and gives a
+    result for each member. Without a process group of torch.distributed this process is the only rank. Raises what
+    `read` or `judge` raised on any rank.
+    """
+    rank, ranks = _rank()
+    read_here = _gathered(_outcome(read), ranks)
+    members = [one for of_rank in read_here for one in of_rank]
+    groups = groups_of((one.key for one in members), size)
+    mine = range(rank, len(groups), ranks)
+    judged = _gathered(_outcome(lambda: judge([[members[i].member for i in groups[number]] for number in mine])), ranks)
+    results: dict[int, R] = {}
+    for other, of_rank in enumerate(judged):
+        for number, group in zip(range(other, len(groups), ranks), of_rank, strict=True):
+            results.update(zip(groups[number], group, strict=True))
+    before = sum(len(of_rank) for of_rank in read_here[:rank])
+    return [results[before + number] for number in range(len(read_here[rank]))]
+
+
+def _rank() -> tuple[int, int]:
+    """This process's number, and how many there are."""
+    if "torch.distributed" not in sys.modules:
+        return 0, 1
+    from torch import distributed
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _outcome(work: Callable[[], T]) -> T | Exception:
+    """What it gives, or what it raises: the other ranks must be told."""
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
+def _gathered(outcome: T | Exception, ranks: int) -> list[T]:
+    """The outcomes of all ranks. Raises the first error among them."""
+    if ranks == 1:
+        outcomes: list[Any] = [outcome]
+    else:
+        from torch import distributed
+
+        outcomes = [None] * ranks
+        sent = JudgeError(f"{type(outcome).__name__}: {outcome}") if _is_unsendable(outcome) else outcome
+        distributed.all_gather_object(outcomes, sent)  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(outcome, Exception):
+        raise outcome
+    for number, other in enumerate(outcomes):
+        if isinstance(other, Exception):
+            raise JudgeError(f"judging failed in process {number} of {ranks}: {other}") from other
+    return outcomes
+
+
+def _is_unsendable(outcome: object) -> bool:
+    """Whether it is an error of a kind that another process may not be able to read."""
+    return isinstance(outcome, Exception) and not isinstance(outcome, JudgeError)

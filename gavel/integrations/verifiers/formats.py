@@ -1,0 +1,364 @@
+"""Episodes of verifiers 0.2 and later (`traces.jsonl`): the messages of each agent as a graph, with weighted rewards.
+
+    {"task": {"type": "Desk", "data": {"idx": 3, …}}, "traces": [{"nodes": [{"parent": null, "message": {…}}, …], …}]}
+
+Each agent's trace is an attempt. The longest path from a root to a leaf is its conversation, the others are additional
+histories. The independent reward is the weighted sum of the rewards.
+
+Results of verifiers' evaluations (`results.jsonl`): prompt, completion, reward, and the example that was asked.
+
+    {"example_id": 3, "task": "desk", "prompt": [{…}], "completion": [{…}], "answer": "42", "reward": 1.0, "exact": 1.0}
+
+The rollouts of one example are a group; the columns of single reward functions are metrics.
+
+Episodes are also written, one for each attempt. Each agent of an attempt has a trace, whose histories are branches of
+its graph of messages; the tokens of a path from a root to a leaf, put together, are those that the model saw and
+sampled. What has no field is kept in the trace's `info`. A member that raised is an episode without a trace. The times
+of verifiers' records are left at 0: none are known.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from pydantic import JsonValue
+
+from gavel.llm.types import Message
+from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.checks import INDEPENDENT, as_number, first_line, trajectory
+from gavel.scenarios.formats.completions import prompt_and_completion
+from gavel.scenarios.formats.exported import (
+    Export,
+    Losses,
+    Media,
+    StoredAttempt,
+    StoredGroup,
+    Text,
+    Turn,
+    attempts,
+    facts,
+    hex_id,
+    reward_or_none,
+    tool_functions,
+    turns,
+)
+from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object
+from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.trajectory import History, MessageOrChoice, RolloutError, Trajectory
+
+
+def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        if not row.value["traces"]:
+            source.left_out["episode without a trace"] += 1
+        for trace in row.value["traces"]:
+            if not is_object(trace, "nodes") or not trace["nodes"]:
+                source.left_out["trace without messages"] += 1
+                continue
+            yield _attempt(row, trace)
+
+
+def _attempt(row: Row, trace: Message) -> Attempt:
+    task: Message = trace.get("task") or row.value["task"]
+    data: Message = task.get("data") or {}
+    found = trace_trajectory(trace, task, row.where)
+    name = task.get("key") or task.get("hash") or data.get("idx")
+    own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": _agent(trace)}
+    return Attempt(found, row, TRACES.name, None if name is None else own)
+
+
+def trace_trajectory(trace: Message, task: Message, where: str) -> Trajectory:
+    """One agent's trace as a trajectory. Raises `RowError` when it cannot be judged."""
+    said, *others = sorted(_paths(trace["nodes"], where), key=len, reverse=True)
+    tools = openai_tools(trace.get("tools"))
+    data: Message = task.get("data") or {}
+    fields: Message = {"task": task, "agent": _agent(trace), "info": trace.get("info")}
+    if data.get("answer"):
+        fields["reference"] = data["answer"]
+    histories = [History(messages_and_choices=list[MessageOrChoice](each), tools=tools) for each in others]
+    return trajectory(
+        said,
+        where,
+        tools=tools,
+        fields={name: value for name, value in fields.items() if value},
+        metrics={**(trace.get("metrics") or {}), **_rewards(trace.get("rewards") or {})},
+        additional_histories=histories,
+        **_ended(trace),
+    )
+
+
+def _agent(trace: Message) -> str:
+    acted: Message = trace.get("agent") or {}
+    return str(acted.get("name", "agent"))
+
+
+def _paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:
+    """The conversation to each leaf of the graph."""
+    parents = {node.get("parent") for node in nodes if is_object(node)}
+    for number, node in enumerate(nodes):
+        if number in parents:
+            continue
+        path: list[Any] = []
+        while is_object(node, "message") and len(path) <= len(nodes):
+            path.append(node["message"])
+            parent = node.get("parent")
+            node = nodes[parent] if isinstance(parent, int) and 0 <= parent < len(nodes) else None
+        if not path or len(path) > len(nodes):
+            raise RowError(f"{where} cannot be judged: nodes: they are no graph of messages.", "Write it again.")
+        yield chat.messages(path[::-1], where)[0]
+
+
+def _rewards(given: Message) -> dict[str, float]:
+    """Each reward by its name, and their weighted sum."""
+    found: dict[str, float] = {}
+    total = 0.0
+    for name, reward in given.items():
+        score = as_number(reward.get("score")) if is_object(reward) else None
+        if score is not None:
+            found[name] = score
+            total += score * (as_number(reward.get("weight", 1.0)) or 0.0)
+    return {**found, INDEPENDENT: total} if found else {}
+
+
+def _ended(trace: Message) -> dict[str, Any]:
+    errors = trace.get("errors")
+    if is_list(errors) and errors and not trace.get("ok", True):
+        last = errors[-1]
+        return {"status": "failed", "status_reason": str(last.get("message") if is_object(last) else last)}
+    return {"status": "truncated", "status_reason": "timeout"} if trace.get("is_timeout") else {}
+
+
+TRACES = Format(
+    "verifiers traces",
+    ("task", "traces"),
+    lambda value: is_object(value, "task", "traces") and is_list(value["traces"]) and is_object(value["task"]),
+    _read,
+    task="task",
+)
+
+
+_NO_METRICS = ("example_id", "id", "reward", "generation_ms", "scoring_ms", "total_ms", "answer", "task")
+
+
+_OLDER = ("id", "task", "answer", "reward")
+"""What rows of verifiers before 0.1.4 have, where those of one example have one `id`."""
+
+
+def _read_results(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    ids = Counter(json.dumps(row.value.get("id")) for row in rows)
+    repeated = any(number > 1 for number in ids.values())
+    for row in rows:
+        fields = cast(Message, row.value)
+        said, prompt = prompt_and_completion(row, fields["prompt"], fields["completion"] or "")
+        rest = {key: value for key, value in fields.items() if key not in ("prompt", "completion", "tool_defs")}
+        numbers = {key: value for key, value in rest.items() if key not in _NO_METRICS and _is_metric(value)}
+        if fields.get("answer"):
+            rest.setdefault("reference", fields["answer"])
+        ended = _result_ended(fields)
+        tools = openai_tools(fields.get("tool_defs"))
+        found = trajectory(said, row.where, tools=tools, fields=rest, metrics=numbers, **ended)
+        example = "example_id" if "example_id" in fields or not repeated else "id"
+        task = {name: fields[name] for name in ("task", example) if name in fields}
+        yield Attempt(found, row, VERIFIERS.name, task, prompt)
+
+
+def _is_metric(value: Any) -> bool:
+    return isinstance(value, int | float) and as_number(value) is not None
+
+
+def _result_ended(fields: Message) -> dict[str, Any]:
+    if error := fields.get("error"):
+        return {"status": "failed", "status_reason": first_line(error)}
+    return {"status": "truncated"} if fields.get("is_truncated") is True else {}
+
+
+VERIFIERS = Format(
+    "verifiers results",
+    ("prompt", "completion", "example_id", "reward|task"),
+    lambda value: (
+        is_object(value, "prompt", "completion", "example_id", "reward|task")
+        or is_object(value, "prompt", "completion", *_OLDER)
+    ),
+    _read_results,
+    task="example_id",
+)
+
+
+_FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "function_call": "tool_calls"}
+_STOPPED = {"finished": "agent_completed", "truncated": "max_turns", "failed": "error"}
+_AS_TEXT = "message part that verifiers has no type for: written as its JSON text"
+
+
+def episodes(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
+    """An episode for each attempt, and for each member that raised."""
+    for stored in groups:
+        for attempt in attempts(stored):
+            yield _episode(attempt, model, losses)
+        for number, error in enumerate(stored.group.exceptions):
+            yield _raised(stored, number, error, losses)
+
+
+def _raised(stored: StoredGroup, number: int, error: RolloutError, losses: Losses) -> Message:
+    return {
+        "id": hex_id(stored.id, "raised", number, size=16),
+        "task": _task(stored, losses),
+        "group": {"id": stored.id},
+        "ok": False,
+        "errors": [losses.plain(error.model_dump())],
+        "traces": [],
+    }
+
+
+def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
+    by_agent: dict[str, list[History]] = {}
+    for history in attempt.trajectory.histories():
+        by_agent.setdefault(history.agent or attempt.agent, []).append(history)
+    failed = attempt.trajectory.status == "failed"
+    reason = losses.text(attempt.trajectory.status_reason or "no reason is recorded")
+    ended: Message = {"ok": not failed, "errors": [{"type": "failed", "message": reason}] if failed else []}
+    task = _task(attempt.place, losses)
+    traces = [
+        {
+            **{"version": 1, "id": hex_id(attempt.id, number, size=16), "task": task, "verifiers": {"version": ""}},
+            **{"agent": {"config": {"model": model} if model else {}, "name": losses.text(agent)}, **ended},
+            **{"is_completed": True, "stop_condition": _STOPPED[attempt.trajectory.status], "timing": {"start": 0.0}},
+            **_graph(histories, model, losses),
+        }
+        for number, (agent, histories) in enumerate(by_agent.items())
+    ]
+    traces[0] |= _scores(attempt, facts(attempt, losses))
+    identity = {"id": hex_id(attempt.id, size=16), "env": {"id": "gavel"}, "group": {"id": attempt.group_id}}
+    return {**identity, "task": task, **ended, "traces": traces}
+
+
+def _task(stored: StoredGroup, losses: Losses) -> Message:
+    """The task of a group; its fields stand under `metadata`, since verifiers has types of its own for some names."""
+    fields: Message = {**stored.group.metadata} or next(({**each.metadata} for each in stored.group), Message())
+    data: Message = {"metadata": losses.plain(fields)} if fields else {}
+    if isinstance(reference := fields.get("reference"), str):
+        data["answer"] = losses.text(reference)
+    return {"type": "Gavel", "data": data, "key": stored.id, "hash": hex_id(data, size=16)}
+
+
+def _scores(attempt: StoredAttempt, known: Message) -> Message:
+    """Reward, metrics and what has no field of its own."""
+    reward = reward_or_none(attempt)
+    metrics: Message = known.get("metrics", {})
+    return {
+        "rewards": {} if reward is None else {"reward": {"score": reward, "weight": 1.0}},
+        "metrics": {name: float(value) for name, value in metrics.items() if value is not None},
+        "info": {"gavel": known},
+    }
+
+
+def _tools(history: History, losses: Losses) -> list[Message]:
+    found: list[Message] = []
+    for body in tool_functions(history, losses):
+        fields = {name: value for name, value in body.items() if value is not None}
+        found.append({"type": "function", "name": "", **fields, "description": str(fields.get("description") or "")})
+    return found
+
+
+def _graph(histories: Sequence[History], model: str | None, losses: Losses) -> Message:
+    """Tools, nodes and model calls of the histories, each a branch with a root of its own."""
+    nodes: list[Message] = []
+    calls: list[Message] = []
+    for history in histories:
+        parent: int | None = None
+        seen: list[int] = []
+        exact = True
+        for turn in turns(history, losses):
+            node: Message = {"parent": parent, "message": _message(turn, len(nodes), losses), "timestamp": 0.0}
+            if parent is None and history.tools:
+                node["tools"] = _tools(history, losses)
+            parent = len(nodes)
+            nodes.append(node)
+            if turn.sampled is None:
+                continue
+            if turn.sampled.rest or turn.sampled.policy_version is not None:
+                losses.add("sampled turn with its policy's version or further fields of the sampler: left out")
+            node["sampled"] = True
+            calls.append(_model_call(turn, parent, model))
+            prompt, own = turn.sampled.prompt_ids, turn.sampled.ids
+            if own is None or prompt is None:
+                exact = False
+                continue
+            if not exact or prompt[: len(seen)] != seen:
+                losses.add("sampled turn whose prompt does not continue the turns before it: written without token ids")
+                exact = False
+                continue
+            added = prompt[len(seen) :]
+            node["token_ids"] = [*added, *own]
+            node["mask"] = [False] * len(added) + [True] * len(own)
+            node["logprobs"] = turn.sampled.logprobs or []
+            seen = [*prompt, *own]
+    return {"tools": _tools(histories[0], losses), "nodes": nodes, "calls": calls}
+
+
+def _model_call(turn: Turn, node: int, model: str | None) -> Message:
+    assert turn.sampled is not None
+    call: Message = {"node": node, "finish_reason": _FINISH.get(turn.sampled.finish_reason or "")}
+    if model:
+        call["model"] = model
+    if turn.sampled.prompt_ids is not None and turn.sampled.ids is not None:
+        call["usage"] = {
+            "prompt_tokens": len(turn.sampled.prompt_ids),
+            "completion_tokens": len(turn.sampled.ids),
+        }
+    return call
+
+
+def _message(turn: Turn, number: int, losses: Losses) -> Message:
+    if turn.rest or (turn.name is not None and turn.role != "tool"):
+        losses.add("message with fields that verifiers does not have (a speaker's name, a refusal, …): left out")
+    if turn.role != "assistant":
+        message: Message = {"role": turn.role, "content": _content(turn, losses)}
+        if turn.role == "tool":
+            if turn.call_id is None:
+                losses.add("tool result without its call's id: it is given one")
+            message |= {"tool_call_id": turn.call_id or f"call-{number}", "name": turn.name}
+        if turn.calls or turn.reasoning:
+            losses.add("reasoning or tool call of a message that is not the agent's: left out")
+        return message
+    if not turn.is_text:
+        losses.add("image, recording or other part of an assistant's message: written as its JSON text")
+    text = "\n".join(part.text if isinstance(part, Text) else _as_text(part) for part in turn.parts)
+    return {
+        "role": "assistant",
+        "content": text or None,
+        "reasoning_content": turn.reasoning or None,
+        "tool_calls": [_call(each, number, place, losses) for place, each in enumerate(turn.calls)] or None,
+    }
+
+
+def _call(call: Any, number: int, place: int, losses: Losses) -> Message:
+    if call.id is None:
+        losses.add("tool call without an id: it is given one")
+    kind = "custom" if "custom" in call.rest else "function"
+    return {"id": call.id or f"call-{number}-{place}", "type": kind, "name": call.name, "arguments": call.arguments}
+
+
+def _content(turn: Turn, losses: Losses) -> str | list[Message]:
+    if turn.is_text and len(turn.parts) < 2:
+        return turn.text
+    return [_part(part, losses) for part in turn.parts]
+
+
+def _part(part: Any, losses: Losses) -> Message:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Media(kind="image"):
+            return {"type": "image_url", "image_url": {"url": part.url}}
+        case _:
+            losses.add(_AS_TEXT)
+            return {"type": "text", "text": _as_text(part)}
+
+
+def _as_text(part: Any) -> str:
+    return f"[{part.kind}: {part.url}]" if isinstance(part, Media) else part.text
+
+
+FORMATS = (VERIFIERS, TRACES)
+EXPORTS = {"verifiers": Export("verifiers traces", (".jsonl", ""), episodes, file="traces.jsonl")}

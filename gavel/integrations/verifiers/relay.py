@@ -1,0 +1,177 @@
+"""An OpenAI-compatible endpoint on loopback in front of the policies that act in episodes.
+
+A request belongs to the episode that was registered under its `X-Session-ID`. Its turns are sampled by that episode's
+policy, at the episode's temperature and limits, and recorded as choices, so that they can be trained.
+
+What a program asks is put together again as conversations:
+
+    calls ([u], A1), ([u, A1, t], A2), ([s], B1)  →  [u, A1, t, A2] and [s, B1]
+"""
+
+import json
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from json import JSONDecodeError
+from typing import Any, cast
+
+from aiohttp import web
+from openai import APIStatusError, OpenAIError
+from openai.types.chat.chat_completion import Choice
+
+from gavel.base.network import pass_proxies
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import first_choice
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.tools import described
+from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
+
+_MOST_BYTES = 64 * 2**20
+_PASSED = ("tool_choice", "parallel_tool_calls", "response_format", "stop", "top_p", "max_completion_tokens")
+"""Fields of a request that go on to the policy."""
+
+
+class Conversations:
+    """A request continues the conversation whose messages it begins with; any other one begins a further one."""
+
+    def __init__(self) -> None:
+        self._found: list[History] = []
+        self.turns = 0
+
+    def add(self, messages: list[Message], tools: list[Message] | None, choice: Choice) -> None:
+        """A turn: the request's messages, and what was sampled."""
+        self.turns += 1
+        longest = max((each for each in self._found if _begins(each, messages)), key=_length, default=None)
+        if longest is None:
+            longest = History(messages_and_choices=list[MessageOrChoice](messages), tools=tools or None)
+            self._found.append(longest)
+        else:
+            longest.messages_and_choices += messages[_length(longest) :]
+        longest.messages_and_choices.append(choice)
+
+    def into(self, trajectory: Trajectory) -> None:
+        """The longest conversation is the trajectory's own, the others are its further histories."""
+        first, *others = sorted(self._found, key=_length, reverse=True) or [History()]
+        trajectory.messages_and_choices = first.messages_and_choices
+        trajectory.tools = first.tools
+        trajectory.additional_histories = others
+
+
+def _length(history: History) -> int:
+    return len(history.messages_and_choices)
+
+
+def _begins(history: History, messages: list[Message]) -> bool:
+    said = history.messages()
+    return len(said) < len(messages) and all(
+        _plain(one) == _plain(other) for one, other in zip(said, messages, strict=False)
+    )
+
+
+def _plain(message: Message) -> tuple[Any, ...]:
+    """What stays of a message when a program sends it again."""
+    made: list[Message] = message.get("tool_calls") or []
+    calls = [(call.get("id"), _name(call)) for call in made]
+    return message.get("role"), message.get("content") or None, message.get("tool_call_id"), calls
+
+
+def _name(call: Message) -> Any:
+    function: Message = call.get("function") or {}
+    return function.get("name")
+
+
+class Relay:
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[Episode, Conversations]] = {}
+        self._secret = secrets.token_hex(16)
+        self.url = ""
+
+    def register(self, session: str, episode: Episode) -> Conversations:
+        found = Conversations()
+        self._sessions[session] = episode, found
+        return found
+
+    def forget(self, session: str) -> None:
+        self._sessions.pop(session, None)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[None]:
+        app = web.Application(client_max_size=_MOST_BYTES)
+        app.router.add_post(f"/{self._secret}/v1/chat/completions", self._complete)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            pass_proxies()  # of the client of verifiers
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/{self._secret}/v1"
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        known = self._sessions.get(request.headers.get("X-Session-ID", ""))
+        if known is None:
+            return _problem(404, "no episode has this X-Session-ID")
+        try:
+            body: Any = json.loads(await request.text())
+        except (ValueError, RecursionError) as error:
+            return _problem(400, f"the body is no JSON: {error}")
+        if not isinstance(body, dict) or not isinstance(cast(Message, body).get("messages"), list):
+            return _problem(400, "messages are missing")
+        return await self._sampled(request, cast(Message, body), *known)
+
+    async def _sampled(
+        self, request: web.Request, body: Message, episode: Episode, conversations: Conversations
+    ) -> web.StreamResponse:
+        model = episode.model
+        assert model is not None
+        messages: list[Message] = body["messages"]
+        tools: list[Message] | None = body.get("tools")
+        asked: Message = {name: body[name] for name in _PASSED if body.get(name) is not None}
+        if episode.max_tokens is not None:
+            given = asked.get("max_completion_tokens") or body.get("max_tokens")
+            asked["max_completion_tokens"] = min(episode.max_tokens, given or episode.max_tokens)
+        if episode.seed is not None:
+            asked["seed"] = episode.seed + conversations.turns
+        said = {"messages": messages, **({"tools": tools} if tools else {}), **asked, **episode.fields}
+        try:
+            reply = await model.openai_client().chat.completions.create(
+                model=model.get_inference_name(), messages=[], temperature=episode.temperature, extra_body=said
+            )
+        except APIStatusError as error:
+            return _problem(error.status_code, described(error))
+        except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:
+            return _problem(502, described(error))
+        choice = first_choice(reply)
+        if choice is None:
+            return _problem(502, "the policy returned no choice")
+        conversations.add(messages, tools, choice)
+        whole = reply.model_dump(mode="json", exclude_none=True)
+        if not body.get("stream"):
+            return web.json_response(whole)
+        return await _streamed(request, whole)
+
+
+async def _streamed(request: web.Request, whole: Message) -> web.StreamResponse:
+    """The completion as server-sent events: one chunk with the message, one with how it ended."""
+    choice = whole["choices"][0]
+    delta = dict(choice["message"])
+    if calls := delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+    shared = {key: whole[key] for key in ("id", "created", "model") if key in whole}
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    parts: list[Message] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
+        {"choices": [], "usage": whole.get("usage")},
+    ]
+    for part in parts:
+        event: Message = {**shared, "object": "chat.completion.chunk", **part}
+        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+def _problem(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": "gavel"}}, status=status)

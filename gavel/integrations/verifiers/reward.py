@@ -1,0 +1,183 @@
+"""verifiers, and prime-rl, which runs its environments: an episode's attempts are judged against each other.
+
+    judged = gavel.integrations.verifiers.finalize("openai/gpt-5-mini", rubric="…")
+
+    class JudgedEnv(BestOfNEnv):                           # n attempts at one task in each episode
+        async def finalize(self, task, episode):
+            await judged(task, episode)
+
+Written against `Env.finalize` of verifiers 0.4.0 and 0.3.1. A trace without a reward would count as 0.0 there
+(`Trace.reward`), so one that the judge did not score is marked as failed, and trainers leave it out.
+
+Before 0.2 (and in its `verifiers.legacy` until 0.3) a `Rubric` scores groups:
+
+    rubric = vf.Rubric(funcs=[gavel.integrations.verifiers.rubric_func("openai/gpt-5-mini", rubric="…")])
+    env = vf.SingleTurnEnv(dataset=dataset, rubric=rubric)
+
+Written against `Rubric.score_group` of verifiers 0.1.14. It makes 0.0 for all rollouts of what a function raises, so
+nothing is raised there: a rollout without a score has an `error`, with which trainers leave it out.
+"""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from gavel.integrations._rewards import (
+    Judged,
+    JudgeLike,
+    Scorer,
+    Side,
+    Unscored,
+    checked,
+    member,
+    truth_metadata,
+    with_mean,
+)
+from gavel.integrations.verifiers.formats import trace_trajectory
+from gavel.judge.errors import JudgeError
+from gavel.judge.rubric import Rubric
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+
+Trace = Any
+"""A `verifiers.v1.Trace`."""
+
+
+def finalize(
+    judge: JudgeLike | None = None,
+    *,
+    rubric: Rubric | str | None = None,
+    agents: Sequence[str] = (),
+    name: str = "judge",
+    weight: float = 1.0,
+    unscored: Unscored = "group",
+) -> Callable[[Any, Any], Awaitable[None]]:
+    """What an `Env.finalize(task, episode)` awaits: records the reward `name` on the episode's traces.
+
+    `judge`: a model, a judge or a service's address (see `Scorer`). `agents`: roles whose traces are judged, those of
+    one role against each other; none = every trainable role. The task's data may hold a `rubric`, a `reference` or
+    `answer`, and `criteria`. `unscored`: "group" marks all traces of a role as failed when one of them has no score,
+    "member" that trace alone, "raise" fails the episode besides. Traces that failed before are not judged. Attempts
+    that are all alike are marked, too: there is nothing to compare.
+
+    The hook raises `JudgeError` when the judge cannot be asked. Whatever ends it early, traces without the reward are
+    marked as failed.
+    """
+    return partial(_finalize, Scorer(judge, rubric, unscored), agents, name, weight)
+
+
+async def _finalize(scorer: Scorer, agents: Sequence[str], name: str, weight: float, task: Any, episode: Any) -> None:
+    try:
+        metadata = truth_metadata(task.data.model_dump())
+        roles = _roles(episode.traces, agents)
+        groups = [TrajectoryGroup(map(_of_trace, traces), metadata=metadata) for traces in roles]
+        for traces, judged in zip(roles, await scorer.score_all(groups), strict=True):
+            _record(traces, judged, name, weight)
+    except BaseException as error:
+        why = error if isinstance(error, Exception) else JudgeError("the judge was not done in time.")
+        concerned = (trace for trace in episode.traces if trace.agent.trainable or trace.agent.name in agents)
+        _fail((trace for trace in concerned if trace.ok and name not in trace.rewards), why)
+        raise
+
+
+def _roles(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:
+    """The finished traces of each role that is judged."""
+    found: dict[str, list[Trace]] = defaultdict(list)
+    for trace in traces:
+        if trace.agent.name in agents if agents else trace.agent.trainable:
+            found[trace.agent.name].append(trace)
+    if missing := sorted(set(agents) - set(found)):
+        raise JudgeError(
+            f"the episode has no trace of {', '.join(missing)}.",
+            f"Name roles of the environment in agents=: {', '.join(sorted({t.agent.name for t in traces})) or 'none'}.",
+        )
+    finished = [[trace for trace in role if trace.ok] for role in found.values()]
+    for role in finished:
+        _fail((trace for trace in role if not trace.nodes), JudgeError("the trace has no messages."))
+    return [kept for role in finished if (kept := [trace for trace in role if trace.nodes])]
+
+
+def _of_trace(trace: Trace) -> Trajectory:
+    """The conversation alone: without tokens, and without the task's data, which may hold the answer."""
+    nodes = [{"parent": node.parent, "message": node.message.model_dump(exclude_none=True)} for node in trace.nodes]
+    tools = [tool.model_dump(exclude_none=True) for tool in trace.tools]
+    part: Message = {"nodes": nodes, "tools": tools, "agent": {"name": trace.agent.name}}
+    found = trace_trajectory(part, {}, "the trace")
+    stopped = str(trace.stop_condition)
+    if trace.is_truncated or stopped.endswith("_timeout"):
+        found = found.model_copy(update={"status": "truncated", "status_reason": stopped})
+    return found
+
+
+def _record(traces: Sequence[Trace], judged: Judged, name: str, weight: float) -> None:
+    for trace, scored, reward in zip(traces, judged.group, judged.rewards, strict=True):
+        if reward is None:
+            _fail([trace], JudgeError(f"the judge gave no reward: {judged.reason}."))
+            continue
+        trace.record_reward(name, reward, weight)
+        if scored.judgement:
+            trace.info[name] = scored.judgement.model_dump(mode="json", exclude={"votes"}, exclude_none=True)
+
+
+def _fail(traces: Iterable[Trace], error: Exception) -> None:
+    for trace in traces:
+        trace.record_error(error)
+
+
+State = Any
+"""A `verifiers.types.State`."""
+RubricUnscored = Literal["group", "member"]
+
+
+def rubric_func(
+    judge: JudgeLike | None = None,
+    *,
+    rubric: Rubric | str | None = None,
+    name: str = "judge",
+    unscored: RubricUnscored = "group",
+) -> Callable[[list[State]], Awaitable[list[float]]]:
+    """A function for `vf.Rubric(funcs=[…])`, which scores the rollouts of an example; `name` is that of its metric.
+
+    `judge`: a model, a judge or a service's address (see `Scorer`). The example's `answer`, or `reference`, `rubric`
+    and `criteria` in its `info`, are shown to the judge. `unscored`: "group" puts an `error` on all rollouts when one
+    has no score, "member" on that one alone; such a rollout's number is the mean of the others, which leaves their
+    advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
+    """
+    checked(unscored, RubricUnscored)
+    reward = partial(_group_reward, Scorer(judge, rubric, unscored))  # which can be pickled, and named
+    reward.__name__ = name  # type: ignore[attr-defined]
+    return reward
+
+
+async def _group_reward(scorer: Scorer, states: list[State]) -> list[float]:
+    finished = [state for state in states if state.get("error") is None]
+    if not finished:
+        return [0.0] * len(states)
+    try:
+        judged = await scorer.score(map(_of_state, finished))
+        rewards = judged.rewards
+        why: Exception = JudgeError(f"the judge gave no reward: {judged.reason}.")
+    except Exception as error:
+        rewards, why = [None] * len(finished), error
+    by_state = {id(state): reward for state, reward in zip(finished, rewards, strict=True)}
+    for state in finished:
+        if by_state[id(state)] is None:
+            state["error"] = why
+    return with_mean([by_state.get(id(state)) for state in states])
+
+
+def _of_state(state: State) -> Trajectory:
+    status = "truncated" if state.get("is_truncated") else "finished"
+    info = state.get("info")
+    truth = truth_metadata(info if isinstance(info, dict) else {}, state.get("answer"))  # pyright: ignore[reportUnknownArgumentType]
+    return member(_side(state["prompt"]), _side(state.get("completion") or ""), status=status, metadata=truth)
+
+
+def _side(said: Any) -> Side:
+    if isinstance(said, str):
+        return said
+    return [each.model_dump(mode="json", exclude_none=True) if isinstance(each, BaseModel) else each for each in said]

@@ -1,0 +1,219 @@
+"""Rows of verl's datasets -> tasks.
+
+    {"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": "…"}], "ability": "math",
+     "reward_model": {"style": "rule", "ground_truth": "72"}, "extra_info": {"split": "train", "index": 0}}
+
+`Task.user` is the last message of the user; the whole row, the prompt among it, is in `Task.data`, which the agent and
+the judge are not shown.
+
+A `compute_score` of verl's is the hand reward: it is called as verl's reward loop calls it, with the text of all that
+came after the prompt as `solution_str`. A function that raises fails the measure with its error.
+
+    compute_score(data_source=…, solution_str=…, ground_truth=…, extra_info=…) -> 1.0, {"score": 1.0, …}, or a coroutine
+"""
+
+import asyncio
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+from openai.types.chat.chat_completion import Choice
+
+from gavel.llm.types import Message
+from gavel.scenarios.formats.files import rows_by_file
+from gavel.scenarios.formats.row import Row, RowError
+from gavel.scenarios.own_imports import neighbours_first
+from gavel.scenarios.scenario import ScenarioError
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+
+FIELDS = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+_SHAPE = 'A row has "prompt": [{"role": "user", "content": "…"}] and "reward_model": {"ground_truth": …}.'
+
+
+def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list[Task]:
+    """The tasks of a parquet file, of JSON lines or of a directory of these, in order; the first `count`.
+
+    `reference`: the judge is told the ground truth. Raises `ScenarioError`.
+    """
+    try:
+        rows = [row for rows in rows_by_file(path).values() for row in rows]
+    except RowError as error:
+        raise ScenarioError(error.message, error.remedy) from error
+    if not rows:
+        raise ScenarioError(f"{path} holds no rows", _SHAPE)
+    tasks = [_task(row, reference=reference) for row in rows[:count]]
+    seen: dict[str, int] = {}
+    named: list[Task] = []
+    for task in tasks:
+        number = seen[task.id] = seen.get(task.id, 0) + 1
+        named.append(task if number == 1 else task.model_copy(update={"id": f"{task.id}-{number}"}))
+    return named
+
+
+def _task(row: Row, *, reference: bool) -> Task:
+    value: Any = row.value
+    fields = cast(Message, value) if isinstance(value, dict) else {}
+    if "prompt" not in fields:
+        raise ScenarioError(f"{row.where} is no row of verl's: it has no prompt", _SHAPE)
+    prompt = _messages(fields["prompt"], row.where)
+    model, known = (_object(fields, name, row.where) for name in ("reward_model", "extra_info"))
+    truth = model.get("ground_truth")
+    objects = {"reward_model": model, "extra_info": known}
+    data: dict[str, Any] = {name: objects.get(name, fields[name]) for name in FIELDS if name in fields}
+    data["prompt"] = prompt
+    told = truth if isinstance(truth, str) else None if truth is None else json.dumps(truth, ensure_ascii=False)
+    rubric = known.get("rubric")
+    return Task(
+        id=_name(known, data),
+        user=next(str(message["content"]) for message in reversed(prompt) if message["role"] == "user"),
+        data=data,
+        reference=told if reference else None,
+        rubric=rubric if isinstance(rubric, str) else None,
+    )
+
+
+def _object(fields: Message, name: str, where: str) -> Message:
+    """A field that holds an object, or one as JSON text; empty where it lacks."""
+    value: Any = _decoded(fields.get(name)) or {}
+    if not isinstance(value, dict):
+        raise ScenarioError(f"{where}: {name} is no object", _SHAPE)
+    return cast(Message, value)
+
+
+def _decoded(value: Any) -> Any:
+    """A list or object that was written into its column as JSON text; anything else as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _messages(given: Any, where: str) -> list[Message]:
+    decoded = _decoded(given) if isinstance(given, str) and '"role"' in given else given
+    items: Any = [{"role": "user", "content": decoded}] if isinstance(decoded, str) else decoded
+    messages = [cast(Message, item) for item in cast("list[Any]", items) if isinstance(item, dict)] if items else []
+    usable = len(messages) == len(items) and all("content" in each and "role" in each for each in messages)
+    if not usable or not any(message["role"] == "user" for message in messages):
+        raise ScenarioError(f"{where}: prompt is no list of messages with one of the user's", _SHAPE)
+    return messages
+
+
+def _name(info: Message, data: dict[str, Any]) -> str:
+    """By its content, so that the same row in both splits is found out, behind the index that it has."""
+    text = json.dumps([data["prompt"], data.get("reward_model")], sort_keys=True, default=str)
+    content = hashlib.sha256(text.encode()).hexdigest()[:12]
+    index = info.get("index")
+    return content if index is None else f"{index}-{content}"
+
+
+_NAME_IT = "Name it as reward=module:function or reward=file.py:function."
+_SECONDS = 300.0
+"""Of a score that is computed asynchronously."""
+
+
+class ComputeScore:
+    """Scores finished trajectories of a verl scenario."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+        parameters = inspect.signature(function).parameters.values()
+        self._takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+        self._takes = {each.name for each in parameters}
+
+    def __call__(self, trajectory: Trajectory) -> float:
+        """The score. Raises `ScenarioError` for an answer without a finite number, and what the function raises."""
+        data = cast("dict[str, Any]", Task.of(trajectory.metadata).data)
+        model, info = (cast("dict[str, Any]", data.get(name) or {}) for name in ("reward_model", "extra_info"))
+        asked: dict[str, Any] = {
+            "data_source": data.get("data_source", ""),
+            "solution_str": solution(trajectory, len(data["prompt"])),
+            "ground_truth": model.get("ground_truth"),
+            "extra_info": {**info, "num_turns": sum(1 for _ in trajectory.choices())},
+        }
+        known = {name: value for name, value in asked.items() if self._takes_all or name in self._takes}
+        try:
+            found = self._function(**known)
+            if inspect.iscoroutine(found):
+                found = _awaited(found)
+        except SystemExit as error:  # would end the whole command without a word
+            raise ScenarioError(
+                f"compute_score ended with SystemExit({error.code!r})", "Let it return a number, or raise an Exception."
+            ) from error
+        value = _number(cast("dict[str, Any]", found).get("score") if isinstance(found, dict) else found)
+        if not math.isfinite(value):
+            raise ScenarioError(
+                f"compute_score gave {found!r:.200}", "Let it return a finite number, or a dict with one as `score`."
+            )
+        return value
+
+
+def _number(score: Any) -> float:
+    """Of whatever has one, also a scalar of NumPy's or a tensor's; NaN for anything else."""
+    if isinstance(score, str | bytes):  # "0.5" may be the answer, in place of its score
+        return math.nan
+    try:
+        return float(score)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
+
+
+def solution(trajectory: Trajectory, prompt: int) -> str:
+    """The text after the first `prompt` messages: the agent's turns, and between them what tools answered."""
+    texts: list[str] = []
+    for item in trajectory.messages_and_choices[prompt:]:
+        content = item.message.content if isinstance(item, Choice) else item.get("content")
+        if content:
+            texts.append(str(content))
+    return "\n".join(texts)
+
+
+def load_compute_score(reference: str) -> ComputeScore:
+    """Of `module:function` or `file.py:function`. Raises `ScenarioError`."""
+    place, _, name = reference.rpartition(":")
+    if not place or not name:
+        raise ScenarioError(f"reward={reference} names no function", _NAME_IT)
+    try:
+        module: Any = _from_file(Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
+        function = getattr(module, name)
+    except (ImportError, AttributeError, OSError, SyntaxError) as error:
+        raise ScenarioError(
+            f"reward={reference} cannot be imported: {type(error).__name__}: {error}", _NAME_IT
+        ) from error
+    if not callable(function):
+        raise ScenarioError(f"reward={reference} is a {type(function).__name__}, and no function", _NAME_IT)
+    return ComputeScore(function)
+
+
+def _from_file(path: Path) -> object:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path.absolute()}")
+    spec = importlib.util.spec_from_file_location(f"_gavel_verl_{path.stem}", path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    folder = path.resolve().parent
+    neighbours_first(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+    return module
+
+
+def _awaited(work: Coroutine[Any, Any, object]) -> object:
+    """What a coroutine gives, in a loop of its own: a measure may be asked for while another loop runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, asyncio.wait_for(work, _SECONDS)).result()

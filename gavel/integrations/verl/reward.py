@@ -1,0 +1,172 @@
+"""The judge as verl's `compute_score`, which sees one sample at a time: a judge service brings the group together.
+
+    # judge_reward.py; reward.custom_reward_function.path=judge_reward.py
+    compute_score = gavel.integrations.verl.compute_score("http://127.0.0.1:8080", n=8)
+
+Every sample is sent to its group at the service and is answered with its own score when all `n` are there. verl takes
+numbers alone: what is not scored ends the training, or leaves its whole group with equal rewards.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+from gavel.integrations._rewards import checked, group_size, member, submitted, truth_metadata
+from gavel.judge.errors import JudgeError
+from gavel.judge.service.client import JudgeClient, MemberScore, RefusalError
+from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
+
+EQUAL = 0.5
+"""Reward of every member of a group without scores: equal rewards have no advantage within their group."""
+_TAKEN = {"group-full", "group-closed"}
+"""Refusals of a group that was judged before: the prompt has come back, and its samples are the next group."""
+
+VerlUnscored = Literal["raise", "group"]
+ComputeScore = Callable[..., Awaitable[dict[str, Any]]]
+
+
+def compute_score(
+    service: JudgeClient | str | None = None,
+    *,
+    n: int,
+    run: str = "verl",
+    rubric: str | None = None,
+    unscored: VerlUnscored = "raise",
+    reference: bool = True,
+    prompt: str = "raw_prompt",
+    deadline: float = 600.0,
+) -> ComputeScore:
+    """An async `compute_score(data_source, solution_str, ground_truth, extra_info)` for `custom_reward_function`.
+
+    `service`: address or client of a judge service; None = GAVEL_JUDGE_URL. `n`: `actor_rollout_ref.rollout.n`. `run`:
+    name of the training run; samples of one prompt and ground truth in it are a group. `unscored`: where the judge
+    could not score a sample, "raise" an error, or give its whole "group" equal rewards of 0.5; a group of equal samples
+    always has these. `reference`: whether the judge is shown the ground truth. `prompt`: field of `extra_info` that
+    holds the prompt. `deadline`: seconds from a group's first sample until those that came are judged; where a group
+    that is not scored whole has equal rewards, an incomplete one is not judged.
+
+    Beside `score` it returns `judge_unscored` (1 where the reward is no score) and the judge's score, standard error
+    and explanation. With `JudgeRewardManager` groups are told by verl's own ids instead, and validation is known.
+    """
+    judge = VerlJudge(service, rubric=rubric, unscored=unscored, reference=reference, deadline=deadline)
+    return partial(_compute_score, judge, group_size("n", n), run, prompt)
+
+
+async def _compute_score(
+    judge: "VerlJudge",
+    size: int,
+    run: str,
+    prompt: str,
+    /,
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> dict[str, Any]:
+    info = extra_info or {}
+    asked = info.get(prompt)
+    if asked is None:
+        raise JudgeError(
+            f"extra_info has no {prompt!r}, so the judge does not know what the policy was asked.",
+            'Keep the prompt in a field of extra_info and name it: compute_score(…, prompt="question").',
+        )
+    attempt = judge.attempt(asked, solution_str, ground_truth, info)
+    task = json.dumps([data_source, attempt.messages()[:-1], attempt.metadata], sort_keys=True, default=str)
+    group = f"{run}-{hashlib.sha256(task.encode()).hexdigest()[:32]}"
+    return await judge.score(attempt, group, size, rounds=True)
+
+
+class VerlJudge:
+    """Sends samples to their groups, and makes rewards of the answers."""
+
+    def __init__(
+        self,
+        service: JudgeClient | str | None = None,
+        *,
+        rubric: str | None = None,
+        unscored: VerlUnscored = "raise",
+        reference: bool = True,
+        deadline: float = 600.0,
+    ) -> None:
+        """As `compute_score` takes them. Raises `JudgeError` when no service is named."""
+        self._unscored = checked(unscored, VerlUnscored)  # no "member": verl takes numbers alone
+        if isinstance(service, JudgeClient):
+            if rubric is not None:
+                raise JudgeError(
+                    "a JudgeClient has its own rubric.", "Give it as JudgeClient(…, options={'rubric': …})."
+                )
+            self._client = service
+        else:
+            options = None if rubric is None else {"rubric": rubric}
+            self._client = JudgeClient(service, options=options, deadline=deadline + _JUDGING)
+        self._reference = reference
+        self._deadline = deadline
+
+    def attempt(self, prompt: Any, answer: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> Trajectory:
+        """A sample with the truth of its task: `rubric` and `criteria` of `extra_info`, and the ground truth."""
+        row = {name: extra_info.get(name) for name in ("rubric", "criteria")}
+        truth = truth_metadata({**row, "reference": ground_truth if self._reference else None})
+        return member(prompt if isinstance(prompt, str) else list(prompt), answer, metadata=truth)
+
+    async def score(self, attempt: Trajectory, group: str, expected: int, *, rounds: bool = False) -> dict[str, Any]:
+        """The reward and what the judge said. `rounds`: a group that is judged already is followed by another one.
+
+        Raises `JudgeError` for a sample without a score, unless the group has equal rewards then.
+        """
+        return self._reward(await submitted(self._answer(attempt, group, expected, rounds)), expected)
+
+    async def _answer(self, attempt: Trajectory, group: str, expected: int, rounds: bool) -> MemberScore:
+        """The member's score in the first group of this name, or in the next ones, that takes it."""
+        name, number = group, 1
+        late = "judge" if self._unscored == "raise" else "unscored"  # equal rewards hold for all or for none
+        while True:
+            try:
+                return await self._client.score_member(
+                    attempt, name, expected=expected, deadline_seconds=self._deadline, on_deadline=late
+                )
+            except RefusalError as refusal:
+                if not rounds or refusal.kind not in _TAKEN:
+                    if refusal.kind == "group-closed" and self._unscored == "group":
+                        return _too_late(refusal)
+                    raise
+                number += 1
+                name = f"{group}-{number}"
+
+    def _reward(self, answer: MemberScore, expected: int) -> dict[str, Any]:
+        score, whole = answer.judgement.score, answer.status
+        if whole == "scored" and score is not None:
+            return _answered(score, answer, score)
+        alike = whole == "degenerate" and answer.arrived == expected
+        if not alike and self._unscored == "raise":
+            came = f"{answer.arrived} of {expected} samples came"
+            raise JudgeError(
+                f"a group was not scored whole ({came}): {answer.judgement.reason or whole}.",
+                f'GET /v1/judgements/{answer.record} has its members; go on without such groups: unscored="group".',
+            )
+        return _answered(EQUAL, answer, score)
+
+
+_JUDGING = 900.0
+"""Seconds that a closed group is waited for."""
+
+
+def _too_late(refusal: RefusalError) -> MemberScore:
+    """The answer to a sample whose group was closed before it came."""
+    return MemberScore(Judgement(reason=refusal.message), "unscored", record="", arrived=0)
+
+
+def _answered(reward: float, answer: MemberScore, score: float | None) -> dict[str, Any]:
+    """With the same fields for every sample, as verl wants them."""
+    judgement = answer.judgement
+    return {
+        "score": reward,
+        "judge_unscored": float(answer.status != "scored"),
+        "judge_score": math.nan if score is None else score,
+        "judge_standard_error": math.nan if judgement.standard_error is None else judgement.standard_error,
+        "judge_explanation": judgement.explanation or judgement.reason or "",
+    }

@@ -1,0 +1,156 @@
+"""verl's data as a scenario: rows of a parquet file, a `compute_score` as hand reward, and tools of its YAML.
+
+    gavel train "verl:train.parquet?held_out=test.parquet&reward=reward.py:compute_score" --model Qwen/Qwen3-4B
+    scenario = verl_scenario("train.parquet?reward=verl.utils.reward_score:default_compute_score&tools=tools.yaml")
+
+A row's `prompt` is the conversation as it stands, system messages and examples included. Its ground truth is told to
+the judge as the reference, and never to the agent. verl itself is needed only by rewards and tools that import it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from openai import omit
+from pydantic import BaseModel, ConfigDict, Field
+
+from gavel.integrations.verl.dataset import ComputeScore, load_compute_score, read_tasks
+from gavel.integrations.verl.tools import VerlTools
+from gavel.llm.types import Message
+from gavel.scenarios.bridges.package_address import parsed
+from gavel.scenarios.chat_model import ChatModel, first_choice
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+
+_SHOW = "Write verl:train.parquet?held_out=test.parquet&reward=module:function (docs/bridges.md)."
+
+
+class Options(BaseModel):
+    """What follows the dataset's path in an address."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    held_out: Path | None = None
+    """A file of held-out rows; by default a fifth of the rows is held out."""
+    reward: str | None = Field(default=None, min_length=1)
+    """`module:function` or `file.py:function`."""
+    success: float | None = None
+    """Score from which on an attempt succeeds."""
+    tools: Path | None = None
+    """verl's YAML of tools."""
+    turns: int = Field(default=8, ge=1)
+    """Of the agent."""
+    tasks: int | None = Field(default=None, ge=1)
+    """Rows to train on, from the first; by default all."""
+    seconds: float | None = Field(default=None, gt=0)
+    """Of an episode."""
+    reference: bool = True
+    """Whether the judge is told the ground truth."""
+    name: str = ""
+    """Of the scenario, whose runs are kept under it; by default verl_ and the file's name."""
+
+
+def scenario_at(address: str) -> Scenario:
+    """The scenario of `verl:ADDRESS`. Raises `ScenarioError`."""
+    return verl_scenario(address)
+
+
+def verl_scenario(
+    address: str,
+    *,
+    compute_score: Callable[..., object] | None = None,
+    rubric: str | None = None,
+) -> Scenario:
+    """The scenario of a dataset of verl's. `address`: as after `verl:`, a path and `Options`.
+
+    `compute_score`: in place of the address's `reward`. `rubric`: what good work is, for the judge.
+    Raises `ScenarioError` for what cannot be read or imported.
+    """
+    path, options, rest = parsed("verl", address, Options)
+    if rest:
+        given = f"verl:{path} has no option {min(rest)!r}"
+        raise ScenarioError(given, f"There are: {', '.join(Options.model_fields)}. {_SHOW}")
+    if not path:
+        raise ScenarioError("verl: names no file", _SHOW)
+    if options.success is not None and options.reward is None and compute_score is None:
+        raise ScenarioError("success= needs a reward to compare with", f"Add reward=module:function. {_SHOW}")
+    file = Path(path).expanduser()
+    score = None
+    if compute_score is not None:
+        score = ComputeScore(compute_score)
+    elif options.reward is not None:
+        score = load_compute_score(options.reward)
+    held_out = options.held_out and read_tasks(options.held_out.expanduser(), None, reference=options.reference)
+    tools = None if options.tools is None else VerlTools(options.tools.expanduser())
+    return Scenario(
+        options.name or f"verl_{file.stem}",
+        tasks=read_tasks(file, options.tasks, reference=options.reference),
+        held_out=held_out or 0.2,
+        rollout=VerlRollout(tools, options.turns).play,
+        max_turns=options.turns,
+        max_seconds=options.seconds,
+        rubric=rubric,
+        hand_reward=score,
+        success=None if score is None or options.success is None else partial(_reaches, score, options.success),
+    )
+
+
+def _reaches(score: ComputeScore, threshold: float, trajectory: Trajectory) -> bool:
+    return score(trajectory) >= threshold
+
+
+@dataclass(frozen=True, slots=True)
+class VerlRollout:
+    """The rollout of a scenario; `tools` None: a single turn answers."""
+
+    tools: VerlTools | None
+    turns: int
+
+    async def play(self, model: ChatModel, task: Task, episode: Episode) -> Trajectory:
+        """Until a turn calls no tool, reaches its token limit, or `turns` are used up. Raises what the model's client
+        does, which the rollout's caller tells."""
+        trajectory = episode.trajectory
+        trajectory.metrics = {"turns": 0, "tool_errors": 0, "tool_reward": 0.0}
+        trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
+        trajectory.tools = None if self.tools is None else self.tools.schemas
+        info: Any = task.data.get("extra_info") or {}
+        for turn in range(self.turns):
+            choice = await self._turn(model, episode, turn)
+            trajectory.messages_and_choices.append(choice)
+            trajectory.metrics["turns"] = turn + 1
+            if choice.finish_reason == "length":
+                trajectory.status, trajectory.status_reason = "truncated", "a turn reached its token limit"
+                return trajectory
+            if self.tools is None or not choice.message.tool_calls:
+                return trajectory
+            for call in choice.message.tool_calls:
+                name, arguments = (
+                    (call.function.name, call.function.arguments) if call.type == "function" else (call.type, "{}")
+                )
+                answer = await self.tools.call(name, arguments, info.get("tools_kwargs") or {})
+                trajectory.metrics["tool_errors"] += answer.error
+                trajectory.metrics["tool_reward"] += answer.reward
+                told: Message = {"role": "tool", "tool_call_id": call.id, "content": answer.text}
+                trajectory.messages_and_choices.append(told)
+        trajectory.status, trajectory.status_reason = "truncated", f"{self.turns} turns were used up"
+        return trajectory
+
+    async def _turn(self, model: ChatModel, episode: Episode, turn: int) -> Any:
+        trajectory = episode.trajectory
+        body = {"messages": trajectory.messages(), **({"tools": trajectory.tools} if trajectory.tools else {})}
+        reply = await model.openai_client().chat.completions.create(
+            model=model.get_inference_name(),
+            messages=[],
+            temperature=episode.temperature,
+            max_completion_tokens=omit if episode.max_tokens is None else episode.max_tokens,
+            seed=omit if episode.seed is None else episode.seed + turn,
+            extra_body={**body, **episode.fields},
+        )
+        choice = first_choice(reply)
+        if choice is None:
+            raise ValueError(f"the model returned no choice: {reply!s:.200}")
+        return choice

@@ -1,0 +1,272 @@
+"""The pipeline trainer: what is trained, evaluated, left out, and which checkpoints stay."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gavel.integrations.art as art
+from gavel.integrations.art.local import LocalBackend
+from gavel.integrations.art.pipeline_trainer import (
+    CheckpointInfo,
+    CheckpointRetentionContext,
+    PipelineRuntimeConfig,
+    PipelineTrainer,
+    keep_recent_and_top,
+    make_group_rollout_fn,
+)
+from gavel.integrations.art.types import LocalTrainResult
+from gavel.scenarios.gather import GatherError
+
+pytestmark = pytest.mark.slow
+
+
+class Counting:
+    """A backend that trains nothing, and a model of it."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.batches: list[list[str]] = []
+        self.logged: dict[str, int] = {}
+        self.state: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}
+        self.metrics: dict[str, float] = {}
+
+    async def train(self, model: Any, groups: list[art.TrajectoryGroup], **settings: Any) -> LocalTrainResult:
+        self.step += 1
+        self.settings = settings
+        self.batches.append([str(group.metadata["scenario_id"]) for group in groups])
+        return LocalTrainResult(self.step)
+
+    async def get_step(self) -> int:
+        return self.step
+
+    async def log(self, items: list[Any], *, split: str, metrics: Any = None, step: int | None = None) -> None:
+        self.logged[split] = self.logged.get(split, 0) + len(items)
+        self.metrics = metrics or self.metrics
+
+    def read_state(self) -> dict[str, Any]:
+        return self.state
+
+    def merge_state(self, state: dict[str, Any]) -> None:
+        self.state |= state
+
+
+def scenarios(count: int | None = None) -> Iterator[dict[str, Any]]:
+    numbers = itertools.count() if count is None else iter(range(count))
+    return ({"number": number, "metadata": {"scenario_id": str(number)}} for number in numbers)
+
+
+async def of_unequal(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+    await asyncio.sleep(0)
+    return art.TrajectoryGroup([art.Trajectory(reward=0.0), art.Trajectory(reward=1.0)])
+
+
+def a_trainer(counting: Counting, rollout_fn: Any = of_unequal, **settings: Any) -> "PipelineTrainer[Any, Any]":
+    given = {"scenarios": scenarios(), "config": None, "num_rollout_workers": 2, "min_batch_size": 2} | settings
+    return PipelineTrainer(model=counting, backend=counting, rollout_fn=rollout_fn, **given)  # type: ignore[arg-type]
+
+
+async def test_it_makes_so_many_steps_of_at_least_so_many_groups() -> None:
+    counting = Counting()
+    await a_trainer(counting, max_steps=3, learning_rate=2e-5).train()
+    assert counting.step == 3
+    assert all(2 <= len(batch) <= 20 for batch in counting.batches)
+    assert counting.settings == {"learning_rate": 2e-5, "loss_fn": "cispo", "normalize_advantages": True}
+    assert counting.metrics["discarded_groups"] == 0
+
+
+async def test_each_scenario_is_trained_once_and_the_last_ones_too() -> None:
+    counting = Counting()
+    await a_trainer(counting, scenarios=scenarios(7), max_batch_size=3).train()
+    assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(7)]
+
+
+async def test_a_run_goes_on_with_the_scenario_after_the_last_one() -> None:
+    counting = Counting()
+    await a_trainer(counting, scenarios=scenarios(4)).train()
+    await a_trainer(counting, scenarios=scenarios(6)).train()
+    assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(6)]
+    await a_trainer(counting, scenarios=scenarios(2), resume=False).train()
+    assert sorted(counting.batches[-1]) == ["0", "1"]
+
+
+async def test_groups_with_equal_rewards_are_logged_apart_and_end_a_run_in_which_there_are_no_others() -> None:
+    async def sometimes(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        return art.TrajectoryGroup([art.Trajectory(reward=0.0), art.Trajectory(reward=float(scenario["number"] % 2))])
+
+    async def never(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        return art.TrajectoryGroup([art.Trajectory(reward=1.0), art.Trajectory(reward=1.0)])
+
+    counting = Counting()
+    await a_trainer(counting, sometimes, scenarios=scenarios(8)).train()
+    assert sorted(itertools.chain(*counting.batches)) == ["1", "3", "5", "7"]
+    assert counting.logged["discarded"] >= 1
+    stopped = Counting()
+    await a_trainer(stopped, never, discard_queue_multiplier=2).train()
+    assert stopped.step == 0
+
+
+async def test_a_rollout_that_raises_or_gives_no_group_costs_its_scenario_alone() -> None:
+    async def broken(model: Any, scenario: dict[str, Any], config: Any) -> Any:
+        if scenario["number"] == 0:
+            raise ValueError("no world")
+        return await of_unequal(model, scenario, config) if scenario["number"] != 1 else None
+
+    counting = Counting()
+    await a_trainer(counting, broken, scenarios=scenarios(5)).train()
+    assert sorted(itertools.chain(*counting.batches)) == ["2", "3", "4"]
+
+
+async def test_a_group_whose_rollouts_all_failed_ends_the_run() -> None:
+    async def fails(model: Any, scenario: dict[str, Any], config: Any) -> art.Trajectory:
+        raise ValueError("no key")
+
+    with pytest.raises(GatherError, match="no key"):
+        await a_trainer(Counting(), make_group_rollout_fn(fails, 3)).train()
+
+
+async def test_scenarios_that_raise_end_the_run_with_their_error() -> None:
+    async def from_a_file() -> Any:
+        yield {"number": 0, "metadata": {"scenario_id": "0"}}
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        await a_trainer(Counting(), scenarios=from_a_file()).train()
+
+
+async def test_the_policy_is_evaluated_at_the_start_and_every_so_many_steps_and_a_failure_is_borne() -> None:
+    seen: list[int] = []
+
+    async def evaluate(model: Any, step: int, config: Any) -> Any:
+        seen.append(step)
+        if step == 2:
+            raise RuntimeError("no world")
+        return {"val": [art.Trajectory(reward=1.0)], "hard": [art.Trajectory(reward=0.0)] * 2}
+
+    counting = Counting()
+    await a_trainer(counting, eval_fn=evaluate, eval_every_n_steps=2, max_steps=4).train()
+    assert seen == [0, 2, 4]
+    assert (counting.logged["val"], counting.logged["hard"]) == (2, 4)
+
+
+async def test_a_stop_that_is_asked_for_ends_the_run_after_the_step_in_progress() -> None:
+    counting = Counting()
+    trainer = a_trainer(counting)
+
+    async def stopping(model: Any, step: int, config: Any) -> Any:
+        if step == 1:
+            trainer.request_stop()
+        return [art.Trajectory(reward=1.0)]
+
+    trainer.eval_fn, trainer.eval_every_n_steps = stopping, 1
+    await trainer.train()
+    assert counting.step == 1
+
+
+async def test_groups_that_were_begun_too_many_steps_ago_are_not_trained() -> None:
+    counting, first_is_slow = Counting(), asyncio.Event()
+
+    async def slow(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        if scenario["number"] == 0:
+            await first_is_slow.wait()
+        elif counting.step >= 3:
+            first_is_slow.set()
+        return await of_unequal(model, scenario, config)
+
+    await a_trainer(counting, slow, min_batch_size=1, max_batch_size=1, max_steps_off_policy=1, max_steps=8).train()
+    assert "0" not in itertools.chain(*counting.batches)
+    assert counting.metrics["discarded_stale_groups"] >= 1
+
+
+async def test_without_a_limit_old_groups_are_trained_too() -> None:
+    counting, first_is_slow = Counting(), asyncio.Event()
+
+    async def slow(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        if scenario["number"] == 0:
+            await first_is_slow.wait()
+        elif counting.step >= 6:
+            first_is_slow.set()
+        return await of_unequal(model, scenario, config)
+
+    await a_trainer(counting, slow, min_batch_size=1, max_batch_size=1, max_steps_off_policy=None, max_steps=20).train()
+    assert "0" in itertools.chain(*counting.batches)
+
+
+def test_sizes_count_beside_a_runtime_config_and_none_is_the_default() -> None:
+    runtime = PipelineRuntimeConfig(num_rollout_workers=3, min_batch_size=3)
+    none = {"num_rollout_workers": None, "min_batch_size": None}
+    pipeline = a_trainer(Counting(), pipeline=runtime, max_steps_off_policy=2, **none).pipeline
+    assert (pipeline.num_rollout_workers, pipeline.min_batch_size, pipeline.max_steps_off_policy) == (3, 3, 2)
+    assert a_trainer(Counting(), **none).pipeline == PipelineRuntimeConfig()
+
+
+async def test_the_first_evaluation_is_left_out_by_the_name_of_earlier_versions_too() -> None:
+    async def evaluate(model: Any, step: int, config: Any) -> Any:
+        return [art.Trajectory(reward=1.0)]
+
+    counting = Counting()
+    await a_trainer(counting, eval_fn=evaluate, eval_step_0=False, eval_every_n_steps=2, max_steps=2).train()
+    assert counting.logged["val"] == 1
+    assert "eval_step_0" not in counting.settings
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"num_rollout_workers": 0}, {"max_batch_size": 1}, {"max_steps_off_policy": -1}, {"queue_maxsize": 0}]
+)
+def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        PipelineRuntimeConfig(**sizes)
+
+
+async def test_the_embedded_model_is_trained_forked_and_trained_on(tmp_path: Path) -> None:
+    async def play(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        question: list[Any] = [{"role": "user", "content": "Where is order 1001?"}]
+        completion = await model.openai_client().chat.completions.create(
+            model=model.get_inference_name(), messages=question, max_tokens=4, n=2
+        )
+        turns = enumerate(completion.choices)
+        return art.TrajectoryGroup([art.Trajectory(messages_and_choices=[*question, t], reward=r) for r, t in turns])
+
+    def newest_alone(context: CheckpointRetentionContext) -> list[int]:
+        assert all("train/reward" in info.metrics and Path(info.path).is_dir() for info in context.checkpoints)
+        return []
+
+    sizes = PipelineRuntimeConfig(num_rollout_workers=2, min_batch_size=1, max_batch_size=1)
+    async with LocalBackend(path=str(tmp_path)) as backend:
+        model = art.TrainableModel[None](name="first", project="p", base_model="embedded/returns-desk")
+        await model.register(backend)
+        trainer = PipelineTrainer(
+            model, backend, play, scenarios(), None,
+            pipeline=sizes, max_steps=2, checkpoint_retention_strategy=newest_alone,
+        )  # fmt: skip
+        await trainer.train()
+        assert [entry.name for entry in (tmp_path / "p" / "first" / "checkpoints").iterdir()] == ["000002"]
+        fork = art.TrainableModel[None](name="second", project="p", base_model="embedded/returns-desk")
+        await backend._experimental_fork_checkpoint(fork, from_model="first")  # pyright: ignore[reportPrivateUsage]
+        await fork.register(backend)
+        assert await fork.get_step() == 2
+        await PipelineTrainer(fork, backend, play, scenarios(), None, pipeline=sizes, max_steps=1).train()
+    assert await fork.get_step() == 3
+
+
+def test_the_newest_and_the_best_stay() -> None:
+    rewards = {1: 0.9, 2: 0.1, 3: 0.5, 4: None, 5: 0.2}
+    infos = [
+        CheckpointInfo(
+            step=step,
+            path=f"checkpoints/{step:04d}",
+            created_at=datetime.now(UTC),
+            metrics={} if reward is None else {"val/reward": reward},
+        )
+        for step, reward in rewards.items()
+    ]
+    context = CheckpointRetentionContext(current_step=6, checkpoints=infos)
+    assert set(keep_recent_and_top(recent=2, top=1)(context)) == {1, 4, 5}
+    assert set(keep_recent_and_top(recent=0, top=2)(context)) == {1, 3}
+    with pytest.raises(ValueError, match="at least 0"):
+        keep_recent_and_top(top=-1)

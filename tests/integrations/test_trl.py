@@ -1,0 +1,367 @@
+"""The reward function as TRL calls it, and in TRL's own trainers: a tiny policy, and a judge model on loopback."""
+
+import contextlib
+import inspect
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, TrainingSequence, _AsyncRolloutLoop
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+import gavel
+from gavel.integrations._rewards import member, run
+from gavel.integrations.trl import Keyed, judge_on_all_ranks, reward_func
+from gavel.llm.budget import Budget
+from gavel.llm.types import Message
+from gavel.scenarios.errors import JudgeError
+from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import Endpoint, says
+from tests.integrations.adapters_page import program
+from tests.integrations.adapters_page import run as run_program
+from tests.integrations.letters_judge import by_letters_and_position_here, share_of_a
+from tests.integrations.split_groups import MEMBERS, PER_PROCESS, SHORT, STEPS, rows, settings
+from tests.integrations.tiny_policy import tiny_policy
+from tests.judge.service.stub_judge import by_content_and_position
+from tests.limits import HANG_SECONDS
+
+ROOT = Path(__file__).parents[2]
+MODEL = "openai/gpt-5-mini"
+
+
+def asked(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+def said(text: str) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "content": text}]
+
+
+FOUR = ("a b", "a a", "b b", "a c d e")
+
+
+def batch(*answers: str) -> dict[str, Any]:
+    """Completions of one prompt."""
+    return {"prompts": [asked("one")] * len(answers), "completions": [said(text) for text in answers]}
+
+
+@pytest.fixture
+def judge(endpoint: Endpoint) -> gavel.Judge:
+    endpoint.script = [share_of_a]
+    return gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
+
+
+def test_completions_of_one_prompt_are_judged_together_wherever_they_stand(judge: gavel.Judge, endpoint: Endpoint):
+    reward = reward_func(judge)
+    prompts = [asked("one"), asked("two"), asked("one"), asked("two")]
+    rewards = reward(prompts=prompts, completions=[said("a b"), said("a a"), said("b b"), said("a c d e")])
+    assert rewards == [0.5, 1.0, 0.0, 0.25]
+    shown = [request["messages"][1]["content"] for request in endpoint.requests]
+    assert all(("user: one" in text) != ("user: two" in text) for text in shown)
+
+
+def test_it_scores_bit_for_bit_as_the_judge_does(endpoint: Endpoint):
+    endpoint.script = [by_content_and_position]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
+    answers = [f"answer-worth-{number}" for number in range(4)]
+    direct = TrajectoryGroup(member("one", text) for text in answers)
+    rewards = reward_func(judge)(**batch(*answers))
+    assert rewards == [t.reward for t in run(judge.score(direct))]
+
+
+def test_a_prompt_that_stands_twice_in_a_batch_is_two_groups_of_num_generations(judge: gavel.Judge, endpoint: Endpoint):
+    reward_func(judge, num_generations=2)(**batch(*FOUR))
+    assert len(endpoint.requests) == 4
+    reward_func(judge)(**batch(*FOUR))
+    assert len(endpoint.requests) == 6
+
+
+def test_a_column_says_which_completions_belong_together_where_prompts_differ(judge: gavel.Judge, endpoint: Endpoint):
+    prompts = [asked("room 1"), asked("room 2")]
+    rewards = reward_func(judge, group_by="task")(prompts=prompts, completions=[said("a b"), said("a")], task=[7, 7])
+    assert rewards == [0.5, 1.0]
+    with pytest.raises(JudgeError, match="no column 'job'"):
+        reward_func(judge, group_by="job")(prompts=prompts, completions=[said("a b"), said("a")], task=[7, 7])
+
+
+COLUMNS: dict[str, dict[str, list[Any]]] = {
+    "answer": {"answer": ["zebra-fact"] * 2},
+    "solution": {"solution": ["zebra-fact"] * 2},
+    "reference": {"reference": ["zebra-fact"] * 2},
+    "rubric": {"rubric": ["Prefer the zebra-fact."] * 2},
+    "criteria": {"criteria": [["It names the zebra-fact."]] * 2},
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_columns_of_the_dataset_reach_the_judge(column: str, judge: gavel.Judge, endpoint: Endpoint):
+    reference = "solution" if column == "solution" else None
+    reward_func(judge, reference_column=reference)(**batch("a b", "a"), **COLUMNS[column])
+    assert "zebra-fact" in str(endpoint.requests[0]["messages"])
+
+
+def test_prompts_with_different_references_are_different_groups(judge: gavel.Judge, endpoint: Endpoint):
+    reward_func(judge)(**batch(*FOUR), answer=["x", "x", "y", "y"])
+    assert len(endpoint.requests) == 4
+
+
+def test_tool_calls_as_trl_writes_them_are_read(judge: gavel.Judge, endpoint: Endpoint):
+    call = {"type": "function", "function": {"name": "look_up", "arguments": {"order": 7890}}}
+    completion = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "name": "look_up", "content": "9 days old"},
+        {"role": "assistant", "content": "a a"},
+    ]
+
+    def look_up(order: int) -> str:
+        """Finds an order by its number."""
+        return ""
+
+    rewards = reward_func(judge, tools=[look_up])(prompts=[asked("one")] * 2, completions=[completion, said("a b")])
+    assert rewards[1] == 0.5
+    shown = str(endpoint.requests[0]["messages"])
+    assert "7890" in shown
+    assert "9 days old" in shown
+
+
+def test_an_image_of_pil_is_sent_to_the_judge(endpoint: Endpoint):
+    pil = pytest.importorskip("PIL.Image")
+    endpoint.script = [lambda request: says("no")]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), config=gavel.JudgeConfig(images="send"))
+    content = [{"type": "image", "image": pil.new("RGB", (2, 2))}, {"type": "text", "text": "What is it?"}]
+    prompts = [[{"role": "user", "content": content}]] * 2
+    reward_func(judge)(prompts=prompts, completions=[said("a b"), said("a")])
+    assert "data:image/png;base64," in str(endpoint.requests[0]["messages"])
+
+
+@pytest.mark.parametrize(
+    ("unscored", "expected"), [("group", [None, None, 0.5, 1.0]), ("member", [None] * 2 + [0.5, 1.0])]
+)
+def test_what_the_judge_cannot_score_is_none_and_costs_no_other_group(
+    unscored: Any, expected: list[float | None], endpoint: Endpoint
+):
+    endpoint.script = [
+        lambda request: says("I cannot tell.") if "user: one" in str(request["messages"]) else share_of_a(request)
+    ]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
+    prompts = [asked("one"), asked("one"), asked("two"), asked("two")]
+    completions = [said("a b"), said("a a"), said("a b"), said("a")]
+    assert reward_func(judge, unscored=unscored)(prompts=prompts, completions=completions) == expected
+    with pytest.raises(JudgeError, match="scored 0 of 2"):
+        reward_func(judge, unscored="raise")(prompts=prompts, completions=completions)
+
+
+def test_a_judge_that_cannot_be_asked_ends_the_training():
+    with pytest.raises(JudgeError, match="OPENAI_API_KEY"):
+        reward_func(MODEL)(**batch("a b", "a"))
+
+
+def test_it_logs_explanations_and_what_was_not_scored(judge: gavel.Judge):
+    extra: dict[str, list[Any]] = {}
+    metrics: dict[str, float] = {}
+    rewards = reward_func(judge)(
+        prompts=[asked("one"), asked("one"), asked("two"), asked("two")],
+        completions=[said("a b"), said("a a"), said("b"), said("b")],
+        completion_ids=[[1]] * 4,
+        trainer_state=object(),
+        log_extra=extra.__setitem__,
+        log_metric=metrics.__setitem__,
+    )
+    assert rewards == [0.5, 1.0, None, None]
+    assert extra["judge_explanation"][0] == "counted"
+    assert extra["judge_explanation"][2].startswith("not scored: ")
+    assert metrics["judge/unscored"] == 0.5
+    assert metrics["judge/standard_error"] >= 0
+
+
+class Trainer:
+    """What a GRPOTrainer says of its groups to the reward function that it gives its `_log_metric`."""
+
+    num_generations = 4
+    num_generations_eval = 2
+
+    def __init__(self, training: bool = True) -> None:
+        self.model = SimpleNamespace(training=training)
+
+    def log_metric(self, name: str, value: float) -> None: ...
+
+
+def test_a_number_of_generations_that_is_not_the_trainers_is_refused(judge: gavel.Judge, endpoint: Endpoint):
+    with pytest.raises(JudgeError, match=r"num_generations=2 was given, and the trainer makes 4"):
+        reward_func(judge, num_generations=2)(**batch(*FOUR), log_metric=Trainer().log_metric)
+    assert not endpoint.requests
+    assert reward_func(judge, num_generations=4)(**batch(*FOUR), log_metric=Trainer().log_metric) == [
+        0.5,
+        1.0,
+        0.0,
+        0.25,
+    ]
+
+
+def test_evaluation_has_a_number_of_generations_of_its_own(judge: gavel.Judge, endpoint: Endpoint):
+    evaluation = Trainer(training=False).log_metric
+    reward_func(judge, num_generations=4)(**batch(*FOUR), log_metric=evaluation)
+    assert len(endpoint.requests) == 4  # two groups in two orders
+
+
+def test_a_budget_that_is_used_up_ends_the_training(endpoint: Endpoint):
+    endpoint.script = [share_of_a]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=1, budget=Budget(max_tokens=1))
+    with pytest.raises(JudgeError, match="the budget is used up"):
+        reward_func(judge)(prompts=["one", "one"], completions=["a b", "a"])
+
+
+def test_one_process_is_the_only_rank():
+    def judge(groups: list[list[int]]) -> list[list[int]]:
+        return [[10 * member for member in group] for group in groups]
+
+    assert judge_on_all_ranks(lambda: [Keyed("x", 1), Keyed("y", 2), Keyed("x", 3)], judge) == [10, 20, 30]
+    assert judge_on_all_ranks(list, judge) == []
+
+
+@pytest.mark.slow
+def test_a_policy_learns_what_the_judge_prefers(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [share_of_a]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=1)
+    model, tokenizer = tiny_policy()
+    trainer = GRPOTrainer(
+        model,
+        reward_funcs=gavel.integrations.trl.reward_func(judge, num_generations=8),
+        args=settings(tmp_path),
+        train_dataset=rows(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    steps = [entry for entry in trainer.state.log_history if "rewards/judge/mean" in entry]
+    assert len(steps) == 20
+    rewards = [entry["rewards/judge/mean"] for entry in steps]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2
+    assert all(entry["judge/unscored"] == 0 for entry in steps[:3])
+
+
+@pytest.mark.slow
+def test_a_policy_of_which_nothing_can_be_judged_stays_as_it_is(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [lambda request: share_of_a({**request, "messages": [{}, {"content": ""}]})]  # scores of nobody
+    judge = gavel.Judge(
+        gavel.Juror(MODEL, params=endpoint.params), orders=1, config=gavel.JudgeConfig(content_retries=0)
+    )
+    model, tokenizer = tiny_policy()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    trainer = GRPOTrainer(
+        model,
+        reward_funcs=gavel.integrations.trl.reward_func(judge),
+        args=settings(tmp_path, max_steps=2, weight_decay=0.0),
+        train_dataset=rows(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["judge/unscored"] == 1
+    assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
+
+
+WITHOUT_PEFT = "import runpy, sys; sys.modules['peft'] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+"""TRL imports peft where it is installed, which takes as long as all else together."""
+
+
+def two_processes(folder: Path) -> None:
+    """Runs `split_groups` as both processes of a run, as torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kept = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", WITHOUT_PEFT, "tests.integrations.split_groups", str(folder)]
+    with (folder / "both.stderr").open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **kept, **shared}, stderr=errors, start_new_session=True
+        )
+    try:
+        code = process.wait(HANG_SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, [file.read_text() for file in sorted(folder.glob("*.stderr"))]
+
+
+@pytest.mark.thorough
+def test_groups_that_are_split_over_two_processes_are_judged_whole(tmp_path: Path):
+    two_processes(tmp_path)
+    calls = [[json.loads(line) for line in (tmp_path / f"{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)]
+    assert len(calls[0]) == STEPS
+    asked = 0
+
+    async def count(messages: list[Message], schema: Message) -> str:
+        nonlocal asked
+        asked += 1
+        return await by_letters_and_position_here(messages, schema)
+
+    judge = gavel.Judge(count, orders=2)
+    for first, second in zip(*calls, strict=True):
+        prompts, completions, rewards = (first[name] + second[name] for name in ("prompts", "completions", "rewards"))
+        assert len(first["rewards"]) == len(second["rewards"]) == PER_PROCESS
+        for start in range(0, len(rewards), MEMBERS):  # the second of three groups has members in both processes
+            group = range(start, start + MEMBERS)
+            members = [gavel.Trajectory(messages_and_choices=[*prompts[n], *completions[n]]) for n in group]
+            assert all(prompts[n] == prompts[start] for n in group)
+            direct = run(judge.score(gavel.TrajectoryGroup(members)))
+            assert [t.reward for t in direct] == [rewards[n] for n in group]
+    assert sum(len((tmp_path / f"{rank}.asked").read_text()) for rank in (0, 1)) == asked  # each by one process
+    errors = [(tmp_path / f"{rank}.error").read_text() for rank in (0, 1)]
+    assert all("no column 'task'" in error for error in errors), errors  # the second one's, and both were told
+
+
+@pytest.mark.slow
+def test_the_page_s_program_trains(tmp_path: Path):
+    model, tokenizer = tiny_policy()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    short = ", ".join(f"{name}={value!r}" for name, value in SHORT.items())
+    shown = program("TRL").replace("Qwen/Qwen3-0.6B", str(tmp_path / "model"))
+    names: dict[str, Any] = {"__name__": "from_the_page"}
+    exec(compile(shown.replace('"runs/judged"', f"{str(tmp_path)!r}, {short}"), "adapters.md", "exec"), names)
+    assert any("rewards/judge/mean" in entry for entry in names["trainer"].state.log_history)
+
+
+def test_the_page_s_function_is_one_that_axolotl_takes():
+    reward = run_program("Axolotl and Unsloth")["reward"]
+    assert len(inspect.signature(reward).parameters) >= 2
+    assert not inspect.iscoroutinefunction(reward)
+    assert reward(prompts=["one", "one"], completions=["It is done.", ""], completion_ids=[[1], []]) == [1.0, 0.0]
+
+
+@pytest.mark.slow
+async def test_async_grpo_takes_it_and_leaves_out_what_has_no_score(endpoint: Endpoint):
+    endpoint.script = [share_of_a]
+    group = RolloutGroup(
+        prompts=[[{"role": "user", "content": "write"}]] * 3,
+        reward_kwargs={"level": [1, 1, 1]},
+        completions=[[{"role": "assistant", "content": text}] for text in ("a b", "a", "b")],
+        completions_ids=[[1]] * 3,
+        completions_sequences=[[TrainingSequence([1], [1], [0.0], 0)] for _ in range(3)],
+        tool_call_counts=[0] * 3,
+        tool_failure_counts=[0] * 3,
+        model_version=0,
+        group_id=0,
+        env_rewards=[],
+        rollout_rewards=[],
+    )
+    reward = pickle.loads(
+        pickle.dumps(gavel.integrations.trl.reward_func(gavel.JudgeConfig(models=MODEL, params=endpoint.params)))
+    )
+    worker = SimpleNamespace(
+        reward_funcs=[reward], reward_func_names=["judge"], _env_reward_types=[], _provides_rollout_reward=False
+    )
+    samples = await _AsyncRolloutLoop._score_group(worker, group)  # type: ignore[arg-type]
+    assert [sample.metrics["rewards/judge"] for sample in samples] == [0.5, 1.0, 0.0]
+    assert samples[0].advantage == pytest.approx(0)
+    assert samples[1].advantage > 1
+    endpoint.script = [lambda request: says("I cannot tell.")]
+    assert [sample.advantage for sample in await _AsyncRolloutLoop._score_group(worker, group)] == [0, 0, 0]  # type: ignore[arg-type]

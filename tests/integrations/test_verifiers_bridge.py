@@ -1,0 +1,241 @@
+"""verifiers' own environments as scenarios, and scenarios as its tasksets, over the released package."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verifiers.v1", reason="make test-adapters installs verifiers")
+
+from gavel.integrations.verifiers.environment import ExportError, write_package
+from gavel.llm.types import Message
+from gavel.scenarios.criterion import Criterion
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.truth import Truth
+from tests.scenarios.bridges.openenv.players import script
+from tests.scenarios.bridges.openenv.test_server import DESK, SCRIPTS
+
+pytestmark = [pytest.mark.adapters, pytest.mark.slow]
+
+SUMS = '''
+import openai
+import verifiers.v1 as vf
+from verifiers.v1.runtimes import ProgramResult
+
+
+class SumData(vf.TaskData):
+    answer: str
+
+
+class Sum(vf.Task[SumData, vf.State, vf.TaskConfig]):
+    @vf.reward(weight=2.0)
+    async def right(self, trace):
+        return 0.5 * (trace.last_reply == self.data.answer)
+
+    @vf.metric
+    async def length(self, trace):
+        return len(trace.last_reply)
+
+
+class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
+    def load(self):
+        for number in range(80):
+            yield Sum(SumData(prompt=f"{number} + {number}?", answer=str(2 * number)), self.config.task)
+
+
+class TwoTurns(vf.Harness[vf.HarnessConfig]):
+    """Asks, and asks whether that is sure; a first answer of `crash` ends the program."""
+
+    EXECUTES_CODE = NEEDS_CONTAINER = False
+    APPENDS_SYSTEM_PROMPT = True
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None):
+        messages = [{"role": "user", "content": data.prompt}]
+        async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
+            for more in ("Sure?", None):
+                reply = await client.chat.completions.create(model=ctx.model, messages=messages)
+                said = reply.choices[0].message
+                if said.content == "crash":
+                    return ProgramResult(3, "", "the program crashed")
+                messages.append({"role": "assistant", "content": said.content})
+                if more:
+                    messages.append({"role": "user", "content": more})
+        return ProgramResult(0, "", "")
+
+
+__all__ = ["Sums", "TwoTurns"]
+'''
+
+
+@pytest.fixture
+def sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    (tmp_path / "sum_tasks.py").write_text(SUMS)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("sum_tasks", None)
+    return find_scenario("verifiers:sum-tasks")
+
+
+async def _add(request: ChatRequest) -> Message:
+    number = int(request.messages[0]["content"].split()[0])
+    return {"content": str(2 * number) if len(request.messages) > 1 else "I think so."}
+
+
+ADDER = FunctionModel("adder", _add)
+
+
+async def test_its_taskset_harness_and_rewards_are_played(sums: Scenario):
+    assert {task.user for task in sums.tasks()}.isdisjoint(task.user for task in sums.tasks("held_out"))
+    assert len(sums.tasks()) + len(sums.tasks("held_out")) == 80
+    task = sums.tasks()[0]
+    assert task.reference == f"The answer: {2 * int(task.user.split()[0])}"
+    found = await rollout(ADDER, sums, task, seed=1)
+    assert found.status == "finished", found.status_reason
+    assert [message["role"] for message in found.messages()] == ["user", "assistant"] * 2
+    assert len(list(found.choices())) == 2
+    assert found.metrics["environment_reward"] == 1.0
+    assert found.metrics["verifiers/right"] == 0.5
+    assert found.metrics["verifiers/length"] == len(found.messages()[-1]["content"])
+    assert sums.success is not None
+    assert sums.success(found)
+    assert found.reward is None
+    wrong = await rollout(script([{"content": "?"}, {"content": "?"}]), sums, task)
+    assert not sums.success(wrong)
+
+
+async def test_64_episodes_at_once_do_not_meet(sums: Scenario):
+    tasks = [*sums.tasks(), *sums.tasks("held_out")][:64]
+    found = await asyncio.gather(*(rollout(ADDER, sums, task) for task in tasks))
+    assert all(each.metrics["environment_reward"] == 1.0 for each in found)
+    assert [each.messages()[0]["content"] for each in found] == [task.user for task in tasks]
+
+
+async def test_a_program_that_crashes_fails_its_own_episode(sums: Scenario):
+    async def crash(request: ChatRequest) -> Message:
+        return {"content": "crash"}
+
+    crashed, other = await asyncio.gather(
+        rollout(FunctionModel("crash", crash), sums, sums.tasks()[0]), rollout(ADDER, sums, sums.tasks()[1])
+    )
+    assert crashed.status == "failed"
+    assert "the program crashed" in (crashed.status_reason or "")
+    assert other.status == "finished"
+
+
+async def test_a_policy_that_cannot_be_asked_fails_its_episode(sums: Scenario):
+    async def refuse(request: ChatRequest) -> Message:
+        import openai
+
+        raise openai.OpenAIError("no key")
+
+    found = await rollout(FunctionModel("none", refuse), sums, sums.tasks()[0])
+    assert found.status == "failed"
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of `returns_desk` as a package of verifiers."""
+    name = write_package("returns_desk", tmp_path / "desk")
+    monkeypatch.syspath_prepend(tmp_path / "desk")
+    sys.modules.pop("gavel_returns_desk", None)
+    return name
+
+
+@pytest.mark.parametrize("kind", ["refunds", "denies", "only talks", "runs out of turns"])
+async def test_a_scenario_exported_and_loaded_again_gives_the_same_attempts_and_rewards(exported: str, kind: str):
+    assert exported == "gavel-returns-desk"
+    again = find_scenario(f"verifiers:{exported}?tasks=12")
+    own = {f"train/{task.id}": task for task in DESK.tasks()[:12]}
+    for task in again.tasks()[:4]:
+        origin: Task = own[task.id]
+        inside = await rollout(script(SCRIPTS[kind](origin)), DESK, origin)
+        outside = await rollout(script(SCRIPTS[kind](origin)), again, task)
+        assert outside.status == inside.status, outside.status_reason
+        shown: list[Any] = [(each["role"], each.get("content") or "") for each in outside.messages()]
+        said = [(each["role"], each.get("content") or "") for each in inside.messages()]
+        assert said[: len(shown)] == shown  # a program's last tool results are asked by nobody
+        assert DESK.success is not None
+        assert DESK.hand_reward is not None
+        assert outside.metrics["environment_reward"] == pytest.approx(DESK.hand_reward(inside))
+        assert outside.metrics["success"] == outside.metrics["verifiers/success"] == float(DESK.success(inside))
+        assert outside.tools == inside.tools
+
+
+def test_a_judge_is_told_the_same_of_a_scenario_exported_and_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "shop.py").write_text(
+        "import gavel\n"
+        "one = gavel.Task(user='One.', reference='A fact.', criteria=[{'name': 'short', 'text': 'It is short.'}])\n"
+        "two = gavel.Task(user='Two.', rubric='Only this.')\n"
+        "shop = gavel.Scenario('told shop', tasks=[one, two], held_out=[], rubric='Be kind.', success=lambda _: True)\n"
+    )
+    name = write_package(f"{tmp_path / 'shop.py'}:shop", tmp_path / "out")
+    monkeypatch.syspath_prepend(tmp_path / "out")
+    one, two = find_scenario(f"verifiers:{name}?held_out=0").tasks()
+    assert one.truth == Truth("Be kind.", "A fact.", (Criterion("short", "It is short."),))
+    assert two.truth == Truth("Only this.")
+
+
+async def test_success_is_the_environment_s_own_unless_a_sum_is_named(exported: str):
+    denied = SCRIPTS["denies"]
+    for address, succeeds in (
+        (f"verifiers:{exported}?tasks=40", None),
+        (f"verifiers:{exported}?tasks=40&success=-9", 1.0),
+    ):
+        again = find_scenario(address)
+        own = {f"train/{task.id}": task for task in DESK.tasks()[:40]}
+        for task in again.tasks()[:6]:
+            found = await rollout(script(denied(own[task.id])), again, task)
+            expected = found.metrics["verifiers/success"] if succeeds is None else succeeds
+            assert found.metrics["success"] == expected
+
+
+def test_the_other_split_is_an_option_of_the_taskset(exported: str):
+    test = find_scenario(f'verifiers:{exported}?tasks=5&config={{"taskset": {{"split": "test"}}}}')
+    assert {task.id for task in [*test.tasks(), *test.tasks("held_out")]} == {
+        f"test/{task.id}" for task in DESK.tasks("held_out")[:5]
+    }
+
+
+def test_a_file_of_the_user_s_goes_into_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "shop.py").write_text(
+        "import gavel\n"
+        "shop = gavel.Scenario('my shop', tasks=[gavel.Task(user='Hi.')], held_out=[], success=lambda found: True)\n"
+    )
+    name = write_package(f"{tmp_path / 'shop.py'}:shop", tmp_path / "out")
+    assert name == "gavel-my-shop"
+    monkeypatch.syspath_prepend(tmp_path / "out")
+    again = find_scenario(f"verifiers:{name}?held_out=0")
+    assert [task.user for task in again.tasks()] == ["Hi."]
+    with pytest.raises(ExportError, match="not empty"):
+        write_package("returns_desk", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("verifiers:no-such-tasks", "cannot be loaded"),
+        ("verifiers:sum-tasks?harnes=null", "harnes is no option"),
+        ("verifiers:sum-tasks?config=[", "no JSON"),
+        ("verifiers:sum-tasks?config=[1]", "no JSON object"),
+        ("verifiers:sum-tasks?held_out=2", "held_out"),
+        ("verifiers:sum-tasks?harness=bash", "runs commands that the model writes"),
+    ],
+)
+def test_an_address_that_is_none_is_told(address: str, said: str, sums: Scenario):
+    with pytest.raises(ScenarioError, match=said) as caught:
+        find_scenario(address)
+    assert caught.value.remedy
+
+
+def test_a_scenario_without_a_reward_is_not_exported(tmp_path: Path):
+    (tmp_path / "talk.py").write_text(
+        "import gavel\ntalk = gavel.Scenario('talk', tasks=[gavel.Task(user='Hi.')], held_out=[])\n"
+    )
+    with pytest.raises(ScenarioError, match="no reward"):
+        write_package(str(tmp_path / "talk.py"), tmp_path / "out")

@@ -1,0 +1,9 @@
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
+
+def attach(
+    package_name: str, submodules: Iterable[str] | None = ..., submod_attrs: Mapping[str, list[str]] | None = ...
+) -> _Attached: ...
+def attach_stub(package_name: str, filename: str) -> _Attached: ...
