@@ -1,7 +1,7 @@
 """One completion within its time: over LiteLLM, or over the direct wire to a server of the user's own.
 
-    hosted_vllm/…, openai/… with an api_base      the direct wire: one pooled HTTP client
-    every other model                             litellm.acompletion
+    hosted_vllm/…, openai/… with an address (api_base, OPENAI_BASE_URL)    the direct wire: one pooled HTTP client
+    every other model                                                      litellm.acompletion
 
 On the direct wire LiteLLM resolves model, key, address and parameters, and reads the body of the answer. Its client and
 bookkeeping, which take ten times the CPU of a bare request, are left out. A request that needs more of LiteLLM (one of
@@ -179,6 +179,8 @@ class DirectRequest:
 def direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> DirectRequest | None:
     """The request as LiteLLM would send it; None = it is left to LiteLLM."""
     provider, address = model.partition("/")[0], options.get("api_base") or options.get("base_url")
+    if provider == "openai":
+        address = address or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
     if provider != "hosted_vllm" and (provider != "openai" or not address):
         return None
     litellm = load_litellm(address)
