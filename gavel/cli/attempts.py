@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.named_run import find_run
 from gavel.cli.terminal import plain
@@ -28,7 +29,11 @@ def read_attempts(
 
     Raises `JudgeError` for a group whose rows have different truths.
     """
-    reading = read_file([file_named(each) for each in ([file] if isinstance(file, Path) else file)], by, columns)
+    paths = [file_named(each) for each in ([file] if isinstance(file, Path) else file)]
+    for path in paths:
+        if path.suffix == ".py":
+            raise GavelError(f"{path} is a program, not trajectories.", f"To play its scenario: gavel check {path}")
+    reading = read_file(paths, by, columns)
     console = Console(stderr=True)
     console.print(plain(reading.summary), soft_wrap=True)
     for note in reading.notes:

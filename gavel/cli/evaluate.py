@@ -84,6 +84,8 @@ def evaluate(
     """
     need_extra("train", "gavel evaluate")
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
+    if named == []:
+        raise GavelError("--models names no model.", "Name one or several, separated by commas: --models desk/clerk@12")
     if dry_run:
         prepared, failed = run_interruptibly(_prepare(sources, values, named, assignments, dry_run=True))
         if failed:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.base.errors import GavelError
 from gavel.cli.attempts import read_attempts
 
 
@@ -16,3 +17,10 @@ def test_how_a_file_was_read_is_told_on_stderr(tmp_path: Path, capsys: pytest.Ca
     first, note = told.splitlines()
     assert first == "reads as: TRL prompt/completion, 2 rows in 1 group by task"
     assert note.startswith("note: 1 group put together by --by task begin with different messages")
+
+
+def test_a_program_is_not_read_as_trajectories(tmp_path: Path) -> None:
+    (tmp_path / "desk.py").write_text("import gavel\n")
+    with pytest.raises(GavelError) as error:
+        read_attempts(tmp_path / "desk.py")
+    assert "gavel check" in error.value.remedy
