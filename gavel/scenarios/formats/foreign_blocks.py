@@ -46,7 +46,7 @@ def with_blocks(message: Message) -> tuple[list[Message], str] | None:
 
 def _with(message: Message, parts: Iterable[Any], blocks: Callable[[Message], Blocks]) -> Message:
     rest = {name: value for name, value in message.items() if name not in ("parts", "content")}
-    role = {"role": _ROLES.get(rest["role"], rest["role"])} if "role" in rest else {}
+    role = {"role": _ROLES.get(rest["role"], rest["role"])} if isinstance(rest.get("role"), str) else {}
     return {**rest, **role, "content": [block for part in parts for block in blocks(part)]}
 
 
@@ -191,7 +191,7 @@ def _of_pydantic_ai(parts: list[Any]) -> list[Message]:
     """A message for each run of parts with one role: a request may hold the system's prompt and the user's."""
     found: list[Message] = []
     for part in parts:
-        role = _PYDANTIC_ROLES.get(part["part_kind"], "assistant")
+        role = _PYDANTIC_ROLES.get(str(part["part_kind"]), "assistant")
         if not found or found[-1]["role"] != role:
             found.append({"role": role, "content": []})
         found[-1]["content"] += _pydantic_ai(part)

@@ -24,9 +24,9 @@ _ROLES = {
 def unwrapped(fields: Message) -> Message:
     """The message itself, where it stands inside another object; anything else unchanged."""
     kind, data, path = fields.get("type"), fields.get("data"), fields.get("id")
-    if is_object(fields, "lc", "kwargs") and is_list(path) and path:
+    if is_object(fields, "lc", "kwargs") and is_object(fields["kwargs"]) and is_list(path) and path:
         return {"type": _kind(str(path[-1])), **fields["kwargs"]}
-    if kind in _ROLES and is_object(data, "content") and fields.keys() == {"type", "data"}:
+    if isinstance(kind, str) and kind in _ROLES and is_object(data, "content") and fields.keys() == {"type", "data"}:
         return {**data, "type": kind}
     return fields
 

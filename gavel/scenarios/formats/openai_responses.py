@@ -36,7 +36,7 @@ def is_item(fields: Message) -> bool:
 
 def is_plain(fields: Message) -> bool:
     """Whether it is a message with text alone, as it may stand among items."""
-    return fields.keys() <= {"role", "content"} and isinstance(fields.get("content"), str)
+    return fields.keys() == {"role", "content"} and isinstance(fields["content"], str)
 
 
 def _list(value: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import torch
 from gavel.base.errors import GavelError
 from gavel.base.files import new_folder
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.policy.adapter import FILES, AdapterFileError, read_adapter
+from gavel.trainer.policy.adapter_file import FILES, AdapterFileError, read_adapter
 
 if TYPE_CHECKING:
     from gavel.trainer.policy.policy import Policy

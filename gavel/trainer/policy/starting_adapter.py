@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gavel.trainer.config import LoraSettings
-from gavel.trainer.policy.adapter import FILES, AdapterFile, AdapterFileError, read_adapter
+from gavel.trainer.policy.adapter_file import FILES, AdapterFile, AdapterFileError, read_adapter
 from gavel.trainer.policy.loading import BaseModelError
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gavel.scenarios.formats.chat import messages
+from gavel.scenarios.formats.chat import as_chat, messages
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.formats.row import RowError
 
@@ -237,3 +239,20 @@ def test_other_layouts_of_sharegpt_are_read(tmp_path: Path, name: str) -> None:
             ("user", "Where?"),
             ("assistant", "Here."),
         ]
+
+
+WORDS = (
+    "role content type text id name parts tool_calls function arguments from value lc kwargs data call_id output input "
+    "toolUse toolResult functionCall functionResponse args part_kind summary user assistant tool message tool_use human "
+    "ai reasoning function_call_output image_url"
+).split()
+JSON = st.recursive(
+    st.sampled_from(WORDS) | st.none() | st.booleans() | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(WORDS), JSON, min_size=1, max_size=5), max_size=3))
+def test_a_message_of_any_shape_is_read_or_stays_as_it_is(items: list[dict[str, Any]]) -> None:
+    assert all(isinstance(message, dict) for message in as_chat(items))
