@@ -241,11 +241,43 @@ def test_other_layouts_of_sharegpt_are_read(tmp_path: Path, name: str) -> None:
         ]
 
 
-WORDS = (
-    "role content type text id name parts tool_calls function arguments from value lc kwargs data call_id output input "
-    "toolUse toolResult functionCall functionResponse args part_kind summary user assistant tool message tool_use human "
-    "ai reasoning function_call_output image_url"
-).split()
+WORDS = [
+    "role",
+    "content",
+    "type",
+    "text",
+    "id",
+    "name",
+    "parts",
+    "tool_calls",
+    "function",
+    "arguments",
+    "from",
+    "value",
+    "lc",
+    "kwargs",
+    "data",
+    "call_id",
+    "output",
+    "input",
+    "toolUse",
+    "toolResult",
+    "functionCall",
+    "functionResponse",
+    "args",
+    "part_kind",
+    "summary",
+    "user",
+    "assistant",
+    "tool",
+    "message",
+    "tool_use",
+    "human",
+    "ai",
+    "reasoning",
+    "function_call_output",
+    "image_url",
+]
 JSON = st.recursive(
     st.sampled_from(WORDS) | st.none() | st.booleans() | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
