@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import ipaddress
 import os
+import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -30,15 +31,16 @@ def is_loopback(host: str) -> bool:
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Whether the host of a URL is this machine's own."""
+    """Whether the host of a URL that a client asks is this machine: loopback, its name, or 0.0.0.0."""
     try:
-        return is_loopback(urlsplit(url).hostname or "")
+        host = urlsplit(url).hostname or ""
     except ValueError:
         return False
+    return is_loopback(host) or host in ("0.0.0.0", "::", socket.gethostname().lower())
 
 
 _NAMES = ("localhost", "127.0.0.1", "::1")
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 def past_proxies(environment: Mapping[str, str], *more: str) -> dict[str, str]:
@@ -55,7 +57,7 @@ def pass_proxies(url: object = None) -> None:
     For clients that are not made here, such as LiteLLM's. `url`: an address that is asked; its host may be another name
     of this machine. Does nothing where the environment names no proxy.
     """
-    if not any(os.environ.get(name) or os.environ.get(name.lower()) for name in _PROXIES):
+    if not any(os.environ.get(name) or os.environ.get(name.lower()) for name in PROXIES):
         return
     host = urlsplit(url).hostname if isinstance(url, str) and is_on_this_machine(url) else None
     os.environ.update(past_proxies(os.environ, *([host] if host else [])))

@@ -136,7 +136,7 @@ class RunDisplay(Observer):
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
         if self._wins is not None:
-            parts.append(f"beats the base at {self._wins:.0%}")
+            parts.append(f"wins over the base {self._wins:.0%}")
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
         if live:

@@ -10,6 +10,7 @@ tells an empty account from a busy minute. The body is then found in the error t
 import email.utils
 import importlib
 import math
+import os
 import random
 import re
 import time
@@ -22,7 +23,7 @@ import openai
 from tenacity import RetryCallState
 
 from gavel.base.errors import GavelError
-from gavel.base.network import exception_types
+from gavel.base.network import PROXIES, TRANSPORT_ERRORS, exception_types
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
 from gavel.llm.types import is_mapping
@@ -291,8 +292,10 @@ def remedy(error: Exception, model: str = "") -> str:
             is_page(f"{one} {getattr(one, 'doc', '')}") for one in _causes(error)
         ):  # `doc` of a JSONDecodeError
             return PAGE_REMEDY
-        case _ if isinstance(error, openai.APIConnectionError):
-            return "Check that its server runs, and its address (api_base); then run the same again."
+        case _ if any(isinstance(one, (openai.APIConnectionError, *TRANSPORT_ERRORS)) for one in _causes(error)):
+            proxies = [name for name in PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
+            past = f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies else ""
+            return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
         case _:
             return ""
 

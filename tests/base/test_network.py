@@ -1,6 +1,7 @@
 """Which addresses are this machine's own."""
 
 import os
+import socket
 
 import pytest
 
@@ -21,7 +22,7 @@ def proxy(monkeypatch):
         monkeypatch.setenv(name, "internal.example")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
 async def test_a_judge_on_this_machine_is_asked_past_a_proxy(endpoint, proxy, host, model) -> None:
     endpoint.script = [lambda _: says("{}")]
@@ -48,6 +49,12 @@ def test_what_is_set_stays(given, extended) -> None:
 def test_these_are_this_machine(host: str) -> None:
     assert is_loopback(host)
     assert is_on_this_machine(f"http://[{host}]:80/v1" if ":" in host else f"https://{host}:80/v1")
+
+
+def test_a_server_at_all_addresses_is_asked_here_and_open_to_others() -> None:
+    assert is_on_this_machine("http://0.0.0.0:8000/v1")
+    assert is_on_this_machine(f"http://{socket.gethostname()}:8000/v1")
+    assert not is_loopback("0.0.0.0")
 
 
 @pytest.mark.parametrize("host", ["", "gpu-box", "10.0.0.1", "localhost.example.com", "127.0.0.1.example.com"])

@@ -69,7 +69,7 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
         experiment["rubrics"] = {name: each.rubric.dump() for name, each in judges_of(mixture, judge).items()}
     told = [task for scenario in mixture for split in SPLITS for task in _told(scenario.tasks(split))]
     truths = [(task.id, task.truth.dump()) for task in told if task.truth]
-    experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
+    experiment["references, rubrics and criteria of tasks"] = content_hash(json.dumps(truths, ensure_ascii=False))
     return experiment
 
 

@@ -182,7 +182,7 @@ async def test_rewards_are_the_judges_scores_and_another_reward_is_another_exper
             await train_scenario(model, scenario, judge, loop, TrainConfig(advantage="rank"))
         told = copy(scenario)
         told.tasks = lambda split="train": [t.model_copy(update={"reference": "x"}) for t in scenario.tasks(split)]  # type: ignore[method-assign]
-        with pytest.raises(RunDirectoryError, match="truths"):
+        with pytest.raises(RunDirectoryError, match="criteria of tasks"):
             await train_scenario(model, told, judge, loop, TrainConfig())
     members = [member for group in groups for member in group if member.judgement and member.reward is not None]
     assert members
