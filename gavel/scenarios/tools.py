@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import GeneratorType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
@@ -150,12 +150,22 @@ class Tool:
         known: dict[type, object] = {Task: task if episode is None else episode.task, Episode: episode}
         values |= {name: known[kind] for name, kind in self._filled_in.items()}
         limit = Deadline(seconds, f"the tool {self.name}")
+        function = partial(self.function, environment) if self._bound else self.function
+        is_begun = False
+
+        @wraps(function)
+        def begun(**values: Any) -> Any:
+            nonlocal is_begun
+            is_begun = True
+            return function(**values)
+
         try:
             async with limit:
-                function = partial(self.function, environment) if self._bound else self.function
                 calls = None if on_loop else _own_thread() if episode is None else episode.plain_calls
-                result = await contain_cancellation(result_of(function, values, f"the tool {self.name}", calls))
+                result = await contain_cancellation(result_of(begun, values, f"the tool {self.name}", calls))
         except (Exception, SystemExit) as error:
+            if limit.expired() and not is_begun:
+                return tool_error(f"{self.name} was not run within {seconds:g} s: an earlier call has not ended")
             if limit.expired():
                 return tool_error(f"{self.name} did not answer within {seconds:g} s")
             return tool_error(f"{self.name} failed: {described(error)}")

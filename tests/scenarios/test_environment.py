@@ -523,6 +523,26 @@ async def test_a_plain_world_that_hangs_costs_its_own_episode_alone():
     assert len(set(threads)) == 8  # made, reset and used in one thread for each
 
 
+async def test_a_tool_behind_one_that_hangs_is_told_not_to_have_run():
+    release = threading.Event()
+
+    class Desk:
+        def look(self) -> str:
+            """Look."""
+            return str(release.wait(HANG_SECONDS))
+
+        def refund(self) -> str:
+            """Refund."""
+            return "refunded"
+
+    try:
+        episode = await play(calls(("look", {}), ("refund", {}), "Done."), Desk, call_seconds=0.2)
+    finally:
+        release.set()
+    assert "did not answer" in episode.messages()[2]["content"]
+    assert "was not run" in episode.messages()[4]["content"]
+
+
 async def test_a_world_with_asynchronous_methods_stays_in_one_thread():
     threads = []
 
