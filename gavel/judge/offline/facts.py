@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
-from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent
+from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent, with_texts
+from gavel.judge.prompt.sanitize import comparison_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,13 @@ class Facts:
 
 
 def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
-    """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first."""
+    """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first.
+
+    Texts are in the form by which attempts are equal, so equal attempts have equal facts.
+    """
+    attempt = [
+        replace(each, events=tuple(with_texts(event, comparison_form) for event in each.events)) for each in attempt
+    ]
     made: list[CallMade] = []
     failed: list[str] = []
     heard: list[UserText] = []

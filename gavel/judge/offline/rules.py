@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jinja2 import Environment, TemplateError, nodes
 
 from gavel.judge.offline.facts import Facts, texts_of, words_of
+from gavel.judge.prompt.sanitize import comparable
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -412,6 +413,7 @@ def _truth(value: Any) -> bool:
 
 def _compares(comparison: str, left: Any, right: Any) -> bool:
     """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and texts other than those, have an order."""
+    left, right = (comparable(each) if isinstance(each, str) else each for each in (left, right))
     is_equality = comparison in ("eq", "ne")
     if is_equality and (left is None or right is None):
         return (left is right) == (comparison == "eq")
