@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jinja2 import Environment, TemplateError, nodes
 
 from gavel.judge.offline.facts import Facts, texts_of, words_of
-from gavel.judge.prompt.sanitize import comparable
+from gavel.judge.prompt.sanitize import comparable, normal_form
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -58,6 +58,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gteq": operator.ge,
 }
+_STRAIGHT = str.maketrans("“”„‟‘’‚‛", "\"\"\"\"''''")
+"""Typographic quotes and apostrophes, as a keyboard types them."""
 _MOST_NODES = 200
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
@@ -149,7 +151,7 @@ def read_rubric(
     asks_reference = False
     turned: int | None = None
     """Statements from this indentation on may be turned round by one above them that is not read."""
-    for indent, statements in _blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})):
+    for indent, statements in _blocks(normal_form(rubric).translate(_STRAIGHT)):
         turned = None if turned is None or indent < turned else turned
         is_turned = turned is not None
         for statement in statements:
@@ -413,7 +415,7 @@ def _truth(value: Any) -> bool:
 
 def _compares(comparison: str, left: Any, right: Any) -> bool:
     """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and texts other than those, have an order."""
-    left, right = (comparable(each) if isinstance(each, str) else each for each in (left, right))
+    left, right = (comparable(each).translate(_STRAIGHT) if isinstance(each, str) else each for each in (left, right))
     is_equality = comparison in ("eq", "ne")
     if is_equality and (left is None or right is None):
         return (left is right) == (comparison == "eq")
@@ -617,7 +619,7 @@ def _occurs(phrase: str, text: str) -> bool:
 @lru_cache(256)
 def _plain_text(text: str) -> tuple[str, frozenset[int]]:
     """A text without case and the marks of Markdown, and the positions within its numbers."""
-    said = unicodedata.normalize("NFKC", _without_marks(text).translate(_POWERS)).casefold()
+    said = unicodedata.normalize("NFKC", _without_marks(text).translate(_POWERS)).translate(_STRAIGHT).casefold()
     plain = " ".join(said.split())
     numbers = (found.span() for found in _NUMBER.finditer(plain))
     return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))

@@ -326,6 +326,8 @@ def test_what_the_agent_says_itself_is_not_told_to_it():
         ('says "refund", "money" or "30 days"', "No.", False),
         ('does not say "as an AI"', "As an AI, I cannot.", False),
         ('does not say "as an AI"', "It is on its way.", True),
+        ('says "can\'t"', "I can’t.", True),
+        ('does not say "can’t"', "I can't.", False),
         ('says "possible"', "That is impossible.", False),
         ('says "180"', "1,180 and 1800 and 180.5 and -180", False),
         ('says "180"', "It is 180°.", True),
