@@ -31,7 +31,7 @@ import json
 import operator
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -282,7 +282,9 @@ def _calls(negated: str | None, listed: str) -> Check | None:
 
     def check(facts: Facts) -> Finding:
         if negated:
-            return _met(not (made := [name for name in names if name in facts.calls]), f"{_and(made)} was called")
+            return _met(
+                not (made := [name for name in names if name in facts.calls]), f"{_and(made)} {_was(made)} called"
+            )
         absent = [name for name in names if name not in facts.calls]
         return _met(not absent or (any_of and len(absent) < len(names)), _absent(absent, facts))
 
@@ -479,7 +481,9 @@ def _only_one_of(listed: str) -> Check | None:
 
     def check(facts: Facts) -> Finding:
         made = [name for name in facts.calls if name in names]
-        return _met(len(made) == 1, f"{_and(made)} were called" if made else _absent(names, facts))
+        times = f" {len(made)} times" if len(set(made)) == 1 else ""
+        told = f"{_and(made)} {_was(set(made))} called{times}"
+        return _met(len(made) == 1, told if made else _absent(names, facts))
 
     return check if names else None
 
@@ -566,9 +570,14 @@ def _met(kept: bool, otherwise: str) -> Finding:
 def _absent(names: Sequence[str], facts: Facts) -> str:
     """What became of tools that were not called with success."""
     told = [f"{name}'s call failed" for name in names if name in facts.failed]
-    if never := [name for name in names if name not in facts.failed]:
-        told.append(f"{_and(never)} {'was' if len(never) == 1 else 'were'} never called")
+    told += [f"{name}'s call has no result" for name in names if name in facts.unanswered]
+    if never := [name for name in names if name not in (*facts.failed, *facts.unanswered)]:
+        told.append(f"{_and(never)} {_was(never)} never called")
     return "; ".join(told)
+
+
+def _was(names: Collection[str]) -> str:
+    return "was" if len(names) == 1 else "were"
 
 
 def _and(texts: Iterable[str]) -> str:
