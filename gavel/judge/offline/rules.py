@@ -193,7 +193,8 @@ def nearest_form(statement: str) -> str:
         return ""
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
-        return f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
+        form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
+        return form if _rule(form) else ""
     if text == REFERENCE:
         return f"says {REFERENCE}"
     forms = {
