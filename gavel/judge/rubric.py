@@ -49,7 +49,7 @@ class Rubric:
     criteria: Sequence[Criterion] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", self.text.strip())
+        object.__setattr__(self, "text", self.text.strip().removeprefix("\ufeff").strip())
         object.__setattr__(self, "criteria", tuple(self.criteria))
         if not self.text and not self.criteria:
             raise JudgeError("the rubric is empty.", "Say in a sentence what a good attempt is, or leave rubric out.")
@@ -99,6 +99,8 @@ class Rubric:
         A string that begins like a JSON object is read as one: `{"text": …, "criteria": [{"name": …, "text": …,
         "weight": …}]}`. Raises `JudgeError` for invalid JSON.
         """
+        if isinstance(rubric, str):
+            rubric = rubric.removeprefix("\ufeff")  # a byte order mark, of a file
         match rubric:
             case Rubric():
                 return rubric

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
-from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent
+from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent, with_texts
+from gavel.judge.prompt.sanitize import comparison_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,15 @@ class Facts:
     made: tuple[CallMade, ...] = ()
     """The calls that were answered without an error, in order."""
     failed: tuple[str, ...] = ()
-    """Names of the tools whose call returned an error or nothing at all."""
+    """Names of the tools whose call returned an error."""
     ending: str = ""
     """What the attempt ends with in place of a message to the user; empty where it ends with one."""
     heard: tuple[UserText, ...] = ()
     said: str = ""
     """Everything that the agent said to the user."""
     reference: str = ""
+    unanswered: tuple[str, ...] = ()
+    """Names of the tools whose call has no result."""
 
     @property
     def calls(self) -> tuple[str, ...]:
@@ -74,9 +77,16 @@ class Facts:
 
 
 def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
-    """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first."""
+    """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first.
+
+    Texts are in the form by which attempts are equal, so equal attempts have equal facts.
+    """
+    attempt = [
+        replace(each, events=tuple(with_texts(event, comparison_form) for event in each.events)) for each in attempt
+    ]
     made: list[CallMade] = []
     failed: list[str] = []
+    unanswered: list[str] = []
     heard: list[UserText] = []
     turn = 0
     for number, conversation in enumerate(attempt):
@@ -86,7 +96,9 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
                     heard.append(UserText(text, turn, number))
                 case ToolCallEvent(name, arguments, result):
                     turn += not event.same_turn
-                    if result is None or _failed(result):
+                    if result is None:
+                        unanswered.append(name)
+                    elif _failed(result):
                         failed.append(name)
                     else:
                         made.append(CallMade(name, _object(_value(arguments)), _value(result), turn, number))
@@ -104,6 +116,7 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
             if isinstance(event, TextEvent) and event.role == "assistant"
         ),
         reference=reference,
+        unanswered=tuple(unanswered),
     )
 
 

@@ -31,7 +31,7 @@ import json
 import operator
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jinja2 import Environment, TemplateError, nodes
 
 from gavel.judge.offline.facts import Facts, texts_of, words_of
+from gavel.judge.prompt.sanitize import comparable, normal_form
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -57,6 +58,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gteq": operator.ge,
 }
+_STRAIGHT = str.maketrans("“”„‟‘’‚‛", "\"\"\"\"''''")
+"""Typographic quotes and apostrophes, as a keyboard types them."""
 _MOST_NODES = 200
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
@@ -148,7 +151,7 @@ def read_rubric(
     asks_reference = False
     turned: int | None = None
     """Statements from this indentation on may be turned round by one above them that is not read."""
-    for indent, statements in _blocks(rubric.translate({ord(mark): '"' for mark in "“”„"})):
+    for indent, statements in _blocks(normal_form(rubric).translate(_STRAIGHT)):
         turned = None if turned is None or indent < turned else turned
         is_turned = turned is not None
         for statement in statements:
@@ -190,7 +193,8 @@ def nearest_form(statement: str) -> str:
         return ""
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
-        return f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
+        form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
+        return form if _rule(form) else ""
     if text == REFERENCE:
         return f"says {REFERENCE}"
     forms = {
@@ -279,7 +283,9 @@ def _calls(negated: str | None, listed: str) -> Check | None:
 
     def check(facts: Facts) -> Finding:
         if negated:
-            return _met(not (made := [name for name in names if name in facts.calls]), f"{_and(made)} was called")
+            return _met(
+                not (made := [name for name in names if name in facts.calls]), f"{_and(made)} {_was(made)} called"
+            )
         absent = [name for name in names if name not in facts.calls]
         return _met(not absent or (any_of and len(absent) < len(names)), _absent(absent, facts))
 
@@ -412,6 +418,7 @@ def _truth(value: Any) -> bool:
 
 def _compares(comparison: str, left: Any, right: Any) -> bool:
     """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and texts other than those, have an order."""
+    left, right = (comparable(each).translate(_STRAIGHT) if isinstance(each, str) else each for each in (left, right))
     is_equality = comparison in ("eq", "ne")
     if is_equality and (left is None or right is None):
         return (left is right) == (comparison == "eq")
@@ -475,7 +482,9 @@ def _only_one_of(listed: str) -> Check | None:
 
     def check(facts: Facts) -> Finding:
         made = [name for name in facts.calls if name in names]
-        return _met(len(made) == 1, f"{_and(made)} were called" if made else _absent(names, facts))
+        times = f" {len(made)} times" if len(set(made)) == 1 else ""
+        told = f"{_and(made)} {_was(set(made))} called{times}"
+        return _met(len(made) == 1, told if made else _absent(names, facts))
 
     return check if names else None
 
@@ -562,9 +571,14 @@ def _met(kept: bool, otherwise: str) -> Finding:
 def _absent(names: Sequence[str], facts: Facts) -> str:
     """What became of tools that were not called with success."""
     told = [f"{name}'s call failed" for name in names if name in facts.failed]
-    if never := [name for name in names if name not in facts.failed]:
-        told.append(f"{_and(never)} {'was' if len(never) == 1 else 'were'} never called")
+    told += [f"{name}'s call has no result" for name in names if name in facts.unanswered]
+    if never := [name for name in names if name not in (*facts.failed, *facts.unanswered)]:
+        told.append(f"{_and(never)} {_was(never)} never called")
     return "; ".join(told)
+
+
+def _was(names: Collection[str]) -> str:
+    return "was" if len(names) == 1 else "were"
 
 
 def _and(texts: Iterable[str]) -> str:
@@ -615,7 +629,7 @@ def _occurs(phrase: str, text: str) -> bool:
 @lru_cache(256)
 def _plain_text(text: str) -> tuple[str, frozenset[int]]:
     """A text without case and the marks of Markdown, and the positions within its numbers."""
-    said = unicodedata.normalize("NFKC", _without_marks(text).translate(_POWERS)).casefold()
+    said = unicodedata.normalize("NFKC", _without_marks(text).translate(_POWERS)).translate(_STRAIGHT).casefold()
     plain = " ".join(said.split())
     numbers = (found.span() for found in _NUMBER.finditer(plain))
     return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))

@@ -199,7 +199,6 @@ _THOUGHTS = (
 )
 """What opens and closes thoughts: tags whose name says so, gpt-oss's analysis channel, Gemma's thoughts, Open WebUI's
 details, and gpt-oss's channel at the beginning of a turn whose special tokens were left out."""
-_CLOSES = [re.compile(closes, re.IGNORECASE) for _, closes in _THOUGHTS]
 _OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
 _TURN = r"(?:(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)\s*)?"
 """What a template puts before a turn, where it was logged with it."""
@@ -211,6 +210,11 @@ _LITERAL = rf"""
     |['‘](?:{_OPENING_TAG}|{_CLOSING_TAG})['’]
 """
 """A code block, code or a quotation, where a tag is only spoken of."""
+_CLOSES = [
+    re.compile(rf"(?P<literal>{_LITERAL})|(?P<closes>{closes})", re.IGNORECASE | re.MULTILINE | re.VERBOSE)
+    for _, closes in _THOUGHTS
+]
+_CLOSES_ANYWHERE = [re.compile(closes, re.IGNORECASE) for _, closes in _THOUGHTS]
 _OPENS = "|".join(f"(?P<opens{family}>{_TURN}(?:{opens}))" for family, (opens, _) in enumerate(_THOUGHTS))
 _TOKEN = re.compile(
     rf"(?P<literal>{_LITERAL})|(?P<closes>{_CLOSING_TAG})|{_OPENS}", re.IGNORECASE | re.MULTILINE | re.VERBOSE
@@ -522,7 +526,7 @@ def _find_thoughts(text: str) -> list[tuple[int, int]]:
         start = after
         if found["closes"] is None:
             family = next(n for n in range(len(_CLOSES)) if found[f"opens{n}"] is not None)
-            closed = _CLOSES[family].search(text, position)
+            closed = _closing(family, text, position)
             start = found.start()
             if closed is None and text[max(after, text.rfind("\n", 0, start)) : start].strip():
                 continue
@@ -530,6 +534,19 @@ def _find_thoughts(text: str) -> list[tuple[int, int]]:
         after = position
         thoughts.append((start, position))
     return thoughts
+
+
+def _closing(family: int, text: str, position: int) -> re.Match[str] | None:
+    """Where opened thoughts close: at a tag outside of code and quotations.
+
+    Without one, at the first within the last literal that holds one: thoughts may end in the middle of a code block.
+    """
+    spoken: re.Match[str] | None = None
+    for found in _CLOSES[family].finditer(text, position):
+        if found["literal"] is None:
+            return found
+        spoken = _CLOSES_ANYWHERE[family].search(text, *found.span()) or spoken
+    return spoken
 
 
 def _cut(text: str, spans: Iterable[tuple[int, int]]) -> str:

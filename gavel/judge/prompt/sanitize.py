@@ -99,7 +99,12 @@ def _comparable_string(found: re.Match[str]) -> str:
         value: str = json.loads(found[0])
     except ValueError:
         return found[0]
-    return json.dumps(comparison_form(f" {value}")[1:] if value else "", ensure_ascii=False)
+    return json.dumps(comparable(value), ensure_ascii=False)
+
+
+def comparable(value: str) -> str:
+    """The comparison form of a string in JSON, of which blank lines at the beginning stay."""
+    return comparison_form(f" {value}")[1:] if value else ""
 
 
 def sanitize(text: str) -> str:

@@ -124,11 +124,12 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("lends nothing when a loan is overdue", "calls TOOL only when days <= 30"),
         ("looks before it acts", "calls TOOL before OTHER"),
         ("the reference", "says the reference"),
+        ('says "Done" at most once', ""),
     ],
 )
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
-    assert read_rubric(f"- {form}", reference="x" if "reference" in form else None).unread == ()
+    assert read_rubric(f"- {form}" if form else "", reference="x" if "reference" in form else None).unread == ()
 
 
 @pytest.mark.parametrize(
@@ -326,6 +327,8 @@ def test_what_the_agent_says_itself_is_not_told_to_it():
         ('says "refund", "money" or "30 days"', "No.", False),
         ('does not say "as an AI"', "As an AI, I cannot.", False),
         ('does not say "as an AI"', "It is on its way.", True),
+        ('says "can\'t"', "I can’t.", True),
+        ('does not say "can’t"', "I can't.", False),
         ('says "possible"', "That is impossible.", False),
         ('says "180"', "1,180 and 1800 and 180.5 and -180", False),
         ('says "180"', "It is 180°.", True),
@@ -389,6 +392,9 @@ def test_without_weights_each_rule_counts_the_same():
         ("does not call refund", "refund was called"),
         ("calls only one of deny, refund, look", "look and refund were called"),
         ("calls look at most once", "look was called 3 times"),
+        ("calls only one of look, deny", "look was called 3 times"),
+        ("does not call look or refund", "look and refund were called"),
+        ("calls exchange", "exchange's call has no result"),
         ("calls refund with order from the request", "order 9, which the request does not say"),
         ('says "x" or "y"', 'it did not say "x" or "y"'),
         ('does not say "Done"', 'it said "Done"'),
@@ -400,6 +406,7 @@ def test_what_happened_is_told(rule: str, told: str):
     calls = [CallMade(name, {"order": "9"}, {"days": 45 + turn}, turn) for turn, name in enumerate(names)]
     ending = "it ends with a call of look"
     attempt = Facts(tuple(calls), ("get_policy",), ending, (UserText("Order 7.", -1),), said="Done.")
+    attempt = replace(attempt, unanswered=("exchange",))
     assert told in finding(rule, attempt)[1]
 
 

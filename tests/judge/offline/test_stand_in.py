@@ -268,3 +268,14 @@ async def test_a_text_is_neither_true_nor_false(told):
     looked[1]["content"] = json.dumps({"opened": told})
     right, wrong = [*looked, *turn("refund"), *DONE], [*looked, *DONE]
     assert await scores_of("- calls refund when not opened", right, wrong) == [0.0, 0.0]
+
+
+async def test_attempts_that_look_alike_score_the_same_in_every_company():
+    rubric = '- calls refund when status == "open"'
+    alike = [
+        [*turn("look_up")[:1], {**turn("look_up")[1], "content": f'{{"status": "{status}"}}'}, *turn("refund"), *DONE]
+        for status in ("open", "open ")
+    ]
+    assert [await scores_of(rubric, each, DONE) for each in alike] == [[1.0, 0.0]] * 2
+    assert await scores_of(rubric, *alike, DONE) == [1.0, 1.0, 0.0]
+    assert await scores_of(rubric.replace("open", "open\N{NO-BREAK SPACE}"), *alike, DONE) == [1.0, 1.0, 0.0]

@@ -603,3 +603,12 @@ def test_fields_beside_a_part_s_value_are_shown():
     assert isinstance(said, TextEvent)
     assert all(text in said.text for text in ("Hi", "x1", "x2", "x3"))
     assert call == ToolCallEvent("f", "{}")
+
+
+@pytest.mark.parametrize(
+    "thoughts",
+    ["a\n```\nprint('</think>')\n```\nsecret", "a `</think>` secret", "```\nprint('</think>')\n```\n```\nsecret"],
+)
+def test_a_closing_tag_in_code_does_not_end_thoughts(thoughts: str):
+    message = {"role": "assistant", "content": f"<think>\n{thoughts}\n</think>\nx1\n```\ny\n```"}
+    assert read_messages([message], View()) == (TextEvent("assistant", "x1\n```\ny\n```"),)
