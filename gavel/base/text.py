@@ -1,4 +1,6 @@
-"""A number with what it counts, for messages: `1 group`, `1,600 groups`, `2 replies`."""
+"""Texts: a number with what it counts (`1 group`, `2 replies`), and the text of a file of a user's."""
+
+import codecs
 
 
 def counted(number: int, noun: str) -> str:
@@ -8,3 +10,12 @@ def counted(number: int, noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         noun = f"{noun[:-1]}ie"
     return f"{number:,} {noun}s"
+
+
+def decoded(content: bytes) -> str:
+    """UTF-8, or what editors and shells of Windows write: with a byte order mark, or UTF-16 with one.
+
+    Raises `UnicodeDecodeError` for any other encoding.
+    """
+    utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if utf_16 else "utf-8-sig")

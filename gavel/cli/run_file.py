@@ -4,7 +4,6 @@
 prints reads back as the same settings.
 """
 
-import codecs
 import difflib
 import json
 import math
@@ -19,6 +18,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from gavel.base.errors import GavelError
+from gavel.base.text import decoded
 from gavel.cli.model_options import models_in
 
 Table = dict[str, Any]
@@ -43,7 +43,7 @@ def read_tables(path: Path, make: str = _MAKE) -> tuple[Table, Where]:
     `make`: the command that prints such a file.
     """
     try:
-        text = _decoded(path.read_bytes())
+        text = decoded(path.read_bytes())
         return tomllib.loads(text), {key: f"{path}, line {line}" for key, line in _lines(text).items()}
     except OSError as error:
         raise RunFileError(f"{path} cannot be read: {error.strerror}", f"Make one: {make}") from error
@@ -51,12 +51,6 @@ def read_tables(path: Path, make: str = _MAKE) -> tuple[Table, Where]:
         raise RunFileError(f"{path} is not UTF-8 text: {error.reason}", "Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise RunFileError(f"{path} is not TOML: {error}", f"This makes a file that is: {make}") from error
-
-
-def _decoded(content: bytes) -> str:
-    """UTF-8, or what editors and shells of Windows write: with a byte order mark, or UTF-16 with one."""
-    utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return content.decode("utf-16" if utf_16 else "utf-8-sig")
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:

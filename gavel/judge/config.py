@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from gavel.base.text import decoded
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.flags import AlonePolicy, ImagePolicy, UnseenPolicy
@@ -165,8 +166,10 @@ def read_text_option(value: str | None, what: str) -> str | None:
     if value is None or not value.startswith("@"):
         return value
     try:
-        return Path(value[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return decoded(Path(value[1:]).read_bytes()).replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise JudgeError(f"the {what} {value[1:]} is not UTF-8 text: {error.reason}", "Save it as UTF-8.") from error
+    except OSError as error:
         raise JudgeError(
             f"the {what} {value[1:]} cannot be read: {error}", "Give a text file's path after @."
         ) from error

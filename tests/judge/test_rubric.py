@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.judge.config import read_text_option
 from gavel.judge.errors import JudgeError
 from gavel.judge.offline.rules import read_rubric
 from gavel.judge.rubric import Criterion, Rubric
@@ -23,6 +24,21 @@ CRITERIA = st.lists(
 
 def test_a_string_and_a_rubric_of_it_are_the_same():
     assert Rubric.of("Be kind.\n") == Rubric.of(Rubric("Be kind."))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_rubrics_file_is_read_in_the_encodings_of_editors(tmp_path, encoding):
+    (tmp_path / "rubric.txt").write_text("- says “für”\r\n", encoding=encoding, newline="")
+    text = read_text_option(f"@{tmp_path}/rubric.txt", "rubric")
+    assert text == "- says “für”\n"
+    assert Rubric.of("\ufeff- calls refund") == Rubric.of("- calls refund")
+
+
+def test_a_rubrics_file_of_another_encoding_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "rubric.txt").write_bytes("- says “für”".encode("cp1252"))
+    with pytest.raises(JudgeError) as error:
+        read_text_option(f"@{tmp_path}/rubric.txt", "rubric")
+    assert "UTF-8" in error.value.remedy
 
 
 def test_without_a_rubric_there_is_a_general_one_that_no_program_takes_for_rules():
