@@ -7,6 +7,7 @@ become an assistant message with `tool_calls` and a `tool` message. Thinking bec
 of a block stay beside its call, its result or its text.
 """
 
+import json
 from typing import Any, cast
 
 from gavel.llm.types import Message
@@ -60,7 +61,7 @@ def messages(message: Message) -> list[Message]:
     found: list[Message] = []
     parts: list[Any] = []
     calls: list[Any] = list(called) if is_list(called) else []
-    known = [call["id"] for call in calls if is_object(call, "id")]
+    known = list(calls)
     thoughts: list[str] = []
 
     def flush() -> None:
@@ -79,7 +80,7 @@ def messages(message: Message) -> list[Message]:
         fields: Message = cast(Message, block) if isinstance(block, dict) else {}
         kind = fields.get("type")
         if kind in _CALLS:
-            if fields.get("id") not in known:
+            if not any(_is_same_call(fields, call) for call in known):
                 function = {"name": fields.get("name", ""), "arguments": as_json(fields.get("input"))}
                 more = _rest(fields, "type", "id", "name", "input", "caller", _CACHE)
                 calls.append({**more, "id": fields.get("id"), "type": "function", "function": function})
@@ -94,6 +95,19 @@ def messages(message: Message) -> list[Message]:
     if found and all(each.get("role") == "tool" for each in found):  # nothing was said that could hold the rest
         found[0] = {**rest, **found[0]}
     return found or [{**rest, "content": ""}]
+
+
+def _is_same_call(block: Message, call: Any) -> bool:
+    """Whether a call of `tool_calls` is that of a block: LangChain writes both, and no input yet where it streams."""
+    if not is_object(call, "id", "function") or not is_object(call["function"], "name") or not block.get("id"):
+        return False
+    function, given = call["function"], block.get("input")
+    if (call["id"], function["name"]) != (block["id"], block.get("name", "")):
+        return False
+    try:
+        return not given or json.loads(function.get("arguments") or "{}") == given
+    except (ValueError, TypeError):
+        return False
 
 
 def _rest(block: Message, *used: str) -> Message:

@@ -241,6 +241,21 @@ def test_other_layouts_of_sharegpt_are_read(tmp_path: Path, name: str) -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("block", "calls"),
+    [
+        ({"name": "look_up", "input": {"order": 7}}, 1),
+        ({"name": "look_up", "input": {}}, 1),
+        ({"name": "look_up", "input": {"order": 8}}, 2),
+        ({"name": "refund", "input": {"order": 7}}, 2),
+    ],
+)
+def test_a_block_and_a_call_of_one_id_are_one_where_they_say_the_same(block: dict[str, Any], calls: int) -> None:
+    message = {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", **block}], "tool_calls": [call()]}
+    (said,) = as_chat([message])
+    assert len(said["tool_calls"]) == calls
+
+
 WORDS = [
     "role",
     "content",
