@@ -7,8 +7,8 @@ A pair is a group of two, whose `independent_reward` is 1 for the chosen one and
 prompt, both sides are whole conversations.
 
 Of judged groups are written preference pairs for DPO (`preference_pairs`) and conversations for SFT
-(`best_conversations`): `{"messages": [{…}], "tools": "[…]", "score": 0.9}`. What was read from a rendered text prompt is
-written as text: `{"prompt": "…", "completion": "…", "score": 0.9}`.
+(`best_conversations`): `{"messages": [{…}], "tools": "[…]", "score": 0.9}`. What was read from a rendered text
+prompt is written as text: `{"prompt": "…", "completion": "…", "score": 0.9}`.
 """
 
 import json
