@@ -22,6 +22,7 @@ from gavel.llm.types import Message
 from gavel.prompts import content_hash
 from gavel.scenarios.formats.chat import as_chat
 from gavel.scenarios.formats.row import is_list, is_object
+from gavel.scenarios.formats.text import is_rendered
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -241,6 +242,8 @@ class _Reader:
         self._view = view
         self._pending: dict[int, Any] = {}
         """Index in `events` of each call of the last turn without a result -> the call's id."""
+        self._opened = ""
+        """The tag by which the message before, a rendered prompt or an answer's beginning, opens thoughts."""
 
     def read(self, message: Message) -> None:
         fields = dict(message)
@@ -257,8 +260,11 @@ class _Reader:
             return
         called = [fields.pop(name) for name in ("tool_calls", "function_call") if not is_empty(fields.get(name))]
         pieces = list(self._contents(content))
+        opened, self._opened = self._opened, ""
+        if isinstance(content, str) and (role == "assistant" or (role == "user" and is_rendered(content))):
+            self._opened = opened_thoughts(content)
         if role == "assistant":
-            pieces = _without_thoughts(pieces)
+            pieces = _without_thoughts([opened, *pieces] if opened else pieces)
         if not isinstance(role, str) or role not in ROLES:
             pieces = [*([] if role is None else [field_text("role", role)]), *pieces]
             role = "other"

@@ -7,7 +7,8 @@ A pair is a group of two, whose `independent_reward` is 1 for the chosen one and
 prompt, both sides are whole conversations.
 
 Of judged groups are written preference pairs for DPO (`preference_pairs`) and conversations for SFT
-(`best_conversations`): `{"messages": [{…}], "tools": "[…]", "score": 0.9}`.
+(`best_conversations`): `{"messages": [{…}], "tools": "[…]", "score": 0.9}`. What was read from a rendered text
+prompt is written as text: `{"prompt": "…", "completion": "…", "score": 0.9}`.
 """
 
 import json
@@ -33,7 +34,7 @@ from gavel.scenarios.formats.exported import (
     turns,
 )
 from gavel.scenarios.formats.row import ABSENT, Attempt, Format, Row, RowError, Source, at, is_list, is_object
-from gavel.scenarios.formats.text import PRINTED, cell, is_conversation, is_printed
+from gavel.scenarios.formats.text import PRINTED, cell, is_conversation, is_printed, is_rendered
 from gavel.scenarios.formats.tool_calls import tools as openai_tools
 
 _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
@@ -302,7 +303,9 @@ def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: flo
         elif scored:
             said = _conversation(scored[0], losses)
         losses.attempts += len(scored) - bool(said)
-        if said:
+        if said and _is_text(said):
+            yield {"prompt": said[0]["content"], "completion": said[1]["content"], "score": _reward(scored[0])}
+        elif said:
             yield {"messages": said, **_tools(scored[0], losses), "score": _reward(scored[0])}
         else:
             losses.groups += 1
@@ -339,14 +342,21 @@ def _pair(
         return None
     if any(message["role"] == "tool" for message in (*chosen[end:], *rejected[end:])):
         losses.add("pair with results of tools inside its answers: kept; DPO in TRL does not mask them")
-    return {
-        "prompt": chosen[:end],
-        "chosen": chosen[end:],
-        "rejected": rejected[end:],
-        **_tools(better, losses),
-        "score_chosen": _reward(better),
-        "score_rejected": _reward(worse),
-    }
+    scores = {"score_chosen": _reward(better), "score_rejected": _reward(worse)}
+    if _is_text(chosen) and _is_text(rejected):
+        sides = {"chosen": chosen[1]["content"], "rejected": rejected[1]["content"]}
+        return {"prompt": chosen[0]["content"], **sides, **scores}
+    sides = {"prompt": chosen[:end], "chosen": chosen[end:], "rejected": rejected[end:]}
+    return {**sides, **_tools(better, losses), **scores}
+
+
+def _is_text(messages: Sequence[Message]) -> bool:
+    """Whether it is a prompt that a chat template wrote, and its completion: as messages, TRL would render it again."""
+    roles = [message["role"] for message in messages]
+    return roles == ["user", "assistant"] and is_rendered(messages[0]["content"]) and messages[1].keys() <= _PLAIN
+
+
+_PLAIN = {"role", "content"}
 
 
 def _said(message: Message) -> Message:

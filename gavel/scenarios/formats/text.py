@@ -244,6 +244,19 @@ def is_printed(text: str) -> bool:
     return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
 
 
+_TOKEN = r"(?:<s>|<bos>|<[|｜][^<>\n]{1,40}>|<(?:start|end)_of_turn>|\[/?INST\])"
+_RENDERED_BEGINS = re.compile(rf"\s*{_TOKEN}")
+_RENDERED_ENDS = re.compile(
+    rf"(?:{_TOKEN}\s*\w{{0,20}}\s*)+(?:(?:</?[^<>\n]{{1,40}}>|\[/?THINK\]|◁/?think▷)\s*){{0,2}}\Z"
+)
+
+
+def is_rendered(text: str) -> bool:
+    """Whether a prompt is what a chat template wrote: special tokens begin it, and open the assistant's turn at its
+    end, perhaps with thoughts."""
+    return bool(_RENDERED_BEGINS.match(text)) and bool(_RENDERED_ENDS.search(text[-400:]))
+
+
 _SAID = ("prompt", "completion", "response", "chosen", "rejected", "output", "user_input", "question", "answer")
 """Columns of what was said: text, even where it looks like JSON, unless it is messages."""
 

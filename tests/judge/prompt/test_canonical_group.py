@@ -95,6 +95,28 @@ def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
     assert canonical(said(content, tool_calls=calls)).shared[-1] == ToolCallEvent("f", "{}")
 
 
+_CHATML = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("role", "prompt", "shown"),
+    [
+        ("user", _CHATML + "<think>\n", ["", "4", "4"]),
+        ("user", "<｜begin▁of▁sentence｜><｜User｜>2 + 2?<｜Assistant｜><think>\n", ["", "4", "4"]),
+        ("user", "<s>[INST] 2 + 2? [/INST][THINK]", ["", "4", "4"]),
+        ("assistant", "<think>\n", ["", "4", "4"]),
+        ("user", _CHATML, ["5 or 4", "4", "4"]),
+        ("user", _CHATML + "<think>\n\n</think>\n\n", ["5 or 4", "4", "4"]),
+        ("user", "What opens a thought?\n<think>", ["5 or 4", "4", "4"]),
+    ],
+)
+def test_thoughts_that_a_rendered_prompt_or_a_prefill_opens_are_no_answer(role, prompt, shown):
+    closing = "[/THINK]" if "[THINK]" in prompt else "</think>"
+    for text, answer in zip(["5 or 4", "5 or</think>4", f"5 or{closing}4"], shown, strict=True):
+        messages = [{"role": role, "content": prompt}, {"role": "assistant", "content": text}]
+        assert canonical(Trajectory(messages_and_choices=messages)).shared[-1] == TextEvent("assistant", answer)
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -134,6 +134,19 @@ def test_what_is_no_preference_is_not_written(tmp_path: Path, members: list[Traj
     assert len(written(tmp_path, "dpo", members, [member("x", 1.0), member("y", 0.0)], margin=margin)) == 1
 
 
+def test_a_rendered_text_prompt_is_written_as_text(tmp_path: Path) -> None:
+    prompt = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    rows = [{"prompt": prompt, "completion": said} for said in ("hm</think>4", "hm</think>5")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (group,) = read_groups(tmp_path / "rows.jsonl")
+    for trajectory, reward in zip(group, (0.9, 0.1), strict=True):
+        trajectory.reward = reward
+    (pair,) = written(tmp_path, "dpo", list(group))
+    assert [pair[name] for name in ("prompt", "chosen", "rejected")] == [prompt, "hm</think>4", "hm</think>5"]
+    (best,) = written(tmp_path, "sft", list(group))
+    assert best == {"prompt": prompt, "completion": "hm</think>4", "score": 0.9}
+
+
 def test_a_pair_within_noise_gives_way_to_one_that_is_clear(tmp_path: Path) -> None:
     (row,) = written(tmp_path, "dpo", [member("a", 0.9, 0.01), member("b", 0.5, 0.01), member("c", 0.1, 0.5)])
     assert row["rejected"][0]["content"] == "b"
