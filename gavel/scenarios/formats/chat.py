@@ -21,6 +21,7 @@ from gavel.scenarios.formats.tool_calls import is_foreign, tool_call
 OPENAI = "OpenAI messages"
 _ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
 """Other programs' names of the roles."""
+_KNOWN = {**{name: name for name in ("system", "developer", "user", "assistant", "tool", "function")}, **_ROLES}
 
 
 def messages(items: Any, where: str) -> tuple[list[Message], str]:
@@ -101,7 +102,8 @@ def _is_plain(message: Message) -> bool:
     """Whether it is a role with its text and nothing else: most messages are."""
     if message.keys() != {"role", "content"} or not isinstance(message["content"], str):
         return False
-    return isinstance(message["role"], str) and message["role"] not in _ROLES
+    role = message["role"]
+    return isinstance(role, str) and role not in _ROLES and role == _KNOWN.get(role.lower(), role)
 
 
 def _chat(message: Message, where: str) -> Message:
@@ -112,7 +114,7 @@ def _chat(message: Message, where: str) -> Message:
         raise RowError(f"{where}.role: field required", "Rows hold messages and tools in OpenAI's chat format.")
     role = message["role"]
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
-    changed = {"role": _ROLES[role]} if isinstance(role, str) and role in _ROLES else {}
+    changed = {"role": _KNOWN.get(role.lower(), role)} if isinstance(role, str) else {}
     calls = message.get("tool_calls")
     if isinstance(calls, list) and any(is_foreign(call) for call in cast(list[Any], calls)):
         changed["tool_calls"] = [tool_call(call) for call in cast(list[Any], calls)]  # pyright: ignore

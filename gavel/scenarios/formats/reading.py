@@ -143,6 +143,9 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     elif rows:
         form = _format(rows)
         found, own = [*found, *form.read(rows, source)], form.task
+    for each in found:
+        if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
+            each.trajectory.status, each.trajectory.status_reason = "failed", "no turn of the assistant"
     grouped = group(found, by, own)
     if not any(each.trajectories for each in grouped.groups):
         raise RowError(
@@ -257,18 +260,12 @@ def shortfalls(found: Sequence[Found]) -> list[str]:
     """A note for each kind, with the first attempt of that kind. Groups that stand in the file are not looked at."""
     attempts = [each for each in found if isinstance(each, Attempt)]
     failed = [each for each in attempts if each.trajectory.status == "failed"]
-    silent = [each for each in attempts if each.trajectory.status != "failed" and not _answers(each.trajectory)]
     all_of_them = counted(len(attempts), "attempt")
     notes: list[str] = []
     if failed:
         notes.append(
             f"{len(failed):,} of {all_of_them} failed, and get{'s' * (len(failed) == 1)} no score. "
             f"First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
-        )
-    if silent:
-        notes.append(
-            f"{len(silent):,} of {all_of_them} hold{'s' * (len(silent) == 1)} no turn of the assistant: "
-            f"there is nothing in them to judge. First: {silent[0].row.where}."
         )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:

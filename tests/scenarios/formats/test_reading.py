@@ -483,7 +483,7 @@ def test_rows_in_which_nobody_answers_are_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"messages": each}) + "\n" for each in ([ASK, HERE], [ASK], [ASK])))
     (note,) = read_file(path).notes
-    assert "2 of 3 attempts hold no turn of the assistant" in note
+    assert "2 of 3 attempts failed" in note
     assert f"First: {path}:2" in note
 
 
@@ -495,3 +495,14 @@ def test_a_judge_s_score_that_is_no_number_is_told_with_its_line(tmp_path: Path,
     groups = [{"trajectories": [judged | {"judgement": judgement}]} for judgement in ({"score": 1.0}, nan)]
     with pytest.raises(RowError, match=r"judged\.jsonl:2 .* no number"):
         read_file(written(tmp_path / "judged.jsonl", *groups))
+
+
+def test_roles_are_read_in_any_case_and_a_run_that_never_answered_has_failed(tmp_path):
+    asked = {"role": "USER", "content": "2 + 2?"}
+    rows = [[asked, {"role": "Assistant", "content": "4"}], [asked]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    reading = read_file(tmp_path / "rows.jsonl")
+    answered, silent = reading.groups[0]
+    assert [message["role"] for message in answered.messages()] == ["user", "assistant"]
+    assert (answered.status, silent.status) == ("finished", "failed")
+    assert "1 of 2 attempts failed" in reading.notes[0]
