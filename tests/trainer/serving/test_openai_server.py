@@ -554,7 +554,7 @@ async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(
             asking = asyncio.create_task(ask(hasty))
             await until(reached.is_set)
             asking.cancel()
-        await until(lambda: submitted[0].cancelled())
+        await until(lambda: bool(submitted) and submitted[0].cancelled())
         waiting = asyncio.create_task(ask(patient))
         await until(lambda: len(submitted) == 2)
         go_on.set()
