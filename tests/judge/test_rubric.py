@@ -74,14 +74,14 @@ def test_an_empty_rubric_is_refused():
     ("make", "value"),
     [
         (lambda: Criterion("looks", " "), "looks"),
-        (lambda: Criterion(" ", "text"), ""),
-        (lambda: Criterion("a\nb", "text"), ""),
+        (lambda: Criterion(" ", "text"), None),
+        (lambda: Criterion("a\nb", "text"), None),
         (lambda: Criterion("a", "text", -1), "-1"),
         (lambda: Criterion("a", "text", math.nan), "nan"),
         (lambda: Criterion("a", "text", math.inf), "inf"),
         (lambda: Rubric("", [TELLS, Criterion("Tells ", "other")]), "tells"),
-        (lambda: Rubric("text", [Criterion("a", "text", 0)]), ""),
-        (lambda: Rubric("", [Criterion("a", "text", 1e308), Criterion("b", "text", 1e308)]), ""),
+        (lambda: Rubric("text", [Criterion("a", "text", 0)]), None),
+        (lambda: Rubric("", [Criterion("a", "text", 1e308), Criterion("b", "text", 1e308)]), None),
         (lambda: Rubric("", [Criterion(str(n), "text") for n in range(27)]), "27"),
     ],
 )
@@ -105,13 +105,13 @@ def test_a_text_that_looks_like_a_template_is_plain_text():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ('{"criteria": [{"name": "a", "text": "t"},]}', ""),
+        ('{"criteria": [{"name": "a", "text": "t"},]}', None),
         ('{"criteria": [{"name": "a"}]}', "criteria.0.text"),
         ('{"criteria": [{"name": "a", "text": "t", "wieght": 2}]}', "criteria.0.wieght"),
         ('{"criteria": [{"name": "a", "text": "t", "weight": "2"}]}', "criteria.0.weight"),
         ('{"criterions": []}', "criterions"),
-        ('{\n "criteria": []}', ""),
-        (json.dumps({"criteria": [{"name": "a", "text": "t", "weight": 0}]}), ""),
+        ('{\n "criteria": []}', None),
+        (json.dumps({"criteria": [{"name": "a", "text": "t", "weight": 0}]}), None),
     ],
 )
 def test_json_that_is_no_rubric_is_never_taken_for_text(text, value):

@@ -57,7 +57,6 @@ _OPEN_GROUPS = 20
 """Groups that wait for members, of those that are shown."""
 _FORM_BYTES = 4096
 _FORM_TYPE = "application/x-www-form-urlencoded"
-_HOURS = SESSION_SECONDS // 3600
 _OWN_PAGE = re.compile(r"/(judgements/[\w-]{1,100})?(\?[!-~]{0,2000})?")
 
 

@@ -98,10 +98,6 @@ class MemberRow:
     """One for each order that is a column, None where the member has none; else the member's own. Empty without any."""
     bar: ScoreBar | None
 
-    @property
-    def is_scored(self) -> bool:
-        return self.judgement.score is not None
-
 
 def member_rows(ids: Sequence[str], members: Sequence[Judgement], *, by_score: bool) -> list[MemberRow]:
     """The rows in the order of the request, or the best score first and those without one last."""
