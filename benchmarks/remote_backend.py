@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gavel.cli.own_backend import own_backend
+from gavel.cli.demo_session import own_backend
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout

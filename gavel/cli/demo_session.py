@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.cassette_option import replay_account, with_cassette
@@ -25,8 +28,6 @@ from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
 from gavel.cli.display import RunDisplay
 from gavel.cli.heartbeat import waiting_for
 from gavel.cli.live_report import LiveReport
-from gavel.cli.own_backend import own_backend
-from gavel.cli.own_cluster import own_cluster
 from gavel.cli.run_model import say, say_cost, starting_over
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
@@ -37,11 +38,68 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.wire import KEY_VARIABLE
+from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
+from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import runs_root
+
+_START_SECONDS = 300.0
+_END_SECONDS = 120.0
+
+
+@contextlib.asynccontextmanager
+async def own_backend(runs: Path, *, slots: int, max_context: int, versions: int = 1) -> AsyncGenerator[RemoteBackend]:
+    """Starts the server, and ends it. Raises `GavelError` when it does not start."""
+    key = secrets.token_urlsafe(24)
+    settings = {"port": 0, "runs": runs, "slots": slots, "max-context": max_context, "versions": versions}
+    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gavel", "backend", *options),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, KEY_VARIABLE: key},
+        start_new_session=True,  # Ctrl-C is for the command, which ends its server
+    )
+    assert server.stdout is not None
+    try:
+        try:
+            line = await asyncio.wait_for(server.stdout.readline(), _START_SECONDS)
+        except TimeoutError:
+            line = b""
+        address = next((part for part in line.decode().split() if part.startswith("http://")), None)
+        if address is None:
+            raise GavelError("the server of `gavel backend` did not start", "Try: gavel backend --port 0")
+        async with RemoteBackend(address, key) as backend:
+            yield backend
+    finally:
+        if server.returncode is None:
+            server.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.wait(), _END_SECONDS)
+        if server.returncode is None:
+            server.kill()
+
+
+@contextlib.asynccontextmanager
+async def own_cluster(runs: Path, *, slots: int, max_context: int) -> AsyncGenerator[RemoteBackend]:
+    """Starts what a cluster runs, and ends it. Raises `ClusterError` when it does not start."""
+    backend = await SkyPilotBackend.launch(
+        f"demo-{os.getpid()}",
+        None,
+        host=ThisMachine(),
+        runs=str(runs),
+        slots=slots,
+        max_context=max_context,
+        say=lambda _: None,
+    )
+    try:
+        yield backend
+    finally:
+        await backend.down()
+
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 

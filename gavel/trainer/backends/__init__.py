@@ -7,6 +7,6 @@
         backend.checkpoints(model)           # [1]
 
 `protocol` is what every backend offers, `local` this machine's, `remote` another machine's and `server` what runs
-there; `training_run` is one model in training, and `publish_proof` the check that the sampler follows the learner after
+there; `training_run` is one model in training, and `proof` the check that the sampler follows the learner after
 every published adapter.
 """

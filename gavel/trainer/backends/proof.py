@@ -1,40 +1,24 @@
-"""Proves that the sampler's adapter is live, by the log-probs that sampler and learner give to the same tokens.
+"""Proves that sampler and learner have the same policy, by the log-probs that both give to the same tokens.
 
-Before a step both score a probe, some sequences of its batch; after the publication both score it again, and
-`publish_evidence` tells which adapter the sampler serves. An earlier or another one raises `PublishError`, so no
-rollout is sampled by another policy than the one that is being trained. A change below rounding cannot be told: then
-the probe is kept, and the next publication is compared with the adapter that was proven last, until the changes add up;
-meanwhile a sampler that does not move at all is found by that.
+Three proofs stand here. `prove_engine` runs before training: two conversations of two turns, sampled at once, then
+scored by the learner. They begin alike and differ in length, so a cache that one fills and the other reads, or a state
+that is lost between turns, shows in the log-probs.
 
-What log-probs of the same tokens say about the adapter that a sampler serves: the new one, the earlier one, another?
+`PublishCheck` runs at every publication. Before a step both sides score a probe, some sequences of its batch; after the
+publication both score it again, and the evidence says which adapter the sampler serves:
 
     learner  earlier -1.20 -0.70 -3.10    new -1.00 -0.80 -2.90
     sampler          -1.19 -0.71 -3.12        the earlier adapter: twice as near to it as to the new one
 
-Sampler and learner round in different places, and a change of the adapter below their rounding changes every bit of a
-log-prob while it says nothing. So no gap is an error by its size alone. "earlier" needs a gap well beyond the rounding
-that was seen before, and the sampler nearer to the earlier adapter in the mean and in quantiles, in both halves of the
-tokens that tell the two adapters apart: a healthy sampler is nearer to the earlier one only by chance, since the two
-cases are mirror images. Or no bit of the sampler's log-probs changed at all. What neither shows is "unknown".
+Sampler and learner round in different places, so no gap is an error by its size alone. "earlier" needs a gap well
+beyond the rounding seen before, and the sampler nearer to the earlier adapter in the mean and in quantiles, in both
+halves of the tokens that tell the two apart; or no bit of its log-probs changed at all. An earlier or another adapter
+raises `PublishError`. A change below rounding is "unknown": the probe is kept, and the next publication is compared
+with the adapter proven last, until the changes add up. Meanwhile `Movement` finds a sampler that is stuck: one that
+follows moves about as far at each publication as at the others.
 
-At a small learning rate an adapter's effect stays below rounding for many steps, so no comparison of values tells which
-one is served. Yet every log-prob is rounded anew: a sampler that follows moves about as far at each publication as at
-the others, and one that is stuck only by what differs between two passes. `Movement` adds that up.
-
-Proves every sampler of a run: the one engine, or each server of a pool by itself.
-
-A server that serves another adapter than its neighbours would fill a part of each group with another policy's replies,
-which no average shows. One that comes back to a pool is proven in full before it takes a request.
-
-Proves before training that an engine computes a base model as the learner does, in the ways that rollouts use it.
-
-    A  [prompt]         -> 16 tokens, [+ observation] -> 16 tokens
-    B  [half of it, …]  -> 16 tokens, [+ observation] -> 16 tokens      both at once, of different lengths
-
-A cache that one conversation fills and the other reads, a state that lies in the model, or one that is dropped between
-two turns changes the log-probs of what is sampled; each turn is compared by itself. The conversations begin alike, so
-the learner is proven on sequences that share a prefix by the same tokens. Nothing is scored before all is sampled:
-some servers cannot do both at once.
+`SamplerProof` proves each server of a pool by itself, since a mean over servers would hide one that serves another
+adapter. A server that comes back is proven in full before it takes a request.
 """
 
 import logging

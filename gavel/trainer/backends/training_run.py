@@ -4,18 +4,9 @@ The checkpoint completes a step. Before it counts, the step's trajectories are o
 live: an adapter that the sampler cannot follow is no checkpoint. A process that is killed at any point resumes from a
 whole checkpoint.
 
-The settings that bound a run's memory: chosen once, written to the run directory, and kept.
-
-    memory.json    {"gradient_checkpointing": null, "micro_batch_tokens": {"with_checkpointing": 20480, …}, …}
-
-`gradient_checkpointing` null is that of a GPU: in passes over more tokens than fit without it.
-
-A resumed run cuts its batches as it did before, on whatever device. What a call sets itself wins.
-
-Counts the tokens on which sampler and learner differ by more than rounding, and says so when they are many.
-
-In a mixture of experts the two choose experts each by its own arithmetic, so a few tokens of a step may be computed by
-other experts than they were sampled by; a policy that went on since gives others. Such a token's ratio is off.
+`MemorySettings` chooses what bounds a run's memory once and keeps it in memory.json, so that a resumed run cuts its
+batches as before, on whatever device; what a call sets itself wins. `OutlyingTokens` counts tokens on which sampler and
+learner differ by more than rounding, as they do where a mixture chooses other experts.
 """
 
 import contextlib

@@ -3,16 +3,10 @@
 One thread owns the model. Requests are admitted between two forward passes, so conversations join and leave the batch
 at any time; their keys and values stay in a bounded number of slots and are reused by prefix. A pass serves requests of
 one adapter, and a request uses one adapter from its first token to its last. Random numbers depend on the request (its
-seed and the token's position), not on the batch.
-
-Draws the next token of each row of logits: temperature, another distribution than the policy's, and grammars.
+seed and the token's position), not on the batch, so a request gives the same tokens whatever else is sampled.
 
 A log-prob is that of the distribution from which its token was drawn: where a grammar forbids the token that the policy
 draws, another is drawn among those that fit, with a random number of its own.
-
-Sampling tokens with random numbers that depend on the request's seed and the position, not on the batch.
-
-The same request therefore gives the same tokens whatever else is sampled beside it.
 """
 
 import contextlib

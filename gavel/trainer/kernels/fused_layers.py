@@ -1,21 +1,11 @@
-"""A gated MLP as one autograd function: y = down(silu(gate x) * up x), with `down` a LoRA layer.
+"""Layers of the learner as single autograd functions, which keep fewer activations and make fewer passes.
 
-Autograd keeps four wide activations of each token: gate x, up x, silu(gate x) and the product. This keeps the first two
-and computes the others again in the backward pass, in two elementwise passes. Values and gradients are bit for bit the
-same.
+    gated MLP     y = down(silu(gate x) * up x): keeps gate x and up x of the four wide activations; the same bits
+    LoRA linear   y = x W' + s (x A') B', added in place to the base's result: PEFT's layer, weights and names
+    RMS norm      PyTorch's fused operation in place of the six of transformers
 
-A LoRA linear layer as one autograd function: y = x W' + s (x A') B', added in place to the base's result.
-
-A subclass of PEFT's layer with the same weights, names and values; it falls back to PEFT for other cases. PEFT's
-version makes extra passes over every activation, which dominate the time of small and of wide models.
-
-In lower precision A and B are rounded to the activations' type, and y once more than the base's result; the embedded
-engine computes the same product, so both round alike.
-
-RMS norms by one fused PyTorch operation instead of the six of transformers.
-
-In lower precision transformers round the normalized value and then its product with the weight; the fused operation
-rounds once, so it is nearer to the float32 value.
+In lower precision A and B are rounded to the activations' type, and y once more than the base's result, as in the
+embedded engine. The fused norm rounds once where transformers round twice, so it is nearer to float32.
 """
 
 import copy

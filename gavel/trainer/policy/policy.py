@@ -1,23 +1,13 @@
 """The policy: a frozen base model, a LoRA adapter over it, and their tokenizer and chat renderer.
 
-Only the adapter's weights ever change.
+Only the adapter's weights ever change. It is over the linear layers of the text decoder that can be published: not the
+vocabulary head, not routers and gates (sampler and learner must choose the same experts), not the layers of a
+state-space mixer, whose kernels read weights past their modules; experts only where they are asked for.
 
-Sharding a frozen base over processes (FSDP2), for bases that do not fit one device.
-
-Each process reads its part of every decoder layer from the checkpoint, keeps it, and gathers a layer while it is
-computed; so all processes must make the same number of passes. The adapter, the embeddings and the vocabulary head are
-replicated, so updates are unchanged.
-
-Which layers of a base model are adapted: the linear layers of its text decoder that can be published.
-
-Not the vocabulary head. Not routers and gates: sampler and learner must choose the same experts. The experts of a
-mixture, which transformers and servers hold as one tensor for all of them, only where they are asked for; where PEFT
-takes the names of dense layers for those of the experts, not these either. Not the layers of a state-space mixer, whose
-kernels read weights past their modules. Not a layer whose adapter PEFT, reading it from a file, takes for another's.
-
-The bytes of a base model by its config alone, and whether they fit into memory.
-
-Without this, a base that does not fit ends the process after minutes of loading: on Linux by a kill without a word.
+A base that does not fit one device is sharded over processes (FSDP2): each keeps its part of every decoder layer and
+gathers a layer while it is computed, so all make the same number of passes. Adapter, embeddings and head are
+replicated, so updates are unchanged. A base that does not fit into memory is refused by its config, before minutes of
+loading.
 """
 
 import contextlib

@@ -3,11 +3,8 @@
 `<step>/` holds a PEFT adapter with its tokenizer and model card, and `trainer_state/`. It is written under a temporary
 name, hashed into a manifest, flushed to disk and then renamed, so a kill at any point leaves the earlier ones as they
 were; deleting renames first. What is written may be proven before the renaming (`prepare`, then `complete` or
-`discard`). A checkpoint that does not match its hashes is skipped with a warning.
-
-Which checkpoints of a run stay: the newest, and the best by a metric.
-
-steps_to_keep([1, 2, 3, 4], {1: 0.9, 2: 0.5, 4: 0.7}, keep_last=1, keep_best=1)      {4, 1}
+`discard`). A checkpoint that does not match its hashes is skipped with a warning. `steps_to_keep` says which stay: the
+newest, and the best by a metric.
 """
 
 import json

@@ -1,17 +1,14 @@
-"""The directory of a run, `<runs>/<project>/<name>/`, used by one process at a time:
+"""The directory of a run, `<runs>/<project>/<name>/`, used by one process at a time, and checkpoints by name.
 
     model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/   cassettes.sqlite
 
-Descriptions (model.json, experiment.json) carry the `format_version`.
+Descriptions (model.json, experiment.json, the trainer state) carry the `format_version`. A reader accepts every version
+from OLDEST_READABLE to FORMAT_VERSION: a change that older readers would misread raises FORMAT_VERSION, one that the
+reader cannot upgrade raises OLDEST_READABLE.
 
-The version of the files of a run directory: model.json, experiment.json and the checkpoints' trainer state.
-
-    check_format_version(None, "model.json")   ->  0   written before versions were recorded; still readable
-    check_format_version(1, "model.json")      ->  1
-    check_format_version(2, "model.json")      raises FormatVersionError: a newer Gavel wrote it
-
-A reader accepts every version from OLDEST_READABLE to FORMAT_VERSION. A change that older readers would misread raises
-FORMAT_VERSION; one that the reader cannot upgrade raises OLDEST_READABLE.
+    sft/qwen3-4b        the newest checkpoint of this run; runs/sft/qwen3-4b is the same, by its directory
+    sft/qwen3-4b@12     that of its step 12
+    some/adapter        any directory of a PEFT adapter
 """
 
 import contextlib

@@ -5,19 +5,12 @@
         ...                                    # any framework, in any process
     capture.trajectory
 
-The endpoint tells requests by their key, so captures run beside each other.
+The endpoint tells captures apart by their keys, so they run beside each other. A turn counts once its whole reply was
+made for a client that still waits. A turn that continues another one is joined to it:
 
-The captures that are open at an endpoint: for each key, the turns that were sampled with it.
+    A, B continues A, C continues A, D continues B   ->   A B D, with A C as a further history
 
-Requests are told apart by their key. A turn counts once its whole reply was made for a client that still waits. All of
-it lives in the endpoint's event loop, and is freed when the capture is closed.
-
-Sampled turns, each with the turn that it continues -> a trajectory.
-
-    A, B continues A, C continues A, D continues B; X   ->   A B D, with A C and X as additional histories
-
-Each path from a first turn to a last one is a history. A sampled turn is a `Choice` in one history alone; in others it
-is a message, which is not trained.
+A sampled turn is a `Choice` in one history alone; in others it is a message, which is not trained.
 """
 
 import asyncio

@@ -1,15 +1,12 @@
 """`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API over chat completions, so that its
 conversations continue from sampled tokens too.
 
-Anthropic's clients add `/v1` to their base URL. One that is given OpenAI's base URL asks `/v1/v1`, which is served too.
-
-A request of Anthropic's Messages API as a request of Chat Completions.
-
     thinking, text, tool_use   ->   one assistant message
     tool_result                ->   one tool message; text beside it is a user message
 
 Cache marks and what else changes nothing that is sampled are left out. Fields that both APIs have pass through, so what
-the endpoint does not know is refused there, by its name.
+the endpoint does not know is refused there, by its name. Anthropic's clients add `/v1` to their base URL; one that is
+given OpenAI's asks `/v1/v1`, which is served too.
 """
 
 import json

@@ -1,27 +1,13 @@
 """`POST /v1/responses`: OpenAI's Responses API over chat completions, so that its conversations continue from sampled
 tokens too.
 
-Responses that a later request may go on from, by `previous_response_id`, or refer to item by item.
-
-A conversation holds the messages of the one before it, so a chain of responses stores each message once.
-
-Chunks of a chat completion as the events of a streamed response.
-
-    reasoning, text, tool call   ->   for each an output item: added, deltas, done
-
-An item is done when the next one begins, so no two are open at once.
-
-A request of OpenAI's Responses API as a request of Chat Completions.
-
-    reasoning, message, function_call, function_call     ->   one assistant message
+    reasoning, message, function_call, function_call     ->   one assistant message, and back as output items
     function_call_output                                 ->   one tool message
 
-Fields that both APIs have pass through, so what the endpoint does not know is refused there, by its name.
-
-Which of a turn's tokens spell which of its texts, for APIs that show log-probs beside a text.
-
-Texts are looked for in the order in which they were sampled. A character of several tokens has no text of its own in
-any of them, so runs of characters beyond ASCII are compared by where they stand, not by which they are.
+Fields that both APIs have pass through, so what the endpoint does not know is refused there, by its name. A
+conversation holds the messages of the one before it, so a chain of responses stores each message once. In a stream an
+item is done when the next one begins, so no two are open at once. Texts are matched with their tokens in the order in
+which they were sampled; runs of characters beyond ASCII, of which a token may hold a part, by where they stand.
 """
 
 import re

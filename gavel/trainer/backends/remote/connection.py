@@ -1,12 +1,8 @@
-"""Requests to a server of the remote backend. `attempts` sends them again until the server has answered.
+"""Requests to a server of the remote backend, sent again until they succeed, for as long as the client is patient.
 
-A broken line, a server that restarts and one that is busy cost time alone: jobs are known by their ids, and uploads go
-on where they were cut off.
-
-One request, or several that belong together, sent again until they succeed, for as long as the client is patient.
-
-A line that is cut and a server that restarts are waited for. What no later attempt can mend is raised at once: a
-certificate that is not trusted, an answer that no server of `gavel backend` gives.
+A line that is cut and a server that restarts or is busy cost time alone: jobs are known by their ids, and uploads go on
+where they were cut off. What no later attempt can mend is raised at once: a certificate that is not trusted, an answer
+that no server of `gavel backend` gives.
 """
 
 import contextlib

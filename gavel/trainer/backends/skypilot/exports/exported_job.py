@@ -1,11 +1,8 @@
-"""What is exported: one program on the nodes of a cluster.
+"""One program on a cluster's nodes, as a Dockerfile, a Slurm script, a Kubernetes Job or a job group of SkyPilot.
 
-A job group of SkyPilot: the trainer, a vLLM that samples for it, and a judge service, each on machines of its own.
-
-`gavel train` judges in its own process: beside it there is no service.
-
-They find each other by SkyPilot's names (`vllm-0.GROUP`). The trainer's adapters go to vLLM through a volume that both
-see. The group ends when the trainer does.
+A job group is the trainer, a vLLM that samples for it, and a judge service, each on machines of its own; `gavel train`
+judges in its own process, so beside it there is no service. They find each other by SkyPilot's names (`vllm-0.GROUP`),
+the trainer's adapters go to vLLM through a volume that both see, and the group ends when the trainer does.
 """
 
 import json
