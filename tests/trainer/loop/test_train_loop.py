@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from gavel.base.fields import FieldError
 from gavel.judge.audit.health import judge_health
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
@@ -119,7 +119,7 @@ async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_
 
 @pytest.mark.parametrize("metric", ["success", "/success", "held_out/"])
 def test_a_metric_without_its_split_is_refused(metric: str) -> None:
-    with pytest.raises(ValidationError, match="keep_best_by"):
+    with pytest.raises(FieldError, match="keep_best_by"):
         LoopConfig(keep_best_by=metric)
 
 
