@@ -206,7 +206,7 @@ class TrajectoryGroup(Record):
 
 def _members(given: Any) -> list[Any]:
     """What a group is made of. Raises `GroupError`."""
-    if isinstance(given, Trajectory) or inspect.isawaitable(given):
+    if isinstance(given, Trajectory) or (inspect.isawaitable(given) and not isinstance(given, TrajectoryGroup)):
         discard(given)
         raise GroupError(
             f"a group was given one {type(given).__name__}, and is made of several attempts at one task",
