@@ -11,7 +11,7 @@ import pytest
 import gavel
 from gavel.base.errors import GavelError
 
-MESSAGES = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+MESSAGES: Any = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
 
 
 async def rollout() -> gavel.Trajectory:
