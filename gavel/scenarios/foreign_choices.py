@@ -42,8 +42,11 @@ def as_item(value: Any) -> Any:
             return as_item(fields["choices"][0])
         case {"object": "response", "output": [*items]}:
             return _of_response(fields, [cast("Mapping[str, Any]", _fields(item)) for item in items])
-        case _:
+        case {"role": str()} | {"type": str()}:
             return fields
+        case _:
+            held = ", ".join(fields) or "nothing"
+            raise ValueError(f"a message needs a role, such as assistant; this one holds only {held}")
 
 
 def _fields(value: Any) -> dict[str, Any] | None:

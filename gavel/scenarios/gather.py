@@ -164,7 +164,7 @@ class _Gathering:
         if rollout_seconds is not None and not (
             isinstance(rollout_seconds, int | float) and 0 < rollout_seconds < math.inf  # pyright: ignore[reportUnnecessaryIsInstance]
         ):
-            raise ValueError(f"rollout_seconds must be above 0, or None for no limit; it is {rollout_seconds!r}")
+            raise ValueError(f"rollout_seconds must be a finite number above 0, or None; it is {rollout_seconds!r}")
         self.sources = sources
         self.after_each = after_each
         self.max_exceptions = max_exceptions

@@ -62,6 +62,11 @@ class JudgedFile:
         whole = path.suffix == STORE_SUFFIX or path.suffix in TABLE_SUFFIXES or is_input
         self._journal = self.path.with_name(f"{self.path.name}.partial.jsonl") if whole else self.path
         self._is_input = is_input
+        if is_input and not self._holds_groups():
+            raise JudgedFileError(
+                f"{path} is the input, and is written in another format: judged groups would replace its rows.",
+                "Name another file with --out.",
+            )
         self.earlier: frozenset[int] = frozenset()
         """Indices of the groups that an earlier run has judged."""
         self._groups: dict[int, TrajectoryGroup] = {}
@@ -143,6 +148,17 @@ class JudgedFile:
             raise JudgedFileError(
                 f"{self.path} is being written by another `gavel score`.", "Wait for it, or choose another --out."
             ) from error
+
+    def _holds_groups(self) -> bool:
+        """Whether the file is in a form that `finish` writes."""
+        if self.path.suffix not in (STORE_SUFFIX, *TABLE_SUFFIXES):
+            with self.path.open("rb") as file:
+                return file.read(len(_BEGINNING)) == _BEGINNING
+        try:
+            read = read_table if self.path.suffix in TABLE_SUFFIXES else _read_store
+            return next(iter(read(self.path)), None) is not None
+        except (GavelError, ValueError, KeyError):
+            return False
 
     def _journal_bytes(self) -> bytes:
         return os.pread(self._fd, os.fstat(self._fd).st_size, 0)

@@ -88,7 +88,7 @@ def jsonable(value: Any) -> Any:
         return _sorted([jsonable(item) for item in cast("Set[Any]", value)])
     if isinstance(value, Collection | Iterator):
         return [jsonable(item) for item in all_of(cast("Iterable[Any]", value))]
-    if isinstance(value, date) and value != value:  # a missing date
+    if (isinstance(value, date) and value != value) or kind.__name__ == "NAType":  # pandas' NaT and NA
         return None
     try:
         return to_jsonable_python(value)  # dates, decimals, paths, addresses, …

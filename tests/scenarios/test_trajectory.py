@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
+from gavel.base.fields import FieldError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from gavel.scenarios.trajectory import History, NotANumberError, RolloutError, Trajectory
@@ -202,6 +203,11 @@ def test_tool_calls_of_a_choice_come_back_typed() -> None:
 def test_a_message_that_only_looks_like_a_choice_stays_a_message() -> None:
     message = {"role": "user", "message": "hi", "finish_reason": "none"}
     assert Trajectory(messages_and_choices=[message]).messages_and_choices == [message]
+
+
+def test_a_message_without_a_role_is_refused() -> None:
+    with pytest.raises(FieldError, match="role"):
+        Trajectory(messages_and_choices=[{"role": "user", "content": "q"}, {"content": "b"}])
 
 
 @pytest.mark.parametrize("scalar", [np.float32(0.5), np.float64(0.5), np.int64(2)])

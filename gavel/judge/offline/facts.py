@@ -101,7 +101,7 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
                     elif _failed(result):
                         failed.append(name)
                     else:
-                        made.append(CallMade(name, _object(_value(arguments)), _value(result), turn, number))
+                        made.append(CallMade(name, _object(value_of(arguments)), value_of(result), turn, number))
                 case _:
                     pass
     return Facts(
@@ -127,10 +127,10 @@ _FLAG = re.compile(r"(?:^|\n)\[(\w+): (.*)\]\Z")
 def _failed(result: str) -> bool:
     """Whether a result is flagged as an error by its protocol, or its content says so."""
     while flag := _FLAG.search(result):
-        if _says_failure({flag[1]: _value(flag[2])}):
+        if _says_failure({flag[1]: value_of(flag[2])}):
             return True
         result = result[: flag.start()]
-    content = _value(result)
+    content = value_of(result)
     if isinstance(content, str):
         return re.match(r"\s*(?:error|traceback)\b", content, re.IGNORECASE) is not None
     return _says_failure(_object(content))
@@ -159,7 +159,7 @@ def tools_named(conversations: Iterable[Conversation]) -> tuple[frozenset[str], 
 
 def _tool_name(shown: str) -> str:
     """Of a tool's line in a transcript: `refund(id: string): …`, or JSON of a tool that the server runs itself."""
-    tool = _object(_value(shown))
+    tool = _object(value_of(shown))
     return str(tool.get("name") or tool.get("type")) if tool else shown.partition("(")[0]
 
 
@@ -191,7 +191,8 @@ def texts_of(value: Any) -> Iterator[str]:
             yield str(part)
 
 
-def _value(text: str | None) -> Any:
+def value_of(text: str | None) -> Any:
+    """Of a text that is JSON, else the text."""
     try:
         return json.loads(text or "null")
     except (ValueError, RecursionError):

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import Environment, TemplateError, nodes
 
-from gavel.judge.offline.facts import Facts, texts_of, words_of
+from gavel.judge.offline.facts import Facts, texts_of, value_of, words_of
 from gavel.judge.prompt.sanitize import comparable, normal_form
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def read_rubric(
     rules: list[Rule] = []
     unread: list[str] = []
     unknown: dict[str, None] = {}
-    asks_reference = False
+    asks_reference, answers = False, _answers(reference or "")
     turned: int | None = None
     """Statements from this indentation on may be turned round by one above them that is not read."""
     for indent, statements in _blocks(normal_form(rubric).translate(_STRAIGHT)):
@@ -158,7 +158,7 @@ def read_rubric(
         for statement in statements:
             asks = bool(re.search(rf"\bsays {REFERENCE}\b", statement, re.IGNORECASE))
             asks_reference |= asks
-            rule = None if is_turned or (asks and not re.search(r"\w", reference or "")) else _rule(statement)
+            rule = None if is_turned or (asks and not answers) else _rule(statement)
             known = declared or called
             strange = sorted(rule.tools - known) if rule and known is not None else []
             unknown |= dict.fromkeys(strange)
@@ -170,8 +170,7 @@ def read_rubric(
                 is_turned, turned = True, indent + (indent >= 0 and not statement.endswith(":"))
     if reference and not asks_reference:
         unread.append(REFERENCE)
-    lacks_reference = asks_reference and not re.search(r"\w", reference or "")
-    return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)), lacks_reference)
+    return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)), asks_reference and not answers)
 
 
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
@@ -388,8 +387,15 @@ def _source_says(source: str, phrases: Sequence[str], any_of: bool, facts: Facts
 
 def _finds(source: str, facts: Facts) -> tuple[bool | None, str]:
     results = [call.result for call in facts.made if call.name == source]
-    found = bool(results and results[-1])
+    if not results:
+        return False, _absent([source], facts)
+    found = not _is_nothing(results[-1])
     return found, f"{source} found {'something' if found else 'nothing'}"
+
+
+def _is_nothing(value: Any) -> bool:
+    """Null, false, 0, an empty text or list, and an object that holds nothing else: `{"count": 0, "rows": []}`."""
+    return all(map(_is_nothing, value.values())) if isinstance(value, dict) else not value
 
 
 def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
@@ -551,9 +557,27 @@ def _says_when(quoted: str, condition: str) -> Check | None:
 
 def _says_reference() -> Check:
     def check(facts: Facts) -> Finding:
-        return _met(_occurs(facts.reference.strip(" ."), facts.said), "it did not say what the reference is")
+        said = any(_occurs(answer.strip(" ."), facts.said) for answer in _answers(facts.reference))
+        return _met(said, "it did not say what the reference is")
 
     return check
+
+
+def _answers(reference: str) -> list[str]:
+    """What may be said for a reference: the text; each text or number of a list; the one value of an object. None for
+    a reference without a word, and for any other JSON."""
+    value = value_of(reference)
+    if isinstance(value, dict) and len(value) == 1:
+        (value,) = value.values()
+    elif value is None or isinstance(value, bool):
+        value = reference
+    elif isinstance(value, int | float):
+        value = [reference, value]
+    listed = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str | int | float) for each in listed):
+        return []
+    texts = (each if isinstance(each, str) else f"{each:.15g}" for each in listed)
+    return [text for text in texts if re.search(r"\w", text)]
 
 
 def _ends_with_message() -> Check:

@@ -19,6 +19,7 @@ from gavel.judge.rubric import Criterion, Rubric
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged_file import JudgedFileError
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import GroupJudgement, Judgement
@@ -132,9 +133,14 @@ async def test_what_is_written_can_be_read_and_holds_the_scores(tmp_path: Path, 
     assert [file.name for file in out.parent.iterdir() if "unfinished" in file.name or "partial" in file.name] == []
 
 
-async def test_a_file_may_be_scored_onto_itself(tmp_path: Path):
-    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    judged = await score_file(path, Judge("stand-in", rubric=RULES), out=path)
+async def test_a_file_of_groups_may_be_scored_onto_itself_and_no_other(tmp_path: Path):
+    rows, path = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "judged.jsonl"
+    before = rows.read_bytes()
+    with pytest.raises(JudgedFileError, match="is the input"):
+        await score_file(rows, Judge("stand-in", rubric=RULES), out=rows)
+    assert rows.read_bytes() == before
+    await score_file(rows, Judge("stand-in", rubric=RULES), out=path)
+    judged = await score_file(path, Judge("stand-in", rubric=RULES, orders=4), out=path, fresh=True)
     assert read_groups(path) == judged
 
 

@@ -88,6 +88,38 @@ def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
 
 
 @pytest.mark.parametrize(
+    ("reference", "said", "right"),
+    [
+        ('["Paris", "City of Paris"]', "It is the City of Paris.", True),
+        ('["Paris", "Lutetia"]', "It is Rome.", False),
+        ('{"answer": "Paris"}', "Paris.", True),
+        ("4.0", "The sum is 4.", True),
+        ("4.0", "The sum is 40.", False),
+        ("true", "That is true.", True),
+    ],
+)
+def test_each_answer_of_a_structured_reference_may_be_said(reference: str, said: str, right: bool):
+    assert kept("says the reference", Facts(said=said, reference=reference)) == right
+
+
+@pytest.mark.parametrize("reference", ['{"capital": "Paris", "river": "Seine"}', '[["Paris"]]', "[]", " . "])
+def test_a_reference_that_is_no_answer_is_not_read(reference: str):
+    assert read_rubric("- says the reference\n- calls a", reference=reference).lacking
+
+
+@pytest.mark.parametrize("result", [None, False, 0, "", [], {}, {"count": 0, "rows": []}, {"found": False, "at": {}}])
+def test_an_empty_result_is_nothing_however_it_is_wrapped(result: object):
+    facts = made(("look", {}, result))
+    assert not kept("calls refund when look finds something", made(("look", {}, result), ("refund", {}, "ok")))
+    assert kept("calls refund when look finds something", facts)
+
+
+def test_who_never_looked_is_told_so():
+    ((_, _, why),) = read_rubric("calls refund when look finds something").rules[0].findings(made())
+    assert why == "look was never called"
+
+
+@pytest.mark.parametrize(
     "rule",
     [
         "does not call Refund",
