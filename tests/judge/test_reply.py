@@ -3,6 +3,7 @@ import re
 from contextlib import suppress
 from random import Random
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,6 +149,14 @@ def test_a_judge_may_decline_a_member():
     read = read_verdict(json.dumps({"scores": entries(EXPECTED | {"W3RT": None})}), LABELS)
     assert {label: scored.score for label, scored in read.scores.items()} == {"K7QX": 0.9, "M4TD": 0.5}
     assert list(read.unread) == ["W3RT"]
+
+
+def test_the_schema_that_a_server_enforces_lets_a_judge_decline():
+    schema = reply_schema(LABELS)
+    declined = {"scores": entries(EXPECTED | {"W3RT": None})}
+    jsonschema.validate(declined, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"scores": entries(EXPECTED | {"W3RT": "0.5"})}, schema)
 
 
 def test_explanations_come_with_their_scores():

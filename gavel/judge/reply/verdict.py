@@ -66,13 +66,16 @@ class Entry:
 
 
 def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
-    """The JSON schema of a reply. It is the same for all orders of the labels, since it is part of a cached prompt."""
+    """The JSON schema of a reply, the same for all orders of the labels, since it is part of a cached prompt.
+
+    A score may be null: the judge declines that member.
+    """
     entry = {
         "type": "object",
         "properties": {
             "trajectory_id": {"type": "string", "enum": sorted(labels)},
             "explanation": {"type": "string"},
-            "score": {"type": "number"},
+            "score": {"anyOf": [{"type": "number"}, {"type": "null"}]},
         },
         "required": ["trajectory_id", "explanation", "score"],
         "additionalProperties": False,
