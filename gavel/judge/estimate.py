@@ -18,7 +18,7 @@ from typing import Any
 from gavel.base.text import counted
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Question
 from gavel.llm.client import Client
 from gavel.llm.errors import NotAskedError
 from gavel.llm.prices import price

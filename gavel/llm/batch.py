@@ -30,8 +30,7 @@ from gavel.base.errors import first_error
 from gavel.base.files import sync, write_atomically
 from gavel.llm.batch_api import BatchApi, batch_price, request_line
 from gavel.llm.budget import Budget
-from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import FORMATS, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_be_the_format, may_pass, read_failure, status_error

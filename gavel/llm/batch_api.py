@@ -13,7 +13,7 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from gavel.base.network import TRANSPORT_ERRORS
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Question
 from gavel.llm.completion import CONNECTION
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import may_pass, pause_of, read_failure, remedy

@@ -28,8 +28,7 @@ import openai
 
 from gavel.base.errors import contain_cancellation
 from gavel.llm.budget import Budget, Size, ledger_of_this_work
-from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError

@@ -184,7 +184,7 @@ async def test_an_unusable_reply_is_returned_and_not_kept(service, tmp_path):
     service.answer = lambda request: says("Sorry.", USAGE)
     assert texts(await Asker(service, tmp_path).all(["hello"])) == ["Sorry."]
     replay = Client("openai/judge", cassette=Cassette(tmp_path / "c.sqlite", "replay"))
-    with pytest.raises(LlmError, match="is empty"):
+    with pytest.raises(LlmError, match="no reply"):
         await replay.ask([{"role": "user", "content": "hello"}], SCHEMA)
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gavel.llm.budget import Budget
-from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import SqliteStorage
+from gavel.llm.cassette import Cassette, SqliteStorage
 from gavel.llm.client import Client
 from gavel.llm.completion import direct_request
 from gavel.llm.errors import CassetteError, ContextError, LlmError, PermanentError
