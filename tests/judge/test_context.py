@@ -69,14 +69,6 @@ async def test_a_context_too_small_for_two_members_is_an_error_that_says_so():
     assert reads.prompts == []
 
 
-async def test_a_juror_without_room_abstains():
-    short, long = Reads(), Reads()
-    judged = await Judge([Juror(short, context=400), Juror(long)]).score(long_group(3, 50))
-    assert short.prompts == []
-    assert judged.judgement.status == "scored"
-    assert "room for a prompt of" in judged.judgement.warnings[0]
-
-
 def refuses_above(limit: int, words: str):
     """A server whose context is `limit` tokens, and which says so in these words or not at all."""
 
@@ -110,13 +102,6 @@ async def test_a_server_that_has_less_room_than_was_thought_is_asked_again_with_
     assert len(endpoint.requests) == refused + 2, "what the server has room for is remembered"
 
 
-async def test_texts_that_fit_are_shown_whole_without_a_warning():
-    reads = Reads()
-    judged = await Judge(Juror(reads)).score(long_group(3, 500))
-    assert "tokens left out" not in reads.prompts[0]
-    assert judged.judgement.warnings == []
-
-
 def verdict(text: str) -> str:
     """Scores for all members that the request at the end of the prompt names."""
     labels = re.findall(r"trajectories: ([\w, ]+)\.", text)[-1].split(", ")
@@ -141,14 +126,6 @@ async def test_ollama_is_told_how_long_the_prompt_is(ollama):
     assert judged.judgement.warnings == []
     assert {request["options"]["num_ctx"] for request in ollama.requests} <= {24_576, 32_768}
     assert min(ollama.read) > 10_000, "it has read all"
-
-
-async def test_a_context_that_the_user_sets_for_ollama_is_kept_to(ollama):
-    judged = await Judge(Juror("ollama_chat/judge", params={"num_ctx": 6_000}), orders=2).score(group_of(2_500))
-    assert judged.judgement.status == "scored"
-    assert {request["options"]["num_ctx"] for request in ollama.requests} == {6_000}
-    assert max(ollama.read) < 6_000
-    assert "were shortened to fit" in judged.judgement.warnings[0]
 
 
 @pytest.mark.parametrize("words", [2_500, 1_000], ids=["far too long", "a little too long"])

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 import gavel
 from gavel.judge.drafts import (
     DraftError,
-    ScoredCriterion,
     draft_prompt,
     draft_rubric,
     draft_schema,
-    merge_near_duplicates,
     read_draft,
 )
 from gavel.judge.errors import JudgeError
@@ -187,24 +185,3 @@ async def test_a_judge_that_scores_nobody_keeps_no_criteria():
         )
     with pytest.raises(JudgeError):
         await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), "stand-in")
-
-
-SCORED = st.builds(
-    ScoredCriterion,
-    st.builds(Criterion, st.sampled_from("abcd"), st.sampled_from(["one two", "three four"]), st.floats(0.5, 3)),
-    st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=3),
-)
-
-
-@given(st.lists(SCORED, max_size=6))
-def test_merging_keeps_the_sum_of_weights_and_is_final(criteria):
-    merged = merge_near_duplicates(criteria)
-    assert sum(each.criterion.weight for each in merged) == pytest.approx(sum(c.criterion.weight for c in criteria))
-    assert merge_near_duplicates(merged) == merged
-
-
-def test_a_criterion_must_differ_by_more_than_chance():
-    right = Criterion("right", "Is right.")
-    assert ScoredCriterion(right, [0.2, 0.8], 0.1).discriminates
-    assert not ScoredCriterion(right, [0.2, 0.8], 0.3).discriminates
-    assert not ScoredCriterion(right, [0.5, 0.52], 0.0).discriminates
