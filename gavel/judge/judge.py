@@ -94,7 +94,7 @@ class Judge:
         self.config = config
         self.anchors = check_anchors(anchors)
         self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors))
-        self.mode = self._mode.name
+        self.mode = "anchored" if self.anchors and config.mode == "groupwise" else config.mode
         """Stored in the judgements: "groupwise", "anchored", "pairwise", "decisions" or "readout"."""
         self.rubric = Rubric.of(read_text_option(config.rubric or None, "rubric") if rubric is None else rubric)
         self.jurors = tuple(

@@ -31,7 +31,9 @@ from gavel.llm.errors import CassetteError, CassetteMissError
 from gavel.llm.types import Accept, Message, Reply, Schema
 
 _T = TypeVar("_T")
-_PRIVATE = re.compile(r"(^|_)(key|key_id|token|secret|password|credentials?|headers|client)$")
+_PRIVATE = re.compile(
+    r"(^|_)(key|apikey|key_id|token|secret|password|credentials?|headers?|client|token_provider)$", re.IGNORECASE
+)
 """Parameters that identify the caller; they are neither part of the key nor stored."""
 _POLL_SECONDS = 0.05, 0.5
 """The first and the longest pause between looks at what another process asks."""
@@ -66,12 +68,17 @@ class Question:
     @property
     def public_params(self) -> dict[str, Any]:
         """The parameters without those that identify the caller."""
-        return {name: value for name, value in self.params.items() if not _PRIVATE.search(name)}
+        return public_params(self.params)
 
     @cached_property
     def key(self) -> str:
         """64 hexadecimal digits."""
         return hashlib.sha256(_canonical(self.parts).encode()).hexdigest()
+
+
+def public_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters without those that identify the caller: `api_base` and `max_tokens`, but not `api_key`."""
+    return {name: value for name, value in params.items() if not _PRIVATE.search(name)}
 
 
 def _canonical(value: Any) -> str:

@@ -34,12 +34,19 @@ from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
 from gavel.llm.prices import Price, Prices, price
-from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import DEFAULT_CONTEXT, ContextLength, check_not_cut, context_options
-from gavel.llm.providers import OWN_SERVERS, PROVIDER, check_gives_probabilities, check_model, model_id, model_info
+from gavel.llm.providers import (
+    OWN_SERVERS,
+    PROVIDER,
+    check_gives_probabilities,
+    check_model,
+    model_id,
+    model_info,
+    with_breakpoint,
+)
 from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
 from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
-from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire, byte_bound
+from gavel.llm.types import NO_PREFIX, Accept, CachedPrefix, Message, ModelCallable, Reply, Schema, Wire, byte_bound
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

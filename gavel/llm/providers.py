@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gavel.base.errors import GavelError
 from gavel.base.network import pass_proxies
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
-from gavel.llm.types import Message
+from gavel.llm.types import CachedPrefix, Message
 
 PROVIDER = "gavel"
 """The part of a local model's LiteLLM id before the slash."""
@@ -179,3 +179,47 @@ def _check_name(model: str, params: Mapping[str, Any], instead: str) -> None:
             f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
             f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take {instead}.",
         ) from error
+
+
+MIN_CACHED_TOKENS = 1024
+"""Shorter beginnings of prompts are not cached, except where LiteLLM's table says otherwise."""
+_CLAUDE_OF_OPENROUTER = "openrouter/anthropic/"
+"""LiteLLM's table lists no models of OpenRouter, but LiteLLM passes breakpoints on to these."""
+
+
+def caches_prompts(model: object) -> bool:
+    """Whether LiteLLM knows that the model's server caches prompts."""
+    if not isinstance(model, str):
+        return False
+    return model.startswith(_CLAUDE_OF_OPENROUTER) or bool(model_info(model).get("supports_prompt_caching"))
+
+
+def min_cached_tokens(model: object) -> int:
+    """Tokens that a beginning must have to be cached."""
+    listed = model_info(model).get("prompt_cache_min_tokens") if isinstance(model, str) else None
+    return int(listed or MIN_CACHED_TOKENS)
+
+
+def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -> list[Message]:
+    """The messages with a breakpoint (`cache_control`) where the shared beginning ends, for a model that needs one.
+
+    Servers compute requests that begin alike once, and charge a tenth to a half for the beginning. Most find it
+    themselves.
+    """
+    if not prefix.characters or not _needs_breakpoint(model):
+        return messages
+    message = messages[prefix.message]
+    content = message["content"]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    text = parts[0].get("text") if parts else None
+    if not isinstance(text, str) or len(text) <= prefix.characters:
+        return messages
+    shared = {"type": "text", "text": text[: prefix.characters], "cache_control": {"type": "ephemeral"}}
+    rest = {**parts[0], "text": text[prefix.characters :]}
+    marked = {**message, "content": [shared, rest, *parts[1:]]}
+    return [*messages[: prefix.message], marked, *messages[prefix.message + 1 :]]
+
+
+def _needs_breakpoint(model: str) -> bool:
+    """Claude, wherever it is served, and Amazon's Nova; other servers find the beginning themselves."""
+    return caches_prompts(model) and ("claude" in model or "amazon.nova" in model)

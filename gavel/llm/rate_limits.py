@@ -20,7 +20,7 @@ from anyio import CapacityLimiter
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import is_rate_limit, may_pass, pause
-from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix
+from gavel.llm.types import NO_PREFIX, CachedPrefix
 
 MINUTE = 60.0
 _BREAKER_SECONDS = 60.0

@@ -98,3 +98,18 @@ def byte_bound(messages: Sequence[Message], schema: Schema) -> int:
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether parsed JSON is an object."""
     return isinstance(value, Mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """What a request has in common with others, and who wants to know when it is sent."""
+
+    message: int = 0
+    """Index of the message in which the shared beginning ends."""
+    characters: int = 0
+    """Where it ends in that message; 0 = nothing is shared."""
+    sent: Callable[[], None] = lambda: None
+    """Called when the request is sent."""
+
+
+NO_PREFIX = CachedPrefix()

@@ -25,7 +25,6 @@ from gavel.judge.panel.standard_errors import (
     Noise,
     NoisePrior,
     NoisyVote,
-    fit_prior,
     residual_noise,
     shrunk,
 )
@@ -169,30 +168,12 @@ def test_votes_that_only_the_position_explains_leave_an_error(members, orders, s
     assert all(0 < error < scatter / math.sqrt(orders) for error in errors)
 
 
-def test_what_lost_orders_leave_of_the_position_is_part_of_the_error():
-    answers = drawn(6, 4, 1, slope=0.3, noise=0.0)
-    balanced = groupwise(answers, 6)
-    lost = groupwise(answers[:3], 6)
-    most, most_of_lost = (max(score.standard_error or 0 for score in of.values()) for of in (balanced, lost))
-    assert most_of_lost > most + 0.02
-
-
 def test_the_prior_adds_its_squares_and_its_degrees_of_freedom():
     assert shrunk(Noise(0.04, 6), NOISE_PRIOR) == pytest.approx(((6 * 0.04 + 12 * 0.01) / 18, 18))
     assert shrunk(Noise(0.04, 6), None) == (0.04, 6)
     agreeing = [Answer(n, 0, 1.0, dict.fromkeys(row, 0.5)) for n, row in enumerate([(0, 1, 2), (2, 1, 0)])]
     errors = [score.standard_error for score in groupwise(agreeing, 3, NOISE_PRIOR).values()]
     assert all(error and error > 0.05 for error in errors)
-
-
-@pytest.mark.parametrize(("true_df", "low", "high"), [(8, 5, 13), (40, 20, 90)])
-def test_the_prior_of_many_groups_finds_their_common_noise_and_how_far_they_differ(true_df, low, high):
-    rng = np.random.default_rng(1)
-    true = 0.01 * rng.chisquare(true_df, 3000) / true_df
-    groups = [Noise(float(variance * rng.chisquare(7) / 7), 7) for variance in true]
-    prior = fit_prior(groups)
-    assert prior.variance == pytest.approx(0.01, rel=0.05)
-    assert low < prior.df < high
 
 
 def slow_scores(comparisons: list[Comparison]) -> dict[int, float]:
@@ -245,10 +226,6 @@ def test_members_that_no_chain_of_comparisons_links_to_the_most_are_not_rated():
     assert set(rate([Comparison(0, 1, 0.9), Comparison(1, 2, 0.9), Comparison(3, 4, 1.0)])) == {0, 1, 2}
     assert rate([Comparison(0, 1, 0.9), Comparison(2, 3, 0.9)]) == {}
     assert rate([]) == {}
-
-
-def test_as_many_strengths_as_comparisons_leave_no_error_to_be_told():
-    assert [rating.standard_error for rating in rate([Comparison(0, 1, 0.9)]).values()] == [None, None]
 
 
 def outcome(*ballots: Ballot):

@@ -14,7 +14,7 @@ from gavel.judge.prompt.provider_formats import View
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.judge.groups import by_length, desk, never, saying
+from tests.judge.groups import by_length, desk, saying
 
 
 def anchor(text: str, score: float) -> Anchor:
@@ -83,12 +83,6 @@ async def test_a_member_that_is_an_anchor_as_well_is_shown_once_and_gets_votes()
     assert sizes == [2, 2]
     assert [trajectory.reward for trajectory in judged] == pytest.approx([0.6, 0.4])
     assert [len(t.judgement.votes) for t in judged if t.judgement] == [2, 2]
-
-
-async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nobody():
-    judged = await Judge(never, anchors=[anchor("aaaa", 0.6)]).score(saying("aaaa", "aaaa"))
-    assert [trajectory.reward for trajectory in judged] == [0.6, 0.6]
-    assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
 
 
 async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_their_scale():

@@ -9,7 +9,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.prompt.truncate import count_tokens
-from tests.endpoint import fails, labels_in, says, scores
+from tests.endpoint import fails, scores
 from tests.judge.groups import saying
 from tests.llm.ollama import Ollama
 
@@ -80,15 +80,6 @@ def refuses_above(limit: int, words: str):
     return step
 
 
-async def test_a_fallback_with_more_room_answers_for_a_model_without(endpoint, monkeypatch):
-    endpoint.script = [scores(0.2, 0.4, 0.6)]
-    rooms = {"openai/small": 400, "openai/large": 100_000}
-    monkeypatch.setattr("gavel.llm.client.model_info", lambda model: {"max_input_tokens": rooms[model]})
-    judged = await Judge(Juror(list(rooms), params=endpoint.params), orders=2).score(long_group(3, 50))
-    assert judged.judgement.status == "scored"
-    assert {vote.model for t in judged for vote in t.judgement.votes} == {"openai/large"}
-
-
 @pytest.mark.parametrize("words", ["maximum context length is 6000 tokens", "the prompt is too long"])
 async def test_a_server_that_has_less_room_than_was_thought_is_asked_again_with_less(endpoint, words):
     endpoint.script = [refuses_above(6000, words)]
@@ -142,16 +133,3 @@ async def test_a_prompt_that_a_server_cuts_is_shortened_and_asked_again(ollama, 
     before = len(ollama.requests)
     assert (await judge.score(group_of(words - 5))).judgement.status == "scored"
     assert len(ollama.requests) == before + 2, "what the server has room for is remembered"
-
-
-async def test_a_server_that_always_counts_too_little_gives_no_score(endpoint):
-    def cut(request):
-        entries = [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels_in(request)]
-        usage = {"prompt_tokens": 600, "completion_tokens": 20, "total_tokens": 620}
-        return says(json.dumps({"scores": entries}), usage)
-
-    endpoint.script = [cut]
-    judged = await Judge(Juror("openai/always-cut", params=endpoint.params), orders=1).score(group_of(5_000))
-    assert [trajectory.reward for trajectory in judged] == [None] * 4
-    assert judged.judgement.status == "unscored"
-    assert judged.judgement.calls == len(endpoint.requests)

@@ -5,8 +5,7 @@ import pytest
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.reply.criteria import read_scores
-from gavel.judge.reply.verdict import VerdictError
+from gavel.judge.reply.verdict import VerdictError, read_scores
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import says

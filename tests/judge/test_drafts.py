@@ -88,15 +88,6 @@ async def test_a_model_that_drafts_no_rubric_in_time_is_an_error(endpoint):
     assert len(endpoint.requests) == 2
 
 
-async def test_who_cannot_draft_is_told_before_anyone_is_asked():
-    with pytest.raises(JudgeError, match="stand-in"):
-        await draft_rubric(Client("stand-in"), "The returns desk.")
-    with pytest.raises(JudgeError):
-        await draft_rubric(Client("openai/o3"), "The returns desk.")
-    with pytest.raises(JudgeError):
-        await draft_rubric(Client("stand-in"), " ")
-
-
 DRAFT = [
     {"name": "right", "text": "Names the author of the novel.", "weight": 3},
     {"name": "author", "text": "Gives whoever wrote it.", "weight": 1},

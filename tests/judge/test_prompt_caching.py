@@ -71,7 +71,7 @@ async def test_a_lead_that_is_asked_for_is_there_for_any_model():
 
 
 async def test_the_others_do_not_wait_for_a_slow_first_call(monkeypatch):
-    monkeypatch.setattr("gavel.llm.prompt_cache.WARM_SECONDS", 0.01)
+    monkeypatch.setattr("gavel.judge.panel.polling.WARM_SECONDS", 0.01)
     judge = Starts()
     async with asyncio.timeout(HANG_SECONDS):
         scoring = asyncio.create_task(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.judge.reply.attempts import name_attempts
+from gavel.judge.panel.polling import name_attempts
 from gavel.judge.reply.lenient_json import Broken, read_value
 from gavel.judge.reply.verdict import VerdictError, read_verdict, reply_schema
 from tests.judge.replies import REFUSED, clean_reply, malformed_reply

@@ -28,13 +28,6 @@ def test_over_an_even_number_of_orders_every_member_has_the_same_mean_position(m
     assert len(set(places)) == 1
 
 
-@given(st.integers(2, 10), st.text())
-def test_over_twice_as_many_orders_as_members_every_member_is_at_every_position_twice(members, seed):
-    rows = orders(members, 2 * members, seed)
-    for member in range(members):
-        assert sorted(row.index(member) for row in rows) == sorted([*range(members)] * 2)
-
-
 large = st.integers(LARGEST_WHOLE + 1, 70)
 
 

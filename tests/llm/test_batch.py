@@ -273,16 +273,6 @@ async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path)
     assert enough.batches._budget.spent_usd == pytest.approx(20 * 180e-6)
 
 
-async def test_a_large_round_is_sent_in_several_batches(service, tmp_path, monkeypatch):
-    monkeypatch.setattr(batch_module, "_MOST_REQUESTS", 8)
-    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
-    assert sorted(len(batch.requests) for batch in service.batches.values()) == [4, 8, 8]
-    monkeypatch.setattr(batch_module, "_MOST_BYTES", 700)
-    (tmp_path / "two").mkdir()
-    assert texts(await Asker(service, tmp_path / "two").all(QUESTIONS)) == ANSWERS
-    assert set(service.asked.values()) == {2}
-
-
 @pytest.mark.parametrize("model", ["ollama/qwen3", "anthropic/claude-sonnet-4-5", "vertex_ai/gemini-2.5-pro"])
 def test_a_vendor_without_batches_is_refused_and_those_with_batches_are_named(model):
     with pytest.raises(LlmError) as refused:
@@ -321,14 +311,6 @@ GOOD = {"custom_id": "a", "response": {"status_code": 200, "body": {"choices": [
 
 def line(**changes: object) -> bytes:
     return json.dumps({**GOOD, **changes}).encode()
-
-
-async def test_a_parameter_that_the_model_refuses_is_left_out_of_the_next_batch(service, tmp_path):
-    words = "Unsupported parameter: 'temperature' is not supported with this model."
-    service.answer = lambda r: refuses(400, words)(r) if "temperature" in r else echo(r)
-    params = {**service.params, "temperature": 0.5}
-    assert texts(await Asker(service, tmp_path, model="openai/cold", params=params).all(QUESTIONS)) == ANSWERS
-    assert len(service.batches) == 2
 
 
 async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_command(service, tmp_path):

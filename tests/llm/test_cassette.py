@@ -4,7 +4,6 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -200,28 +199,6 @@ def test_a_directory_and_a_path_below_a_file_are_refused_with_the_remedy(tmp_pat
         with pytest.raises(CassetteError, match="cannot be used") as error:
             Cassette(path).check()
         assert error.value.remedy == "Name another file for the cassette."
-
-
-def foreign_database(path: Path, number: int, journal: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA journal_mode = {journal}")
-    connection.execute("CREATE TABLE replies (id INTEGER, author TEXT)")
-    connection.execute(f"PRAGMA user_version = {number}")
-    return connection
-
-
-@pytest.mark.parametrize("mode", ["cache", "replay"])
-@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
-@pytest.mark.parametrize("number", [0, FORMAT_VERSION])
-def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path, number, journal, mode):
-    path = tmp_path / "c.sqlite"
-    foreign_database(path, number, journal).close()
-    before = path.read_bytes()
-    with pytest.raises(CassetteError, match="it is not a cassette") as error:
-        Cassette(path, mode).check()
-    assert "Name another file" in error.value.remedy
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 WRITER = """

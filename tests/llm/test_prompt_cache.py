@@ -3,7 +3,8 @@ import json
 import pytest
 
 from gavel.llm.client import Client
-from gavel.llm.prompt_cache import CachedPrefix, with_breakpoint
+from gavel.llm.providers import with_breakpoint
+from gavel.llm.types import CachedPrefix
 from tests.endpoint import Answer
 
 PROMPT = [

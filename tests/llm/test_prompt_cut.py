@@ -52,9 +52,6 @@ def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, l
 TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
 
 
-SWAHILI = "Wakala aliangalia agizo na kuona kuwa lina siku kumi na mbili, kwa hivyo alirudisha pesa.\n" * 500
-
-
 VIETNAMESE = "Đại lý đã kiểm tra đơn hàng và thấy rằng nó mới được mười hai ngày, vì vậy đã hoàn tiền.\n" * 500
 
 
@@ -64,7 +61,6 @@ MEASURED = {
     "Hindi": (HINDI, 7_800),
     "code": (CODE, 12_500),
     "Turkish": (TURKISH, 12_000),
-    "Swahili": (SWAHILI, 12_500),
     "Vietnamese": (VIETNAMESE, 12_500),
     "a line": ("=" * 50_000, 781),
     "newlines": ("\n" * 20_000, 1_250),

@@ -15,6 +15,7 @@ A reply that cannot be read is asked for again with its problem, `content_retrie
 
 import asyncio
 import contextvars
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,23 +34,20 @@ from gavel.judge.prompt.call_prompt import (
     GroupPrompts,
     Prompt,
     count_message_tokens,
-    fit_messages,
     max_members_per_prompt,
 )
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.truncate import count_tokens
-from gavel.judge.reply.attempts import name_attempts
-from gavel.judge.reply.criteria import ids_to_score
-from gavel.judge.reply.verdict import Verdict, VerdictError
+from gavel.judge.reply.verdict import Verdict, VerdictError, ids_to_score
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import PositionBias
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.failures import CONTENT_FILTER, filtered, is_refusal_text
-from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, Lead, caches_prompts, min_cached_tokens
 from gavel.llm.prompt_cut import PromptCutError
-from gavel.llm.types import IMAGE_TOKENS, Message, Reply, Schema, text_of
+from gavel.llm.providers import caches_prompts, min_cached_tokens
+from gavel.llm.types import IMAGE_TOKENS, NO_PREFIX, CachedPrefix, Message, Reply, Schema, text_of
 from gavel.prompts import template_id
 
 CacheName = Literal["auto", "lead", "off"]
@@ -62,6 +60,9 @@ _MAX_FITTINGS = 5
 """Max prompts made for a model whose context size is not known."""
 _MAX_ECHO = 4_000
 """Max characters of an invalid reply echoed in the repair prompt."""
+
+WARM_SECONDS = 1.0
+"""After so long a request that is being answered has its prompt in the server's cache."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -408,9 +409,7 @@ class Poll:
         """The request with a prompt that fits the model's context; None when there is no room for one."""
         room = client.room(self._entries(ballot))
         try:
-            prompt = await off_loop_if_long(
-                question.group.characters, fit_messages, question.prompts, ballot.shown, room
-            )
+            prompt = await off_loop_if_long(question.group.characters, question.prompts.fit, ballot.shown, room)
         except ContextTooSmallError as error:
             ballot.problem, ballot.no_room = error.message, error
             return None
@@ -456,14 +455,19 @@ class _PromptCaching:
         self._cache: CacheName = cache if len(calls_shown) > 1 else "off"
         self._same_members = len(set(map(frozenset, calls_shown))) == 1
         self._first = first
-        self._lead = Lead()
+        self._warm = asyncio.Event()
+        """Set when the others may be sent."""
         self._long_enough: dict[tuple[str, int], bool] = {}
         """Whether a beginning of so many characters is cached, by model: it is counted once for all calls."""
 
     def ended(self, number: int) -> None:
         """The call of this number is over, whatever came of it."""
         if number == self._first:
-            self._lead.answered()
+            self._warm.set()
+
+    def _sent(self) -> None:
+        """The first call is on its way."""
+        asyncio.get_running_loop().call_later(WARM_SECONDS, self._warm.set)
 
     async def prefix(self, number: int, prompt: Prompt, client: Client) -> CachedPrefix:
         """What the call has in common with the juror's other calls. Returns when it may be sent."""
@@ -471,9 +475,9 @@ class _PromptCaching:
             return NO_PREFIX
         characters = self._cached_characters(prompt, client)
         if number == self._first:
-            return CachedPrefix(len(prompt.messages) - 1, characters, self._lead.sent)
+            return CachedPrefix(len(prompt.messages) - 1, characters, self._sent)
         if characters or self._cache == "lead":
-            await self._lead.warm()
+            await self._warm.wait()
         return CachedPrefix(len(prompt.messages) - 1, characters)
 
     def _cached_characters(self, prompt: Prompt, client: Client) -> int:
@@ -490,3 +494,52 @@ class _PromptCaching:
             shared = "\n".join([*before, last[:characters]])
             self._long_enough[key] = count_tokens(shared, stop_at=needed) >= needed
         return characters if self._long_enough[key] else 0
+
+
+_RUN = re.compile(r"[A-Za-z0-9]+")
+"""A whole word of the letters and digits that labels consist of."""
+_NOUNS = r"(?:trajector(?:y|ies)|attempts?|candidates?|rollouts?|responses?|labels?|ids?)"
+_BEFORE = re.compile(rf"(?P<noun>(?<![^\W_]){_NOUNS}[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)\Z", re.IGNORECASE)
+"""What stands before a label and belongs to it."""
+_LONGEST_NOUN = 16
+"""Characters of it, at most."""
+_CLOSING = re.compile(r"[\])\"'`’”]")
+
+
+def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
+    """The text with each label, and the id of each criterion, replaced by the numbers of its attempts, from 1: labels
+    are random and of one call.
+
+        name_attempts("W7QX looked first; trajectory B3KD guessed.", {"W7QX": (1,), "B3KD": (0, 2)})
+        -> "Attempt 2 looked first; attempts 1 and 3 guessed."
+
+    `indices`: by label, the member's trajectories in the group; none = a reference trajectory.
+    """
+    if not indices:
+        return text
+    by_label = {label.casefold(): _name(own) for label, own in indices.items()}
+    parts, end = list[str](), 0
+    for found in _RUN.finditer(text):
+        word = found[0].casefold()
+        name = by_label.get(word) or (by_label.get(word[:-1]) if word[-1].isalpha() else None)
+        if name is None:
+            continue
+        before = _BEFORE.search(text, max(end, found.start() - _LONGEST_NOUN), found.start())
+        assert before
+        closing = _CLOSING.match(text, found.end())
+        written = text[max(0, before.start() - 9) : before.start()].rstrip(" *_")[-1:]
+        starts = before["noun"][0].isupper() if before["noun"] else written in ("", ".", "!", "?", "\n")
+        name = name[0].upper() + name[1:] if starts else name
+        bracketed = before["open"] and closing
+        parts += text[end : before.start()], name if bracketed else before["open"] + name + (closing or [""])[0]
+        end = closing.end() if closing else found.end()
+    return "".join([*parts, text[end:]])
+
+
+def _name(indices: Sequence[int]) -> str:
+    numbers = [str(index + 1) for index in sorted(indices)]
+    if not numbers:
+        return "a reference attempt"
+    if len(numbers) == 1:
+        return f"attempt {numbers[0]}"
+    return f"attempts {', '.join(numbers[:-1])} and {numbers[-1]}"
