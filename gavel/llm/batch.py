@@ -43,7 +43,7 @@ from gavel.llm.types import Accept, Reply
 FORMAT_VERSION = 2
 _ATTEMPTS = 3
 _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
-"""Of one batch."""
+"""Largest batch: requests and bytes."""
 POLL_SECONDS = 10.0, 60.0
 """The first and the longest pause between looks at a batch."""
 _GRACE_SECONDS = 20.0
@@ -237,8 +237,8 @@ class BatchCassette(Cassette):
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
     ) -> Reply:
-        """As a cassette answers. Raises `NotYetError` for a question whose reply comes with a batch, and a failure of
-        its request."""
+        """Answers as a cassette does. Raises `NotYetError` for a question whose reply comes with a batch, and the
+        failure of its request."""
         if question.model.startswith(f"{PROVIDER}/"):
             return await super().answer(question, ask, accept, repairs)
         reply = await super().answer(question, lambda: self._batches.ask(question), accept, repairs)
@@ -280,12 +280,12 @@ class Batches:
         self._tell = tell
         self._poll_seconds = poll_seconds or POLL_SECONDS
         self._results: dict[str, tuple[BatchResult, int]] = {}
-        """By key: the result that decides, and the reply format that it answers."""
+        """Key -> the result that decides, and the reply format that it answers."""
         self._attempts: Counter[str] = Counter()
         self._formats: dict[str, int] = {}
-        """By key: the reply format to ask for, after another was refused."""
+        """Key -> the reply format to ask for, after another was refused."""
         self._sent: dict[str, dict[str, Any]] = {}
-        """By key: the parameters, as they were sent last."""
+        """Key -> the parameters, as they were sent last."""
         self._paid: set[str] = set()
         self._collected: list[_Collected] = []
         self._questions: dict[tuple[str, str], Question] = {}

@@ -70,13 +70,13 @@ PROBE_SCHEMA: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the question showed."""
+    """Result of a probe."""
 
     model: str
     served_by: str
     """The model's name according to the server, or ""."""
     reply_format: str
-    """How replies are asked for from then on: "json_schema", "json_object" or "text"."""
+    """Reply format of later requests: "json_schema", "json_object" or "text"."""
     seconds: float
     cost_usd: float | None
     """None = unknown."""
@@ -254,7 +254,7 @@ class Client:
             call.release()
 
     def _failed(self, call: Call, error: Exception) -> LlmError:
-        """What the call ends with. Nothing more is sent if other requests would meet it too."""
+        """The error that ends the call. Opens the breaker if other requests would meet it too."""
         longest = min(self.limits.timeout, self.limits.deadline)
         failure = as_llm_error(error, self.name, longest, call.attempts)
         failure.may_be_paid = call.may_be_paid

@@ -53,7 +53,7 @@ next request; and at least, whatever the server says, so that one which stays br
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a provider says of one failed request."""
+    """A failed request, as its provider describes it."""
 
     status: int | None
     """HTTP status; None = no response, or an error of the client itself."""
@@ -85,7 +85,7 @@ class Failure:
 
 
 def read_failure(error: BaseException) -> Failure:
-    """What is known of `error`, an error of LiteLLM or of the OpenAI client."""
+    """The failure in `error`, an error of LiteLLM or of the OpenAI client."""
     chain = [one for one in _causes(error) if one is error or getattr(one, "status_code", None) is not None]
     status = next((code for one in chain if isinstance(code := getattr(one, "status_code", None), int)), None)
     bodies = [body for one in chain if is_mapping(body := getattr(one, "body", None))]
@@ -268,7 +268,7 @@ def is_page(text: str) -> bool:
 
 
 def with_remedy(error: Exception, model: str) -> str:
-    """What an agent's model answered with, in a sentence, and what to change."""
+    """The error of an agent's model in a sentence, with its remedy."""
     return " ".join(filter(None, (f"{type(error).__name__}: {_shown(str(error))}", remedy(error, model))))
 
 

@@ -15,7 +15,7 @@ Price = tuple[float, float] | tuple[float, float, float]
 that the server had in its cache."""
 
 Prices = Mapping[str, Price]
-"""By model id."""
+"""Model id -> price."""
 
 _Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]])

@@ -40,7 +40,7 @@ _OLLAMA = ("ollama/", "ollama_chat/")
 _REPLY_TOKENS = 4_096
 """Room for a reply and the thinking before it, unless the user sets the reply's length."""
 _BYTES_PER_TOKEN = 2.5
-"""Of dense text, such as numbers; prose has four."""
+"""Bytes of a token in dense text, such as numbers; prose has four."""
 _STEPS = tuple(sorted(size * 2**power for power in range(13, 21) for size in (1, 1.5)))
 """Ollama loads a model anew when the context changes, so only a few lengths are asked for."""
 DEFAULT_CONTEXT = 128_000
@@ -56,7 +56,7 @@ _learned: dict[Hashable, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class ContextLength:
-    """Of one endpoint, in tokens of prompt and reply."""
+    """Context length of one endpoint, in tokens of prompt and reply."""
 
     endpoint: Hashable
     assumed: int

@@ -42,7 +42,7 @@ class Limits:
     requests_per_minute: int | None = None
     """To one model, over all clients of a process; every attempt counts. None = no limit."""
     tokens_per_minute: int | None = None
-    """Of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
+    """Tokens of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
 
     def __post_init__(self) -> None:
         if not (self.concurrency >= 1 and self.timeout > 0 and self.deadline > 0):
@@ -52,7 +52,7 @@ class Limits:
 
 
 class Activity:
-    """How long the calls of a set of clients, of any thread, are held up; for a live line."""
+    """Waits of the calls of a set of clients, of any thread; for a live line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -245,7 +245,7 @@ class Call:
 
     @property
     def attempt_seconds(self) -> float:
-        """How long an attempt that begins now may take."""
+        """Seconds that an attempt that begins now may take."""
         return max(0.0, min(self._limits.timeout, self._deadline - time.monotonic()))
 
     async def acquire(self) -> None:

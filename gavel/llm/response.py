@@ -25,7 +25,7 @@ LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 WITHOUT_LOGPROBS = "name a server that does, such as vLLM, or take the mode groupwise (--mode)."
 _LONGEST_NAME = 200
 _MOST_TOKENS = 1_000_000_000
-"""Of one request. A larger number is a server's fault; believed, it would spend every budget at once."""
+"""Largest credible token count of a request: a larger one, believed, would spend every budget at once."""
 _OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 

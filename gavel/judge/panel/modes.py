@@ -175,7 +175,7 @@ class Groupwise:
         return messages
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
-        """What a reply has to match."""
+        """The JSON schema of a reply."""
         return reply_schema(ids_to_score(rubric, labels))
 
     def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
@@ -296,7 +296,7 @@ _FOR_DIGITS = {
         "Give the score alone, as one digit, without an explanation."
     ),
 }
-"""What the system message says of scores in words, and of digits."""
+"""Sentence of the system message about scores -> the sentence about digits."""
 
 
 def _ask_for_digits(messages: list[Message], highest: int, request: str) -> list[Message]:

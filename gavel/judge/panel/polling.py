@@ -86,7 +86,7 @@ async def off_loop_if_long(characters: int, work: Callable[P, R], *args: P.args,
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the calls of one juror on a group have in common."""
+    """Shared input of one juror's calls on a group."""
 
     group: CanonicalGroup
     prompts: GroupPrompts
@@ -96,13 +96,13 @@ class _Question:
 
 @dataclass(slots=True)
 class _Request:
-    """What one model is asked for a ballot; after an invalid reply, with that reply and its problem."""
+    """One model's request for a ballot; after an invalid reply, with that reply and its problem."""
 
     mode: Groupwise
     rubric: Rubric
     prompt: list[Message]
     indices: Mapping[str, Sequence[int]]
-    """By label, in the order shown, the member's trajectories in the group."""
+    """Label -> the member's trajectories in the group, in the order shown."""
     room: int
     """Tokens that the prompt was fitted to."""
     prefix: CachedPrefix
@@ -159,7 +159,7 @@ _ALONE = 4
 
 @dataclass(slots=True)
 class Refusals:
-    """What one juror refuses of one group; shared by the juror's concurrent calls.
+    """Members of one group that one juror refuses; shared by the juror's concurrent calls.
 
     A refused prompt costs its group every vote, so one member's text could veto a bad group. The search halves the
     members that were refused together until one is left, and confirms that one on its own, in about log2(n) prompts:
@@ -248,7 +248,7 @@ class Poll:
     rubric: Rubric
     content_retries: int
     position_bias: dict[int, PositionBias]
-    """By number of members shown; updated with every ballot."""
+    """Number of members shown -> position bias; updated with every ballot."""
     cache: CacheName = "auto"
     """Whether the first call of each juror goes ahead."""
     mode: Groupwise = field(default_factory=Groupwise)
@@ -290,7 +290,7 @@ class Poll:
         return GroupPrompts(group, draw_markers(group, Random(f"{seed}/markers")), self.rubric)
 
     def max_shown(self, group: CanonicalGroup) -> int:
-        """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
+        """Number of members that fit one prompt of every model, at most `LARGEST_WHOLE`."""
         entries = LARGEST_WHOLE * max(1, len(self.rubric.criteria))
         most = self.mode.most_scores
         if most is not None and most < entries:
@@ -443,7 +443,7 @@ class Poll:
 
 
 class _PromptCaching:
-    """How a juror's calls on one group use the server's prompt cache.
+    """Use of the server's prompt cache by a juror's calls on one group.
 
     All orders of a group have the same beginning, which a server charges at a tenth to a half of the price when it is
     in its cache, and it is there when the first request is being answered. So the first call goes ahead, and the others
@@ -470,7 +470,7 @@ class _PromptCaching:
         asyncio.get_running_loop().call_later(WARM_SECONDS, self._warm.set)
 
     async def prefix(self, number: int, prompt: Prompt, client: Client) -> CachedPrefix:
-        """What the call has in common with the juror's other calls. Returns when it may be sent."""
+        """The beginning that the call shares with the juror's other calls. Returns when it may be sent."""
         if self._cache == "off":
             return NO_PREFIX
         characters = self._cached_characters(prompt, client)

@@ -122,7 +122,7 @@ def truncate_group(
 
 
 def max_members_shown(group: CanonicalGroup, limit: int) -> int:
-    """How many members, even the longest, fit in `limit` tokens with texts of `MIN_READABLE_TOKENS`; at least 2."""
+    """Number of members, even the longest, that fit in `limit` tokens at `MIN_READABLE_TOKENS` a text; at least 2."""
 
     longest = MIN_READABLE_TOKENS + _OMISSION_MARK_TOKENS
 
