@@ -36,7 +36,7 @@ from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_be_the_format, may_pass, read_failure, status_error
 from gavel.llm.prices import Prices
 from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.providers import PROVIDER, load_litellm
+from gavel.llm.providers import is_local, load_litellm
 from gavel.llm.response import read_response, with_text_content
 from gavel.llm.types import Accept, Reply
 
@@ -239,7 +239,7 @@ class BatchCassette(Cassette):
     ) -> Reply:
         """Answers as a cassette does. Raises `NotYetError` for a question whose reply comes with a batch, and the
         failure of its request."""
-        if question.model.startswith(f"{PROVIDER}/"):
+        if is_local(question.model):
             return await super().answer(question, ask, accept, repairs)
         reply = await super().answer(question, lambda: self._batches.ask(question), accept, repairs)
         return self._batches.accounted(question, reply)

@@ -37,16 +37,28 @@ from gavel.llm.prices import Price, Prices, price
 from gavel.llm.prompt_cut import DEFAULT_CONTEXT, ContextLength, check_not_cut, context_options
 from gavel.llm.providers import (
     OWN_SERVERS,
-    PROVIDER,
+    answer,
     check_gives_probabilities,
     check_model,
+    is_local,
     model_id,
     model_info,
     with_breakpoint,
 )
 from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
 from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
-from gavel.llm.types import NO_PREFIX, Accept, CachedPrefix, Message, ModelCallable, Reply, Schema, Wire, byte_bound
+from gavel.llm.types import (
+    NO_PREFIX,
+    Accept,
+    CachedPrefix,
+    Message,
+    ModelCallable,
+    Reply,
+    Schema,
+    Wire,
+    byte_bound,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -207,7 +219,7 @@ class Client:
         """Whether a request to the model leaves this process."""
         return (
             isinstance(self.model, str)
-            and not self.name.startswith(f"{PROVIDER}/")
+            and not is_local(self.name)
             and (self.cassette is None or self.cassette.asks_now)
         )
 
@@ -266,6 +278,12 @@ class Client:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
         if not isinstance(self.model, str):
             return await self._ask_callable(self.model, call, messages, schema)
+        if is_local(self.name):
+            text = answer(self.name, messages)
+            async with self._accounted(call, messages, schema) as account:
+                prompt, completion = sum(len(text_of(each)) for each in messages) // 4, len(text) // 4
+                account.reply = Reply(text, prompt, completion, 0.0, "stop")
+            return account.reply
         if self.wire == "decisions":
             async with self._accounted(call, messages, schema) as account:
                 answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
@@ -307,8 +325,8 @@ class Client:
     async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
             asked = model(messages, schema)
-            answer = await contain_cancellation(asked) if isawaitable(asked) else asked
-            text, repairs = read_answer(answer)
+            answered = await contain_cancellation(asked) if isawaitable(asked) else asked
+            text, repairs = read_answer(answered)
             account.reply = Reply(text, repairs=repairs)
         return account.reply
 
@@ -368,7 +386,7 @@ class Client:
         return (
             isinstance(self.model, str)
             and self.wire != "decisions"
-            and not self.name.startswith(f"{PROVIDER}/")
+            and not is_local(self.name)
             and not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
             and dialect_of(self._endpoint).takes_cap
         )

@@ -22,7 +22,6 @@ import aiohttp
 import openai
 from tenacity import RetryCallState
 
-from gavel.base.errors import GavelError
 from gavel.base.network import PROXIES, TRANSPORT_ERRORS, exception_types
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
@@ -122,8 +121,6 @@ def _not_set_up(error: BaseException) -> bool:
 
 def may_be_the_format(error: openai.OpenAIError) -> bool:
     """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
-    if isinstance(error.__cause__, GavelError):  # of a local model, which takes no format
-        return False
     return read_failure(error).status in (400, 422) and not (
         is_refusal(error) or is_permanent(error) or is_too_long(error)
     )
@@ -246,8 +243,6 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     """
     if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
         return LlmError(f"{model} did not answer within {timeout:g} s.")
-    if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
-        return LlmError(error.__cause__.message, error.__cause__.remedy)
     what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
     often = f" {attempts} times, the last time" if attempts > 1 else ""
     message = f"{model} failed{often}: {_shown(what)}"

@@ -1,7 +1,7 @@
 """LiteLLM, loaded on first use; checks that a model can be called through it; and local models.
 
-Local models are Python functions that are called like any model, through LiteLLM and by name, without a key:
-after `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
+Local models are Python functions that are called in this process, by name and without a key: after
+`register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
 """
 
 import logging
@@ -39,11 +39,20 @@ def model_id(name: str) -> str:
     return f"{PROVIDER}/{name}" if name in _models else name
 
 
-def answer(name: str, messages: list[Message]) -> str:
-    """The reply of the local model `name`. Raises `LlmError` for an unknown name."""
+def is_local(model: str) -> bool:
+    """Whether the LiteLLM id or name is that of a local model."""
+    return model_id(model).startswith(f"{PROVIDER}/")
+
+
+def answer(model: str, messages: list[Message]) -> str:
+    """The reply of the local model with this id. Raises `LlmError`, with its own words where it cannot answer."""
+    _, _, name = model.rpartition("/")
     if name not in _models:
-        raise LlmError(f"there is no model {PROVIDER}/{name}.", f"There are: {', '.join(_models)}.")
-    return _models[name](messages)
+        raise LlmError(f"there is no model {model}.", f"There are: {', '.join(_models)}.")
+    try:
+        return _models[name](messages)
+    except GavelError as error:
+        raise LlmError(error.message, error.remedy) from error
 
 
 OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
@@ -60,32 +69,9 @@ ImageSupport = Literal["none", "embedded", "any"]
 
 
 def load_litellm(url: object = None) -> ModuleType:
-    """LiteLLM with Gavel's local models. The first call takes seconds. It asks this machine past the environment's
-    proxy, also at `url`."""
+    """LiteLLM. The first call takes seconds. It asks this machine past the environment's proxy, also at `url`."""
     pass_proxies(url)
     return _litellm()
-
-
-def _local_models() -> Any:
-    """A LiteLLM custom provider that serves the local models. Imports litellm."""
-    from litellm import ModelResponse, Usage
-    from litellm.exceptions import BadRequestError
-    from litellm.llms.custom_llm import CustomLLM
-
-    class LocalModels(CustomLLM):
-        async def acompletion(self, model: str, messages: list[Message], *args: Any, **kwargs: Any) -> ModelResponse:
-            try:
-                text = answer(model, messages)
-            except GavelError as error:
-                raise BadRequestError(str(error), model=model, llm_provider=PROVIDER) from error
-            prompt, completion = sum(len(m["content"]) for m in messages) // 4, len(text) // 4  # estimated tokens
-            response: ModelResponse = kwargs["model_response"]
-            response.choices[0].message.content = text  # type: ignore[union-attr]
-            usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-            setattr(response, "usage", usage)  # noqa: B010 - a field that LiteLLM declares at run time
-            return response
-
-    return LocalModels()
 
 
 @cache
@@ -94,7 +80,6 @@ def _litellm() -> ModuleType:
     import litellm
 
     litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
-    litellm.custom_provider_map.append({"provider": PROVIDER, "custom_handler": _local_models()})
     return litellm
 
 
@@ -107,6 +92,8 @@ def timed_out(model: str, seconds: float) -> Exception:
 @cache
 def model_info(model: str) -> Mapping[str, Any]:
     """LiteLLM's table entry of a model: prices per token, `max_output_tokens`, …; empty when it is not listed."""
+    if is_local(model):
+        return {}
     litellm = load_litellm()
     try:
         return dict(litellm.get_model_info(model))
@@ -122,7 +109,7 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
     """
     if not isinstance(model, str):
         return "any" if asked else "none"
-    if model_id(model).startswith(f"{PROVIDER}/"):
+    if is_local(model):
         return "none"
     if not asked and not load_litellm().supports_vision(model):
         return "none"
@@ -158,7 +145,7 @@ def check_model(
 
 def check_gives_probabilities(model: str) -> None:
     """Raises `LlmError` for a local model: it answers with text alone."""
-    if model.startswith(f"{PROVIDER}/"):
+    if is_local(model):
         raise LlmError(
             f"{model} answers with text, and no probabilities can be read from it.",
             'Name a model that gives them, or take mode="groupwise".',
