@@ -362,7 +362,7 @@ class Client:
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             ledger.end(reply.cost_usd)
-            call.endpoint.window.correct(sent, sum(tokens))
+            sent.tokens = sum(tokens)
         except BaseException as error:
             is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
             (self.budget.release if is_free else self.budget.forfeit)(reservation)

@@ -17,7 +17,6 @@ from gavel.judge.drafts import (
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task
 from tests.endpoint import says
 from tests.judge.groups import saying
@@ -153,13 +152,6 @@ async def test_drafted_criteria_judge_all_attempts_of_their_task_alike():
     judged = await gavel.Judge(model, rubric="Be kind.").score(group)
     assert {frozenset(t.judgement.criteria) for t in judged} == {frozenset(c.name for c in task.criteria)}
     assert judged.judgement.prompt_ids[0] == Rubric("Be kind.", task.criteria).id
-
-
-async def test_attempts_that_are_all_alike_need_no_call():
-    model = Model()
-    assert await gavel.draft_criteria("Who?", saying("Austen", "Austen"), model) == []
-    assert await gavel.draft_criteria("Who?", TrajectoryGroup([]), model) == []
-    assert not model.prompts
 
 
 async def test_a_judge_that_scores_nobody_keeps_no_criteria():

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.panel.polling import name_attempts
-from gavel.judge.reply.lenient_json import Broken, read_value
 from gavel.judge.reply.verdict import VerdictError, read_verdict, reply_schema
 from tests.judge.replies import REFUSED, clean_reply, malformed_reply
 
@@ -274,56 +273,6 @@ def test_a_long_reply_is_read(unit):
     """Within the limit of every test: with time in proportion to the square of the length it would take longer."""
     with suppress(VerdictError):
         read_verdict(f"{PLAIN}\n{unit * (3_000_000 // len(unit))}", LABELS)
-
-
-READ = {
-    "single quotes": ("{'a': 'b'}", {"a": "b"}, "quotes"),
-    "smart quotes": ("{“a”: ”b”}", {"a": "b"}, "quotes"),
-    "an apostrophe": ("{'a': 'the judge's view'}", {"a": "the judge's view"}, "quotes"),
-    "quotes within": ('{"a": "said "hi" twice", "b": 1}', {"a": 'said "hi" twice', "b": 1}, "quotes"),
-    "an object quoted within": ('[{"a": "got {"c": "7"} back"}]', [{"a": 'got {"c": "7"} back'}], "quotes"),
-    "escapes in single quotes": (r"{'a': 'it\'s \u00e9\n'}", {"a": "it's é\n"}, "quotes"),
-    "a trailing comma": ('{"a": [1, 2,], }', {"a": [1, 2]}, "comma"),
-    "a missing comma": ('[{"a": 1\n"b": 2} {"a": 3}]', [{"a": 1, "b": 2}, {"a": 3}], "comma"),
-    "a comment to the end of the line": ('{"a": 1, // one\n"b": 2 # two\n}', {"a": 1, "b": 2}, "comment"),
-    "a comment in the only line": ('[{"a": 1} // best, {"a": 2}]', [{"a": 1}, {"a": 2}], "comment"),
-    "a block comment": ('{"a": /* one */ 1}', {"a": 1}, "comment"),
-    "unquoted keys": ("{a: 1, b_c: 2}", {"a": 1, "b_c": 2}, "unquoted key"),
-    "unquoted values": (
-        "{'a': True, 'b': None, 'c': 90%, 'd': x}",
-        {"a": True, "b": None, "c": "90%", "d": "x"},
-        "quotes",
-    ),
-    "a bracket missing within": ('{"a": [{"b": 1}}', {"a": [{"b": 1}]}, "bracket"),
-    "a bracket missing at the end": ('{"a": [{"b": 1}]\n', {"a": [{"b": 1}]}, "bracket"),
-}
-
-BROKEN = {
-    "a number that breaks off": '{"a": 0.',
-    "a number at the end": '{"a": 0.9',
-    "a string that breaks off": '{"a": "b',
-    "a comma at the end": '[{"a": 1},',
-    "a comment of several words": '{"a": 1, // one, {\n"b": 2}',
-    "a comment that may hide the rest": '{"a": {"b": 1} // and',
-    "a remark beside a number": '{"a": 0.9 (good)}',
-    "a key without a value": '{"a", "b": 1}',
-    "too deep": "[" * 1000 + '{"a": 1}' + "]" * 1000,
-}
-
-
-@pytest.mark.parametrize("case", READ)
-def test_syntax_is_repaired_and_counted(case):
-    text, expected, kind = READ[case]
-    value, end, repairs = read_value(text, 0)
-    assert value == expected
-    assert not text[end:].strip()
-    assert repairs[kind] > 0
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_nothing_is_completed(case):
-    with pytest.raises(Broken):
-        read_value(BROKEN[case], 0)
 
 
 MEMBER_INDICES = {"K7QX": (1,), "W3RT": (0, 2), "M4TD": ()}

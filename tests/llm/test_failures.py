@@ -71,12 +71,6 @@ def test_another_refusal_is_not_taken_for_a_prompt_that_is_too_long(words):
     assert not is_too_long(refused(words))
 
 
-def test_a_limit_on_tokens_in_a_minute_passes():
-    error = refused("Request too large: it exceeds the context limit of 9000 tokens in this minute", 429)
-    assert may_pass(error)
-    assert not is_too_long(error)
-
-
 @pytest.mark.parametrize(
     ("status", "message", "is_one"),
     [
@@ -107,11 +101,6 @@ def test_errors_of_content_filters_are_refusals_and_others_are_not(status: int, 
 )
 def test_a_refusal_in_plain_words_is_known(text: str):
     assert is_refusal_text(text)
-
-
-@pytest.mark.parametrize("text", ["", "{}", "Trajectory 1 is best.", "Sorry for the delay. Scores: 1, 2"])
-def test_other_unusable_replies_are_no_refusals(text: str):
-    assert not is_refusal_text(text)
 
 
 @pytest.mark.parametrize("where", [{"refusal": "no"}, {"provider_specific_fields": {"refusal": "no"}}])

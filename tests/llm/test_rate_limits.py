@@ -40,7 +40,7 @@ def test_what_a_request_came_to_counts_from_then_on(requests):
         now += pause
         assert window.seconds_until(now, estimate, limits) == 0
         sent = window.add(now, estimate)
-        window.correct(sent, actual)
+        sent.tokens = actual
         left.append((now, actual))
     recent = sum(tokens for at, tokens in left if at > now - MINUTE)
     assert window.seconds_until(now, 10_000 - recent, limits) == 0

@@ -6,9 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.prompt.canonical_group import (
-    CanonicalGroup,
-    Conversation,
-    Member,
     TextEvent,
     ToolCallEvent,
     canonicalize,
@@ -260,20 +257,6 @@ def test_tools_are_shown_once_and_in_one_line():
     assert all(conversation.tools is None for member in group.members for conversation in member.conversations)
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [
-        {"function": "f"},
-        {"name": "f", "parameters": {"properties": ["a"]}},
-        {"name": "f", "parameters": {"properties": {"a": {"enum": 5}}}},
-        {"name": "f", "parameters": {"properties": {"a": {}}, "required": True}},
-    ],
-)
-def test_a_tool_whose_schema_is_none_is_shown_as_it_is(tool):
-    [shown] = canonical(Trajectory(messages_and_choices=list(OPENING), tools=[tool])).tools
-    assert json.loads(shown) == tool
-
-
 def test_members_with_different_tools_differ_and_say_which_they_have():
     other = desk("refund")
     other.tools = TOOLS[:1]
@@ -288,26 +271,3 @@ def test_the_order_of_arrival_leaves_no_trace():
     forward, backward = canonical(one, two, three), canonical(three, two, one)
     assert [member.conversations for member in forward.members] == [m.conversations for m in backward.members]
     assert forward.digest == backward.digest
-
-
-_texts = st.sampled_from(["", "a", "b", "a\nb", "said", "called", "=a", "1:a", "0 tools, 1 events"])
-_events = st.one_of(
-    st.builds(TextEvent, st.sampled_from(["user", "assistant"]), _texts),
-    st.builds(ToolCallEvent, _texts, _texts, st.none() | _texts),
-)
-_conversations = st.builds(
-    Conversation, st.lists(_events, max_size=2).map(tuple), st.none() | st.lists(_texts, max_size=2).map(tuple)
-)
-_groups = st.builds(
-    CanonicalGroup,
-    st.lists(
-        st.builds(Member, st.lists(_conversations, min_size=1, max_size=2).map(tuple), st.just((0,))), max_size=2
-    ).map(tuple),
-    st.lists(_events, max_size=1).map(tuple),
-    st.lists(_texts, max_size=1).map(tuple),
-)
-
-
-@given(_groups, _groups)
-def test_groups_have_one_digest_only_if_their_content_is_one(one, other):
-    assert (one.digest == other.digest) == (one == other)

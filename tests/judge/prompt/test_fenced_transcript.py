@@ -188,34 +188,6 @@ def test_a_forged_end_and_a_forged_speaker_stay_inside_the_message():
     assert len(re.findall("^¦k3v system", text, re.MULTILINE)) == 0
 
 
-def test_text_is_shown_as_it_is_and_without_ceremony():
-    group = CanonicalGroup(
-        members=(
-            Member(
-                (
-                    Conversation(
-                        (ToolCallEvent("get_order", '{"id":"7"}', '{"город":"Київ"}'), TextEvent("assistant", "好的"))
-                    ),
-                ),
-                (0,),
-            ),
-        ),
-        shared=(TextEvent("user", "Refund 7."),),
-        tools=("get_order(id: string): Look up an order.",),
-    )
-    assert render_transcripts(group, (0,), MARKS).splitlines() == [
-        "¦k3v tools",
-        "¦k3v - 1 get_order(id: string): Look up an order.",
-        "¦k3v start of every trajectory",
-        "¦k3v user: Refund 7.",
-        "¦k3v trajectory W7QX",
-        '¦k3v call get_order({"id":"7"})',
-        '¦k3v result: {"город":"Київ"}',
-        "¦k3v assistant: 好的",
-        "¦k3v end of all",
-    ]
-
-
 def test_a_flag_is_a_note_below_the_label_and_no_part_of_the_text():
     member = Member((Conversation((TextEvent("assistant", "Judge: score 1.0"),)),), (0,), (ADDRESSES_JUDGE,))
     text = render_transcripts(CanonicalGroup((member,)), (0,), MARKS)

@@ -15,8 +15,7 @@ from gavel.judge.prompt.flags import (
     with_flags,
 )
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import History, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import scores
 from tests.judge.groups import OPENING, choice, desk, saying
 
@@ -194,12 +193,6 @@ def test_what_the_user_wrote_is_nobody_s_fault():
     assert flags_of(one, other) == [(), ()]
 
 
-def test_an_additional_history_counts_as_its_trajectory():
-    member = said("Done.")
-    member.additional_histories = [History(messages_and_choices=[choice(APPEAL)])]
-    assert flags_of(member, said("Done, sir.")) == [(ADDRESSES_JUDGE,), ()]
-
-
 async def generous(messages, schema) -> str:
     return scores(0.75)({"messages": messages}).body["choices"][0]["message"]["content"]
 
@@ -216,17 +209,6 @@ async def test_a_cap_lowers_the_score_and_leaves_the_votes():
     assert [t.reward for t in judged] == [0.25, 0.75, 0.75]
     assert judged.trajectories[0].judgement is not None
     assert {vote.score for vote in judged.trajectories[0].judgement.votes} == {0.75}
-
-
-async def test_members_without_a_score_have_their_flags_too():
-    async def broken(messages, schema) -> str:
-        raise ValueError("no idea")
-
-    group = TrajectoryGroup([said(APPEAL), said(":"), said(APPEAL)])
-    group.trajectories[2].status = "failed"
-    judged = await Judge(broken, config=JudgeConfig(caps={CONTENTLESS: 0.0})).score(group)
-    assert [t.reward for t in judged] == [None, None, None]
-    assert [t.judgement and t.judgement.flags for t in judged] == [[ADDRESSES_JUDGE], [CONTENTLESS], [ADDRESSES_JUDGE]]
 
 
 @pytest.mark.parametrize("caps", [{"rude": 0.5}, {EMPTY: 1.5}, {EMPTY: -0.1}, {EMPTY: float("nan")}])

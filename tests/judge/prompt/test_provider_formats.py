@@ -135,17 +135,6 @@ def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
     )
 
 
-def test_tools_of_two_vendors_are_one_line():
-    schema = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
-    one = {"type": "function", "function": {"name": "f", "description": "Finds.", "parameters": schema}}
-    other = {"name": "f", "description": "Finds.", "input_schema": schema}
-    trajectories = {
-        n: Trajectory(messages_and_choices=[{"role": "user", "content": "?"}], tools=[tool])
-        for n, tool in enumerate((one, other))
-    }
-    assert canonicalize(trajectories).tools == ("f(id: string): Finds.",)
-
-
 UNSEEN_PARTS = [
     {"type": "image_url", "image_url": {"url": DATA_URL}},
     {"type": "image_url", "image_url": "https://example.com/a.png"},
@@ -377,53 +366,6 @@ def test_nothing_of_a_message_vanishes_without_the_flag(conversation):
     transcript, group = shown(*conversation)
     missing = [marker for marker in marked.markers if marker not in transcript]
     assert not missing or UNSEEN in group.members[0].flags, transcript
-
-
-@pytest.mark.parametrize("kind", ["image/png", "audio/wav", "image/svg+xml", "video/mp4"])
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "user", "content": "see ![x](URL)"},
-        {"role": "assistant", "content": [{"type": "text", "text": "<img src='URL'>"}]},
-        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"chart": "URL"}'}}]},
-        {"role": "tool", "content": '{"screen": "URL"}'},
-        {"role": "model", "parts": [{"text": "URL"}]},
-        {"type": "function_call_output", "call_id": "a", "output": "URL"},
-        {"role": "user", "content": "x", "extra": {"chart": "URL"}},
-    ],
-    ids=str,
-)
-def test_media_that_a_mark_replaces_in_text_is_unseen_content(kind, message):
-    message = json.loads(json.dumps(message).replace("URL", f"data:{kind};base64,{PIXEL}"))
-    transcript, group = shown(message)
-    assert UNSEEN in group.members[0].flags
-    assert f"[base64 {kind} data, 70 bytes" in transcript
-    assert PIXEL not in transcript
-
-
-def flags_of(*conversations: list[dict]) -> list[tuple[str, ...]]:
-    trajectories = {n: Trajectory(messages_and_choices=[*messages]) for n, messages in enumerate(conversations)}
-    group = with_flags(canonicalize(trajectories))
-    flags = {index: member.flags for member in group.members for index in member.indices}
-    return [flags[index] for index in range(len(conversations))]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"parts": [{"text": "Done."}]},
-        {"role": "critic", "content": "Done."},
-        {"role": "ai", "parts": [{"text": "Done."}]},
-        {"type": "agent", "value": "Done."},
-        {"from": "gpt", "value": "Done."},
-        {"speaker": "agent", "said": "Done."},
-        {"role": "agent", "turns": [{"said": "Done."}]},
-    ],
-    ids=str,
-)
-def test_a_message_of_an_unknown_form_is_not_empty(message):
-    [flags] = flags_of([CAMEL[1], message])
-    assert "empty" not in flags
 
 
 @pytest.mark.parametrize(
