@@ -46,7 +46,7 @@ from gavel.llm.providers import (
     with_breakpoint,
 )
 from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
-from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
+from gavel.llm.response import check_has_logprobs, is_json_alone, read_answer, read_response, with_logprobs
 from gavel.llm.types import (
     NO_PREFIX,
     Accept,
@@ -94,6 +94,8 @@ class Probe:
     """None = unknown."""
     problem: str = ""
     """Why the model cannot be asked; it is a fallback of a juror that can."""
+    is_alone: bool = True
+    """Whether the reply was the JSON object alone. Otherwise replies are asked for again, which costs calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +202,19 @@ class Client:
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
                 "Try it by hand, raise max_tokens if you set it, or pick another model.",
             )
+        is_alone = self.wire != "chat" or is_json_alone(reply.text)
+        if reply.repairs["reasoning"] and not is_alone:
+            raise LlmError(
+                f"{self.name} answered with reasoning alone: its server takes the answer for a part of it.",
+                "Start the server with the reasoning parser of this model (vLLM, SGLang: --reasoning-parser NAME), or "
+                "turn thinking off.",
+            )
         if self.wire == "logprobs":
             check_has_logprobs(self.name, reply)
         reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
-        return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
+        return Probe(
+            self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd, is_alone=is_alone
+        )
 
     def probe_when_asked(self) -> None:
         """Asks that question before the first request that has to be sent. If it fails, nothing is sent for a while."""

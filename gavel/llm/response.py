@@ -118,6 +118,16 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
     return sendable(text), repairs
 
 
+def is_json_alone(text: str) -> bool:
+    """Whether a reply is one JSON value, with at most closed reasoning before it and a code fence around it."""
+    answer = text.rpartition("</think>")[2].strip()
+    try:
+        json.loads(answer.removeprefix("```json").removeprefix("```").removesuffix("```"))
+    except ValueError:
+        return False
+    return True
+
+
 def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
     """The body of a completion with the content of its message as text, and the repairs that this took."""
     choices = [dict(choice) for choice in body.get("choices") or ()]

@@ -147,6 +147,24 @@ async def test_an_empty_answer_to_the_probe_is_an_error(endpoint, wire):
         await client(endpoint).probe()
 
 
+async def test_a_server_that_takes_the_answer_for_reasoning_fails_the_probe_with_its_flag(endpoint, wire):
+    endpoint.script = [lambda _: says(None, USAGE, reasoning_content="I am ready, so I say it.")]
+    with pytest.raises(LlmError) as error:
+        await client(endpoint).probe()
+    assert "--reasoning-parser" in error.value.remedy
+    endpoint.script = [lambda _: says(None, USAGE, reasoning_content='{"ready": true}')]
+    assert (await client(endpoint).probe()).is_alone
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"),
+    [('{"ready": true}', True), ('<think>hm</think>\n```json\n{"ready": true}\n```', True), ("Yes, I am here!", False)],
+)
+async def test_the_probe_finds_out_that_a_model_adds_words(endpoint, wire, text, is_alone):
+    endpoint.script = [lambda _: says(text, USAGE)]
+    assert (await client(endpoint).probe()).is_alone == is_alone
+
+
 async def test_the_probe_learns_the_format_and_costs_one_call(endpoint, wire):
     endpoint.script = [picky(takes_no("response_format"), good=says('{"ready": true}', USAGE))]
     asking = replace(client(endpoint), prices={"openai/judge": (2.0, 8.0)})

@@ -110,22 +110,16 @@ class _Request:
     repair: list[Message] = field(default_factory=list[Message])
     unusable: list[tuple[list[Message], Reply]] = field(default_factory=list[tuple[list[Message], Reply]])
     """Invalid replies so far, with their prompts: a cassette does not keep them."""
-    _read: dict[tuple[str, bool], Verdict | VerdictError] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
-    """A reply is read to decide whether a cassette keeps it, and again for its scores."""
 
     def read(self, reply: Reply) -> Verdict:
         """The scores in a reply. Raises `VerdictError`."""
-        key = reply.text, reply.finish_reason == "length"
-        if key not in self._read:
-            try:
-                self._read[key] = self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=key[1])
-            except VerdictError as error:
-                self._read[key] = error
-        if isinstance(found := self._read[key], Verdict):
-            return found
-        if reply.repairs["reasoning"]:
-            raise VerdictError("it is reasoning without an answer") from found
-        raise found
+        is_cut_off = reply.finish_reason == "length"
+        try:
+            return self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=is_cut_off)
+        except VerdictError as error:
+            if reply.repairs["reasoning"]:
+                raise VerdictError("it is reasoning without an answer") from error
+            raise
 
     def can_be_used(self, reply: Reply) -> bool:
         """Whether a cassette should keep the reply."""
