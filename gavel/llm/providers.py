@@ -1,4 +1,4 @@
-"""LiteLLM, loaded on first use; checks that a model can be called through it; and local models.
+"""LiteLLM, loaded on first use: checks that a model can be called, what its table says of models; and local models.
 
 Local models are Python functions that are called in this process, by name and without a key: after
 `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
