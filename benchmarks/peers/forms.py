@@ -13,7 +13,7 @@ from random import Random
 from gavel.judge.offline.simulated import ID
 from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
-from gavel.judge.reply.criteria import requested_ids
+from gavel.judge.reply.verdict import requested_ids
 
 Write = Callable[[Sequence[float], str, Random], str]
 """From the scores in the order shown, the prompt and a source of chance."""

@@ -75,7 +75,8 @@ def report_on_judge(console: Console, config: JudgeConfig) -> int:
             continue
         cost = "cost unknown (set GAVEL_PRICES)" if probe.cost_usd is None else f"{probe.cost_usd:.2g} USD"
         served = f"served as {probe.served_by}" if probe.served_by else ""
-        facts = [f"answered in {probe.seconds:.1f} s", f"replies as {probe.reply_format}", cost, served]
+        chatty = "" if probe.is_alone else "adds words to its JSON: such replies are asked for again, twice at most"
+        facts = [f"answered in {probe.seconds:.1f} s", f"replies as {probe.reply_format}", cost, served, chatty]
         console.print(_mark(probe.model, True), Text(" · ".join(filter(None, facts))), soft_wrap=True)
     asked = {probe.model for probe in probes}
     for name in dict.fromkeys(judge.names):

@@ -50,7 +50,7 @@ MOST_CRITERIA = 10
 MIN_SPREAD = 0.05
 """Standard deviation of the attempts' scores, below which a criterion tells nothing."""
 _ABOVE_NOISE = 2.0
-"""By how many standard errors of one attempt's score the attempts must differ (standard deviation)."""
+"""Least standard deviation over the attempts, in standard errors of one attempt's score."""
 _SAME_WORDS = 0.6
 """Share of common words from which two criteria say the same."""
 _SAME_SCORES = 0.05
@@ -70,7 +70,7 @@ async def ask_for(
     noun: str,
     content_retries: int = 2,
 ) -> _T:
-    """What `read` finds in the model's reply; it raises `DraftError` for an invalid one.
+    """The result of `read` for the model's reply; it raises `DraftError` for an invalid one.
 
     `content_retries`: max repair requests. `noun`: what the model writes, for errors. Raises `DraftError` when the last
     reply is invalid too, and `JudgeError` when the model cannot be asked.
@@ -236,7 +236,7 @@ class ScoredCriterion:
 
     criterion: Criterion
     means: Sequence[float]
-    """Of each attempt, over the orders."""
+    """Mean score of each attempt over the orders."""
     noise: float | None = None
     """Standard error of a mean; None = not known."""
 

@@ -1,4 +1,4 @@
-"""What judging would take, without a call: every prompt is made as for judging, counted, and not sent.
+"""The cost of judging, estimated without a call: every prompt is made as for judging, counted, and not sent.
 
     estimate = await estimate_groups(judge, groups)
     estimate.words      "400 calls, about 1.9 M prompt tokens and 0.2 M completion tokens: about 0.71 USD"
@@ -18,7 +18,7 @@ from typing import Any
 from gavel.base.text import counted
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Question
 from gavel.llm.client import Client
 from gavel.llm.errors import NotAskedError
 from gavel.llm.prices import price
@@ -28,11 +28,11 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
 REPLY_TOKENS = 80
-"""Of one score with its explanation."""
+"""Tokens of one score with its explanation."""
 DIGIT_TOKENS = 10
-"""Of one score that is a digit behind its label."""
+"""Tokens of one score that is a digit behind its label."""
 REASONING_TOKENS = 1500
-"""Of one call to a reasoning model."""
+"""Tokens of reasoning in one call to a reasoning model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Estimate:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
-    """Of the models with a known price."""
+    """Cost of the models with a known price."""
     unpriced: tuple[str, ...] = ()
     """The models without one."""
     replayed: int = 0
@@ -70,7 +70,7 @@ class Estimate:
 
 
 async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Estimate:
-    """What the judge would take for these groups. Needs no API key, and no price.
+    """Estimate of judging these groups. Needs no API key, and no price.
 
     With a cassette that replays, the judge has the replies that are on it.
     """
@@ -86,7 +86,7 @@ async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Es
 
 
 async def estimate_run(judge: Judge, groups: int, group_size: int, member_tokens: int) -> Estimate:
-    """What the judge would take for so many groups of a training run, if each member had `member_tokens` tokens."""
+    """Estimate of judging so many groups of a training run, if each member had `member_tokens` tokens."""
     members = [Trajectory(messages_and_choices=_conversation(number, member_tokens)) for number in range(group_size)]
     return (await estimate_groups(judge, [TrajectoryGroup(members)])).times(groups)
 
@@ -129,7 +129,7 @@ class _Rehearsed(Client):
 
 
 def _entries(schema: Any) -> int:
-    """How many scores the schema asks for: the values of its longest enumeration."""
+    """Number of scores that the schema asks for: the values of its longest enumeration."""
     if isinstance(schema, dict):
         enum: Any = schema.get("enum")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         nested = [_entries(value) for value in schema.values()]  # pyright: ignore[reportUnknownVariableType]

@@ -94,7 +94,7 @@ class Judge:
         self.config = config
         self.anchors = check_anchors(anchors)
         self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors))
-        self.mode = self._mode.name
+        self.mode = "anchored" if self.anchors and config.mode == "groupwise" else config.mode
         """Stored in the judgements: "groupwise", "anchored", "pairwise", "decisions" or "readout"."""
         self.rubric = Rubric.of(read_text_option(config.rubric or None, "rubric") if rubric is None else rubric)
         self.jurors = tuple(
@@ -105,11 +105,11 @@ class Judge:
         self.caps = validate_caps(config.caps)
         self._redact = redaction(config.redact)
         self._served_by: dict[str, list[str]] = {}
-        """By model asked, the names under which its servers answered."""
+        """Model asked -> the names under which its servers answered."""
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.activity = Activity()
-        """What its calls wait for now."""
+        """Waits of its calls."""
         cassette = config.cassette_file if cassette is None else cassette
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
@@ -150,7 +150,7 @@ class Judge:
 
     @property
     def settings(self) -> dict[str, JsonValue]:
-        """What may change a score: models, rubric and whatever is decided here; not what only calls take or cost.
+        """Everything that may change a score: models, rubric and whatever is decided here; no limits and no costs.
 
         Two judgements with equal settings may stand in one file. Parameters that hold keys are left out.
         """

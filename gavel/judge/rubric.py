@@ -43,7 +43,10 @@ class _RubricOnFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """What the judge scores by. Wherever a rubric is accepted, a string is too: plain text, or the output of `dump`."""
+    """The standard that the judge scores by.
+
+    Wherever a rubric is accepted, a string is too: plain text, or the output of `dump`.
+    """
 
     text: str = ""
     criteria: Sequence[Criterion] = ()

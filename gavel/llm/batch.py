@@ -30,21 +30,20 @@ from gavel.base.errors import first_error
 from gavel.base.files import sync, write_atomically
 from gavel.llm.batch_api import BatchApi, batch_price, request_line
 from gavel.llm.budget import Budget
-from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import FORMATS, dialect_of, endpoint_of
 from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_be_the_format, may_pass, read_failure, status_error
 from gavel.llm.prices import Prices
 from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.providers import PROVIDER, load_litellm
+from gavel.llm.providers import is_local, load_litellm
 from gavel.llm.response import read_response, with_text_content
 from gavel.llm.types import Accept, Reply
 
 FORMAT_VERSION = 2
 _ATTEMPTS = 3
 _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
-"""Of one batch."""
+"""Largest batch: requests and bytes."""
 POLL_SECONDS = 10.0, 60.0
 """The first and the longest pause between looks at a batch."""
 _GRACE_SECONDS = 20.0
@@ -238,9 +237,9 @@ class BatchCassette(Cassette):
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
     ) -> Reply:
-        """As a cassette answers. Raises `NotYetError` for a question whose reply comes with a batch, and a failure of
-        its request."""
-        if question.model.startswith(f"{PROVIDER}/"):
+        """Answers as a cassette does. Raises `NotYetError` for a question whose reply comes with a batch, and the
+        failure of its request."""
+        if is_local(question.model):
             return await super().answer(question, ask, accept, repairs)
         reply = await super().answer(question, lambda: self._batches.ask(question), accept, repairs)
         return self._batches.accounted(question, reply)
@@ -281,12 +280,12 @@ class Batches:
         self._tell = tell
         self._poll_seconds = poll_seconds or POLL_SECONDS
         self._results: dict[str, tuple[BatchResult, int]] = {}
-        """By key: the result that decides, and the reply format that it answers."""
+        """Key -> the result that decides, and the reply format that it answers."""
         self._attempts: Counter[str] = Counter()
         self._formats: dict[str, int] = {}
-        """By key: the reply format to ask for, after another was refused."""
+        """Key -> the reply format to ask for, after another was refused."""
         self._sent: dict[str, dict[str, Any]] = {}
-        """By key: the parameters, as they were sent last."""
+        """Key -> the parameters, as they were sent last."""
         self._paid: set[str] = set()
         self._collected: list[_Collected] = []
         self._questions: dict[tuple[str, str], Question] = {}

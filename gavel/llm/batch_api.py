@@ -13,7 +13,7 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from gavel.base.network import TRANSPORT_ERRORS
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Question
 from gavel.llm.completion import CONNECTION
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import may_pass, pause_of, read_failure, remedy
@@ -28,12 +28,12 @@ _PAGE, _PAGES = 100, 50
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """How the batches of one provider differ from OpenAI's."""
+    """One provider's differences from OpenAI's batches."""
 
     provider: str
     """Its name in LiteLLM."""
     price_share: float = 0.5
-    """What a token costs in a batch, as a share of its other price."""
+    """Price of a token in a batch, as a share of its usual price."""
     can_list: bool = True
     """Whether LiteLLM lists its batches. Where it does not, one whose creation was broken off is not found again."""
     names_model: bool = False
@@ -119,10 +119,10 @@ def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """How far a batch is."""
+    """Progress of a batch."""
 
     state: str
-    """As the vendor names it: validating, in_progress, finalizing, completed, failed, expired, cancelled."""
+    """The vendor's name for it: validating, in_progress, finalizing, completed, failed, expired, cancelled."""
     total: int
     """Requests; 0 until they are counted."""
     done: int
@@ -194,7 +194,7 @@ class BatchApi:
         return (await self._call("afile_content", file_id=file_id)).content
 
     async def _call(self, name: str, again: Callable[[BaseException], bool] | None = None, **arguments: Any) -> Any:
-        """What LiteLLM's function of this name returns; called again while `again` says so of its error, by default
+        """Calls LiteLLM's function of this name; again while `again` says so of its error, by default
         while that may pass."""
         retrying = AsyncRetrying(
             retry=retry_if_exception(again or _may_pass),
@@ -214,5 +214,5 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _is_rate_limit(error: BaseException) -> bool:
-    """Of which no batch can have come."""
+    """Whether the request was refused for its rate, so that no batch can have been created."""
     return may_pass(error) and read_failure(error).status in (429, 529)

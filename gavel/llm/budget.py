@@ -65,7 +65,7 @@ class Reservation:
 
 @dataclass(slots=True)
 class _Learned:
-    """What the replies of a model have come to."""
+    """Statistics of a model's replies so far."""
 
     replies: int = 0
     longest: int = 0
@@ -106,7 +106,7 @@ class Budget:
         self.calls = 0
         """Calls that were answered or given up; those that failed cost nothing and do not count."""
         self.unpriced_calls = 0
-        """Those of them whose cost is not known: the model has no price, or the call was given up."""
+        """Calls of unknown cost: the model has no price, or the call was given up."""
         self.refused: BudgetError | None = None
         """Why a call was refused, once one was."""
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class Budget:
 
     @property
     def cost(self) -> str:
-        """What was spent, in words: "0.42 USD", "≥ 0.42 USD, 1 call unknown", "cost unknown"."""
+        """Spending in words: "0.42 USD", "≥ 0.42 USD, 1 call unknown", "cost unknown"."""
         return cost_in_words(self.known_usd, self.calls, self.unpriced_calls)
 
     async def reserve(self, model: str, price: Price | None, size: Size) -> Reservation:
@@ -210,7 +210,7 @@ class Budget:
         raise self.refused
 
     def _sizes(self, price: Price | None, size: Size, learned: _Learned) -> list[tuple[int | None, tuple[float, int]]]:
-        """What the call may reserve, the best first: a cap for its reply, and the most that it comes to."""
+        """Possible reservations, the best first: a cap for the reply, and the most that the call comes to."""
         prompt = size.prompt_bound
         if learned.density:
             prompt = min(prompt, int(prompt * learned.density * _DENSITY_MARGIN) + 1)
@@ -335,5 +335,5 @@ def noted_calls() -> Generator[Ledger]:
 
 
 def ledger_of_this_work() -> Ledger:
-    """That of the innermost block, or one that nobody reads."""
+    """The ledger of the innermost block, or one that nobody reads."""
     return _LEDGER.get() or Ledger()

@@ -2,40 +2,164 @@
 
 A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that no
 reply is paid for twice, even when the process is killed. (A reply that cannot be written, on a full disk, is used
-anyway.) Tasks, threads and processes may share a cassette: one of them asks, the others wait for its reply.
+anyway.) Tasks and threads may share a cassette: one of them asks, the others wait for its reply. Processes may share
+the file; only a question that two of them ask at the same moment is asked twice.
 
 Only replies that the asker could use are kept, and replies that a kept repair answers, so that a repaired conversation
 replays as it went. A stored reply that the asker of today cannot use is asked for again.
 """
 
 import asyncio
+import hashlib
+import json
 import logging
 import os
+import re
+import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from gavel.llm.budget import ledger_of_this_work
-from gavel.llm.cassette_storage import (
-    Entry,
-    Question,
-    SqliteStorage,
-    Storage,
-    StorageThread,
-    StoredReply,
-    check_directory,
-)
 from gavel.llm.errors import CassetteError, CassetteMissError
-from gavel.llm.types import Accept, Reply
+from gavel.llm.types import Accept, Message, Reply, Schema
 
-Mode = Literal["cache", "replay"]
-
+_T = TypeVar("_T")
+_PRIVATE = re.compile(
+    r"(^|_)(key|apikey|key_id|token|secret|password|credentials?|headers?|client|token_provider)$", re.IGNORECASE
+)
+"""Parameters that identify the caller; they are neither part of the key nor stored."""
 _POLL_SECONDS = 0.05, 0.5
 """The first and the longest pause between looks at what another process asks."""
+Mode = Literal["cache", "replay"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request to a model: everything that its reply depends on."""
+
+    model: str
+    params: Mapping[str, Any]
+    schema: Schema
+    messages: Sequence[Message]
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        """Canonical JSON of each part. Raises `CassetteError` for a parameter that JSON cannot hold."""
+        try:
+            return {
+                "model": self.model,
+                "params": _canonical(self.public_params),
+                "schema": _canonical(self.schema),
+                "messages": _canonical(self.messages),
+            }
+        except (TypeError, ValueError) as error:
+            raise CassetteError(
+                f"the question to {self.model} cannot be stored: {error}.",
+                "Give the model parameters that JSON can hold, or no cassette.",
+            ) from error
+
+    @property
+    def public_params(self) -> dict[str, Any]:
+        """The parameters without those that identify the caller."""
+        return public_params(self.params)
+
+    @cached_property
+    def key(self) -> str:
+        """64 hexadecimal digits."""
+        return hashlib.sha256(_canonical(self.parts).encode()).hexdigest()
+
+
+def public_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters without those that identify the caller: `api_base` and `max_tokens`, but not `api_key`."""
+    return {name: value for name, value in params.items() if not _PRIVATE.search(name)}
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A question with its reply."""
+
+    question: Question
+    reply: Reply
+    repaired_by: str = ""
+    """Key of the question that sent an unusable reply back, and whose reply is kept as well; empty for a reply that
+    could be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """A reply on file."""
+
+    reply: Reply
+    repaired_by: str
+    """As in `Entry`."""
+
+
+class Storage(Protocol):
+    """Keeps replies. Methods may block; what cannot be read or written is a `CassetteError`."""
+
+    def replies(self, key: str) -> list[StoredReply]:
+        """The replies to a question, oldest first."""
+        ...
+
+    def keep(self, entries: Sequence[Entry]) -> None:
+        """Stores all entries or none; a reply that the question has on file already is not stored twice."""
+        ...
+
+    def models(self) -> set[str]:
+        """The models that have replies."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class StorageThread:
+    """The one thread of a process that uses a storage, which it opens when the first work comes."""
+
+    commits_in_order = False
+    """Whether all that is made of a reply is committed after the reply: then nobody waits until it is kept."""
+
+    def __init__(self, open_storage: Callable[[], Storage]) -> None:
+        self._open_storage = open_storage
+        self._storage: Storage | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
+
+    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
+        return self._thread.submit(self._do, work)
+
+    def _do(self, work: Callable[[Storage], _T]) -> _T:
+        if self._storage is None:
+            self._storage = self._open_storage()
+        return work(self._storage)
+
+    def keep(self, entries: Sequence[Entry]) -> "Future[None]":
+        """Stores the entries."""
+        return self.submit(lambda storage: storage.keep(entries))
+
+    def claim(self, key: str, known: int) -> "Future[bool]":
+        """Whether this process is to ask the question, of which `known` replies are on file; False = another process
+        asks it, or has its reply. A file has no claims: two processes may ask it at the same moment."""
+        is_mine: Future[bool] = Future()
+        is_mine.set_result(True)
+        return is_mine
+
+    def release(self, key: str) -> None:
+        """Ends the claim, if there is one; does not wait."""
+
+    def close(self) -> None:
+        if (storage := self._storage) is not None:
+            self._thread.submit(storage.close).result()
+        self._thread.shutdown()
 
 
 class Cassette:
@@ -124,46 +248,44 @@ class Cassette:
         accept: Accept | None,
         repairs: Sequence[tuple[Question, Reply]],
     ) -> Reply:
-        key, claims = question.key, self.mode == "cache"
-        may_have_lease, known, (pause, longest) = claims, 0, _POLL_SECONDS
+        key, (pause, longest), may_have_claim = question.key, _POLL_SECONDS, False
         try:
             while True:
-                look = await asyncio.wrap_future(thread.look(key, claims=claims, known=known))
-                if reply := self._choose(look.replies, accept):
-                    may_have_lease = bool(look.is_mine)
+                stored = await asyncio.wrap_future(thread.submit(lambda storage: storage.replies(key)))
+                if reply := self._choose(stored, accept):
                     self.replayed += 1
                     return reply
-                if look.is_mine or not claims:
+                if self.mode == "replay":
+                    self.misses += 1
+                    where = f"the cassette {self.path}" if self.path else "the cassette"
+                    raise CassetteMissError(
+                        f"{where} has no reply of {question.model} to this question with these parameters.",
+                        'Ask what was recorded, or record it: Cassette(path, mode="cache").',
+                    )
+                may_have_claim = True
+                if await asyncio.wrap_future(thread.claim(key, len(stored))):
                     break
-                if look.is_mine is None:  # none of the replies on file can be used
-                    known = len(look.replies)
-                    continue
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
             self.misses += 1
-            if not claims:
-                raise await asyncio.wrap_future(thread.submit(lambda storage: self._miss(storage, question)))
             reply = replace(await ask(), key=key)
             if accept is not None and not accept(reply):
                 return reply
             keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
             keeping.add_done_callback(partial(_release_if_lost, thread, key))
-            may_have_lease = False
+            may_have_claim = False
             if not thread.commits_in_order:
                 await asyncio.wait([keeping])
             return reply
         finally:
-            if may_have_lease:
+            if may_have_claim:
                 thread.release(key)
 
     async def has_replies_of(self, model: str) -> bool:
         """Whether a reply of this model is stored."""
         if self.path is not None and not self.path.exists():
             return False
-        stored = await asyncio.wrap_future(
-            self._current_thread().submit(lambda storage: storage.similar(Question(model, {}, {}, [])))
-        )
-        return any(parts["model"] == model for parts in stored)
+        return model in await asyncio.wrap_future(self._current_thread().submit(lambda storage: storage.models()))
 
     async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
         """The stored reply to the question, as `answer` would give it; None = it is to be asked."""
@@ -172,25 +294,12 @@ class Cassette:
         self.replayed += reply is not None
         return reply
 
-    def _choose(self, stored: Iterable[StoredReply], accept: Accept | None) -> Reply | None:
+    def _choose(self, stored: Sequence[StoredReply], accept: Accept | None) -> Reply | None:
         """The first stored reply that can be used, or whose repair is stored; when replaying, else the first."""
-        replies = list(stored)
-        for each in replies:
+        for each in stored:
             if each.repaired_by or accept is None or accept(each.reply):
                 return each.reply
-        return replies[0].reply if replies and self.mode == "replay" else None
-
-    def _miss(self, storage: Storage, question: Question) -> CassetteMissError:
-        """The error for an unknown question, with the differences from the most similar one that is stored."""
-        where = f"the cassette {self.path}" if self.path else "the cassette"
-        stored = storage.similar(question)
-        if not stored:
-            return CassetteMissError(f"{where} is empty.", 'Record it first: Cassette(path, mode="cache").')
-        return CassetteMissError(
-            f"{where} has no reply to this question; from the nearest on file differ "
-            + _differences_from_nearest(question, stored),
-            'Ask what was recorded, or record it: Cassette(path, mode="cache").',
-        )
+        return stored[0].reply if stored and self.mode == "replay" else None
 
     def _current_thread(self) -> StorageThread:
         if self._pid != os.getpid():  # neither connections nor what the parent is asking survive a fork
@@ -227,24 +336,169 @@ def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question,
     ]
 
 
-def _differences_from_nearest(question: Question, stored: Sequence[Mapping[str, str]]) -> str:
-    """How the question differs from the most similar of the `stored` ones (parts as in `Question.parts`)."""
-    parts = question.parts
+FORMAT_VERSION = 3
+"""In SQLite's `user_version`."""
+_HEADER = b"SQLite format 3\0"
+_OTHER_FILE = "Name another file for the cassette."
+_LOCKED_SECONDS = 30.0
+"""For how long a statement waits for another program's lock."""
+_TABLES = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS replies (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    params TEXT NOT NULL,
+    schema TEXT NOT NULL,
+    messages TEXT NOT NULL,
+    text BLOB NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    cost_usd REAL,
+    finish_reason TEXT NOT NULL,
+    served_by TEXT NOT NULL,
+    replied_at REAL NOT NULL,
+    repaired_by TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX IF NOT EXISTS by_key ON replies (key, id);
+PRAGMA user_version = {FORMAT_VERSION};
+COMMIT;
+"""
+_COLUMNS = frozenset(re.findall(r"^    (\w+) ", _TABLES, re.MULTILINE))
+_OF_ANY_VERSION = {"key", "messages", "served_by"}
+_REPLY = "text, prompt_tokens, completion_tokens, cost_usd, finish_reason, served_by, repaired_by"
 
-    def likeness(other: Mapping[str, str]) -> tuple[int, int]:
-        return sum(other[name] == parts[name] for name in parts), _common_prefix(other["messages"], parts["messages"])
 
-    nearest = max(stored, key=likeness)
-    return "; ".join(filter(None, (_difference(name, nearest[name], parts[name]) for name in parts)))
+class SqliteStorage:
+    """The replies in one SQLite file, each committed before `keep` returns; it survives a kill of its process."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Opens the file; with `read_only` it must exist, and nothing is written to it.
+
+        Raises `CassetteError` for a file that is no cassette, or of a newer format, and leaves it as it is.
+        """
+        self._path = path
+        with _cassette_errors(path):
+            if read_only and not path.exists():
+                raise CassetteError(
+                    f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
+                )
+            _check_file(path)
+            self._db = _connect_read_only(path, "mode=ro") if read_only else _open_to_write(path)
+
+    def replies(self, key: str) -> list[StoredReply]:
+        with _cassette_errors(self._path):
+            rows = self._db.execute(f"SELECT {_REPLY} FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
+        return [
+            StoredReply(Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True, key=key), repaired_by)
+            for text, *rest, repaired_by in rows
+        ]
+
+    def question(self, key: str) -> Mapping[str, str] | None:
+        """The parts of a stored question, as JSON: `model`, `params`, `schema` and `messages`."""
+        names = ("model", "params", "schema", "messages")
+        with _cassette_errors(self._path):
+            row = self._db.execute(f"SELECT {', '.join(names)} FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
+        return None if row is None else dict(zip(names, row, strict=True))
+
+    def models(self) -> set[str]:
+        with _cassette_errors(self._path):
+            return {model for (model,) in self._db.execute("SELECT DISTINCT model FROM replies")}
+
+    def keep(self, entries: Sequence[Entry]) -> None:
+        with _cassette_errors(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for row in map(_row, entries):
+                    same = (row["key"], row["text"])
+                    if self._db.execute("SELECT 1 FROM replies WHERE key = ? AND text = ?", same).fetchone() is None:
+                        names, marks = ", ".join(row), ", ".join("?" * len(row))
+                        self._db.execute(f"INSERT INTO replies ({names}) VALUES ({marks})", tuple(row.values()))
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        with _cassette_errors(self._path):
+            self._db.close()
 
 
-def _difference(name: str, stored: str, asked: str) -> str:
-    if stored == asked:
-        return ""
-    start = max(0, _common_prefix(stored, asked) - 20)
-    return f"the {name} (on file …{stored[start : start + 60]}…, asked …{asked[start : start + 60]}…)"
+@contextmanager
+def _cassette_errors(path: Path) -> Generator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise CassetteError(f"the cassette {path} cannot be used: {error}.", _OTHER_FILE) from error
 
 
-def _common_prefix(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+def check_directory(path: Path) -> None:
+    """Raises `CassetteError` when no file can be made at `path`; makes none, nor its directories."""
+    parent = next(parent for parent in path.absolute().parents if parent.exists())
+    what = "directory" if not parent.is_dir() else "writable" if not os.access(parent, os.W_OK | os.X_OK) else ""
+    if what:
+        raise CassetteError(f"the cassette {path} cannot be used: {parent} is not {what}.", _OTHER_FILE)
+
+
+def _row(entry: Entry) -> dict[str, object]:
+    question, reply = entry.question, entry.reply
+    return {
+        "key": question.key,
+        **question.parts,
+        "text": reply.text.encode("utf-8", "surrogatepass"),
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "cost_usd": reply.cost_usd,
+        "finish_reason": reply.finish_reason,
+        "served_by": reply.served_by,
+        "replied_at": time.time(),
+        "repaired_by": entry.repaired_by,
+    }
+
+
+def _open_to_write(path: Path) -> sqlite3.Connection:
+    """A connection in autocommit mode: every statement that returned is on file, even when the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
+    deadline = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:  # for the lock of this change SQLite does not wait
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power cut may cost the last rows
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
+        db.executescript(_TABLES)
+    return db
+
+
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+
+
+def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=_LOCKED_SECONDS)
+
+
+def _check_file(path: Path) -> None:
+    """Refuses a file that is not a cassette before a connection may write to it: SQLite writes to a database with a
+    write-ahead log when its last connection closes, and takes a very short file for an empty database."""
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    with path.open("rb") as file:
+        is_database = file.read(len(_HEADER)) == _HEADER
+    has_log = path.with_name(f"{path.name}-wal").exists()  # without a log, mode=ro would leave an empty one behind
+    with closing(_connect_read_only(path, "mode=ro" if has_log else "immutable=1")) as db:
+        columns = {row[1] for row in db.execute("PRAGMA table_info(replies)")} if is_database else set[str]()
+        version: int = db.execute("PRAGMA user_version").fetchone()[0] if is_database else 0
+        is_empty = is_database and not version and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if columns >= _OF_ANY_VERSION and version != FORMAT_VERSION:
+        raise CassetteError(
+            f"the cassette {path} has format version {version}, and this Gavel reads {FORMAT_VERSION}.",
+            "Install the version of Gavel that wrote it, or take another file.",
+        )
+    if not is_empty and not columns >= _COLUMNS:
+        raise CassetteError(f"the file {path} cannot be used: it is not a cassette.", _OTHER_FILE)

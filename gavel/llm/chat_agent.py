@@ -11,7 +11,7 @@ from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import UnknownModelError
 from gavel.llm.failures import may_be_paid, may_pass, pause_of
 from gavel.llm.prices import Price, price, prices_from_environment
-from gavel.llm.providers import PROVIDER, check_model, model_id, model_info
+from gavel.llm.providers import check_model, is_local, model_info
 from gavel.llm.types import Message, byte_bound
 
 _SECONDS = 300.0
@@ -28,7 +28,7 @@ class ChatAgent:
 
         Raises `UnknownModelError`, `MissingKeyError`, and `UnknownPriceError` for a budget in dollars that cannot be
         kept."""
-        if model_id(model).startswith(f"{PROVIDER}/"):
+        if is_local(model):
             raise UnknownModelError(
                 f"{model} goes by rules and cannot act as an agent.",
                 "Name a language model: openai/gpt-5-mini, ollama/qwen3.",

@@ -28,19 +28,37 @@ import openai
 
 from gavel.base.errors import contain_cancellation
 from gavel.llm.budget import Budget, Size, ledger_of_this_work
-from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
 from gavel.llm.prices import Price, Prices, price
-from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import DEFAULT_CONTEXT, ContextLength, check_not_cut, context_options
-from gavel.llm.providers import OWN_SERVERS, PROVIDER, check_gives_probabilities, check_model, model_id, model_info
+from gavel.llm.providers import (
+    OWN_SERVERS,
+    answer,
+    check_gives_probabilities,
+    check_model,
+    is_local,
+    model_id,
+    model_info,
+    with_breakpoint,
+)
 from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
-from gavel.llm.response import check_has_logprobs, read_answer, read_response, with_logprobs
-from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire, byte_bound
+from gavel.llm.response import check_has_logprobs, is_json_alone, read_answer, read_response, with_logprobs
+from gavel.llm.types import (
+    NO_PREFIX,
+    Accept,
+    CachedPrefix,
+    Message,
+    ModelCallable,
+    Reply,
+    Schema,
+    Wire,
+    byte_bound,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -64,18 +82,20 @@ PROBE_SCHEMA: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the question showed."""
+    """Result of a probe."""
 
     model: str
     served_by: str
     """The model's name according to the server, or ""."""
     reply_format: str
-    """How replies are asked for from then on: "json_schema", "json_object" or "text"."""
+    """Reply format of later requests: "json_schema", "json_object" or "text"."""
     seconds: float
     cost_usd: float | None
     """None = unknown."""
     problem: str = ""
     """Why the model cannot be asked; it is a fallback of a juror that can."""
+    is_alone: bool = True
+    """Whether the reply was the JSON object alone. Otherwise replies are asked for again, which costs calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +202,19 @@ class Client:
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
                 "Try it by hand, raise max_tokens if you set it, or pick another model.",
             )
+        is_alone = self.wire != "chat" or is_json_alone(reply.text)
+        if reply.repairs["reasoning"] and not is_alone:
+            raise LlmError(
+                f"{self.name} answered with reasoning alone: its server takes the answer for a part of it.",
+                "Start the server with the reasoning parser of this model (vLLM, SGLang: --reasoning-parser NAME), or "
+                "turn thinking off.",
+            )
         if self.wire == "logprobs":
             check_has_logprobs(self.name, reply)
         reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
-        return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
+        return Probe(
+            self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd, is_alone=is_alone
+        )
 
     def probe_when_asked(self) -> None:
         """Asks that question before the first request that has to be sent. If it fails, nothing is sent for a while."""
@@ -201,7 +230,7 @@ class Client:
         """Whether a request to the model leaves this process."""
         return (
             isinstance(self.model, str)
-            and not self.name.startswith(f"{PROVIDER}/")
+            and not is_local(self.name)
             and (self.cassette is None or self.cassette.asks_now)
         )
 
@@ -248,7 +277,7 @@ class Client:
             call.release()
 
     def _failed(self, call: Call, error: Exception) -> LlmError:
-        """What the call ends with. Nothing more is sent if other requests would meet it too."""
+        """The error that ends the call. Opens the breaker if other requests would meet it too."""
         longest = min(self.limits.timeout, self.limits.deadline)
         failure = as_llm_error(error, self.name, longest, call.attempts)
         failure.may_be_paid = call.may_be_paid
@@ -260,6 +289,12 @@ class Client:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
         if not isinstance(self.model, str):
             return await self._ask_callable(self.model, call, messages, schema)
+        if is_local(self.name):
+            text = answer(self.name, messages)
+            async with self._accounted(call, messages, schema) as account:
+                prompt, completion = sum(len(text_of(each)) for each in messages) // 4, len(text) // 4
+                account.reply = Reply(text, prompt, completion, 0.0, "stop")
+            return account.reply
         if self.wire == "decisions":
             async with self._accounted(call, messages, schema) as account:
                 answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
@@ -301,8 +336,8 @@ class Client:
     async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
             asked = model(messages, schema)
-            answer = await contain_cancellation(asked) if isawaitable(asked) else asked
-            text, repairs = read_answer(answer)
+            answered = await contain_cancellation(asked) if isawaitable(asked) else asked
+            text, repairs = read_answer(answered)
             account.reply = Reply(text, repairs=repairs)
         return account.reply
 
@@ -338,7 +373,7 @@ class Client:
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             ledger.end(reply.cost_usd)
-            call.endpoint.window.correct(sent, sum(tokens))
+            sent.tokens = sum(tokens)
         except BaseException as error:
             is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
             (self.budget.release if is_free else self.budget.forfeit)(reservation)
@@ -362,7 +397,7 @@ class Client:
         return (
             isinstance(self.model, str)
             and self.wire != "decisions"
-            and not self.name.startswith(f"{PROVIDER}/")
+            and not is_local(self.name)
             and not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
             and dialect_of(self._endpoint).takes_cap
         )

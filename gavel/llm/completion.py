@@ -43,7 +43,7 @@ from gavel.llm.types import Message, Schema, is_mapping
 DIRECT_WIRE = "GAVEL_DIRECT_WIRE"
 """The environment variable that turns the direct wire off: 0."""
 MAX_REPLY_BYTES = 64 * 2**20
-"""Of one reply, as it comes over the network."""
+"""Largest reply, as it comes over the network."""
 _IDLE_SECONDS = 4.0
 """An idle connection is closed sooner than servers close it: uvicorn does after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
@@ -79,7 +79,7 @@ CONNECTION = frozenset(
 
 
 class Dialect:
-    """What one endpoint accepts, as far as it is known."""
+    """Formats and parameters that one endpoint accepts, as far as they are known."""
 
     def __init__(self) -> None:
         self.format = 0
@@ -87,7 +87,7 @@ class Dialect:
         self.takes_cap = True
         """Whether it keeps to a limit on a reply's tokens."""
         self._names: dict[str, str | None] = {}
-        """By parameter, the name under which it is sent; None = left out."""
+        """Parameter -> the name under which it is sent; None = left out."""
 
     def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters as this endpoint takes them."""
@@ -121,7 +121,7 @@ class Dialect:
 
 
 def advice_without(parameter: str) -> str:
-    """What to do about a parameter that an endpoint does not take, and without which it is not asked."""
+    """The remedy for a parameter that an endpoint does not take, and without which it is not asked."""
     if parameter in LOGPROBS:
         return (
             "Where the server gives fewer log-probabilities, add --judge-param top_logprobs=5 (params); where it gives "
@@ -136,7 +136,7 @@ def endpoint_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def dialect_of(endpoint: Hashable) -> Dialect:
-    """What the endpoint accepts, for all who ask it in this process."""
+    """The dialect of an endpoint, shared by all who ask it in this process."""
     return dialects.setdefault(endpoint, Dialect())
 
 

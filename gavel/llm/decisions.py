@@ -23,7 +23,7 @@ from gavel.llm.response import model_name, token_count
 from gavel.llm.types import Message, Reply, Schema, Usage
 
 MOST_QUESTIONS, MOST_LEVELS = 128, 10
-"""Of one request; of one question."""
+"""Most questions of a request, and most levels of a question."""
 EXPECTED_COMPLETION = 1000
 """Upper estimate of the tokens that an answer is billed for."""
 

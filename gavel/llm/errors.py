@@ -1,4 +1,4 @@
-"""What can go wrong with a call to a model."""
+"""Errors of calls to models."""
 
 from gavel.base.errors import GavelError
 

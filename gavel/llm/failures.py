@@ -22,7 +22,6 @@ import aiohttp
 import openai
 from tenacity import RetryCallState
 
-from gavel.base.errors import GavelError
 from gavel.base.network import PROXIES, TRANSPORT_ERRORS, exception_types
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
@@ -53,7 +52,7 @@ next request; and at least, whatever the server says, so that one which stays br
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a provider says of one failed request."""
+    """A failed request, as its provider describes it."""
 
     status: int | None
     """HTTP status; None = no response, or an error of the client itself."""
@@ -85,7 +84,7 @@ class Failure:
 
 
 def read_failure(error: BaseException) -> Failure:
-    """What is known of `error`, an error of LiteLLM or of the OpenAI client."""
+    """The failure in `error`, an error of LiteLLM or of the OpenAI client."""
     chain = [one for one in _causes(error) if one is error or getattr(one, "status_code", None) is not None]
     status = next((code for one in chain if isinstance(code := getattr(one, "status_code", None), int)), None)
     bodies = [body for one in chain if is_mapping(body := getattr(one, "body", None))]
@@ -122,8 +121,6 @@ def _not_set_up(error: BaseException) -> bool:
 
 def may_be_the_format(error: openai.OpenAIError) -> bool:
     """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
-    if isinstance(error.__cause__, GavelError):  # of a local model, which takes no format
-        return False
     return read_failure(error).status in (400, 422) and not (
         is_refusal(error) or is_permanent(error) or is_too_long(error)
     )
@@ -246,8 +243,6 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     """
     if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
         return LlmError(f"{model} did not answer within {timeout:g} s.")
-    if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
-        return LlmError(error.__cause__.message, error.__cause__.remedy)
     what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
     often = f" {attempts} times, the last time" if attempts > 1 else ""
     message = f"{model} failed{often}: {_shown(what)}"
@@ -268,7 +263,7 @@ def is_page(text: str) -> bool:
 
 
 def with_remedy(error: Exception, model: str) -> str:
-    """What an agent's model answered with, in a sentence, and what to change."""
+    """The error of an agent's model in a sentence, with its remedy."""
     return " ".join(filter(None, (f"{type(error).__name__}: {_shown(str(error))}", remedy(error, model))))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gavel.llm.errors import LlmError
-from gavel.llm.providers import PROVIDER, load_litellm, model_info
+from gavel.llm.providers import is_local, load_litellm, model_info
 from gavel.llm.types import Usage
 
 Price = tuple[float, float] | tuple[float, float, float]
@@ -15,7 +15,7 @@ Price = tuple[float, float] | tuple[float, float, float]
 that the server had in its cache."""
 
 Prices = Mapping[str, Price]
-"""By model id."""
+"""Model id -> price."""
 
 _Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]])
@@ -49,7 +49,7 @@ def checked_prices(prices: Prices) -> Prices:
 
 def _given(model: str, prices: Prices) -> Price | None:
     """The user's price; a local model costs nothing."""
-    return prices.get(model) or ((0.0, 0.0) if model.startswith(f"{PROVIDER}/") else None)
+    return prices.get(model) or ((0.0, 0.0) if is_local(model) else None)
 
 
 def price(model: str, prices: Prices) -> Price | None:

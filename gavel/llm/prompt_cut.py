@@ -12,6 +12,7 @@ server of the user's own that counts exactly a usual context length is believed 
 import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from gavel.llm.errors import ContextError
@@ -22,7 +23,8 @@ _SMALLEST_CONTEXT = 512
 """No model has a smaller context; a smaller count is no count of the prompt, but of what was not cached, say."""
 _UNEXPLAINED = 0.55
 _CONTEXTS = frozenset(2**power for power in range(11, 18))
-_PIECE = 4096
+PIECE = 4096
+"""Characters encoded at once: some tokenizers take quadratic time on a long word."""
 _MOST_BYTES_PER_TOKEN = 5
 """With more tokens than that nothing can be missing; below, the text is counted, which takes longer."""
 _RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
@@ -38,7 +40,7 @@ _OLLAMA = ("ollama/", "ollama_chat/")
 _REPLY_TOKENS = 4_096
 """Room for a reply and the thinking before it, unless the user sets the reply's length."""
 _BYTES_PER_TOKEN = 2.5
-"""Of dense text, such as numbers; prose has four."""
+"""Bytes of a token in dense text, such as numbers; prose has four."""
 _STEPS = tuple(sorted(size * 2**power for power in range(13, 21) for size in (1, 1.5)))
 """Ollama loads a model anew when the context changes, so only a few lengths are asked for."""
 DEFAULT_CONTEXT = 128_000
@@ -54,7 +56,7 @@ _learned: dict[Hashable, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class ContextLength:
-    """Of one endpoint, in tokens of prompt and reply."""
+    """Context length of one endpoint, in tokens of prompt and reply."""
 
     endpoint: Hashable
     assumed: int
@@ -130,6 +132,25 @@ def check_not_cut(
         )
 
 
+def encode(piece: str) -> list[int]:
+    """The tokens of a text, in `cl100k_base`."""
+    encoding: Any = load_litellm().encoding
+    return encoding.encode(piece, disallowed_special=())
+
+
+def count_tokens(text: str, stop_at: float = inf) -> int:
+    """At least the tokenizer's count for the whole text, and at most a few more per `PIECE`.
+
+    Counts no further than to `stop_at`.
+    """
+    counted = 0
+    for start in range(0, len(text), PIECE):
+        counted += len(encode(text[start : start + PIECE]))
+        if counted >= stop_at:
+            break
+    return counted
+
+
 def expected_tokens(text: str) -> int:
     """The tokens of the text by a compact tokenizer."""
     text = _RUN.sub(lambda run: run[1] * 8, text)
@@ -137,9 +158,7 @@ def expected_tokens(text: str) -> int:
     cjk = sum(len(_CJK.findall(part)) for part in foreign)
     others = sum(map(len, foreign)) - cjk
     plain = _NOT_ASCII.sub("", text) if foreign else text
-    encoding: Any = load_litellm().encoding
-    pieces = (plain[start : start + _PIECE] for start in range(0, len(plain), _PIECE))
-    tokens = sum(len(encoding.encode(piece, disallowed_special=())) for piece in pieces)
+    tokens = count_tokens(plain)
     if others > _ACCENTED_SHARE * len(text):
         tokens = min(tokens, int(len(plain) / _CHARACTERS_PER_TOKEN))
     return tokens + int(_PER_CJK_CHARACTER * cjk + _PER_OTHER_CHARACTER * others)

@@ -1,7 +1,7 @@
-"""LiteLLM, loaded on first use; checks that a model can be called through it; and local models.
+"""LiteLLM, loaded on first use: checks that a model can be called, what its table says of models; and local models.
 
-Local models are Python functions that are called like any model, through LiteLLM and by name, without a key:
-after `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
+Local models are Python functions that are called in this process, by name and without a key: after
+`register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gavel.base.errors import GavelError
 from gavel.base.network import pass_proxies
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
-from gavel.llm.types import Message
+from gavel.llm.types import CachedPrefix, Message
 
 PROVIDER = "gavel"
 """The part of a local model's LiteLLM id before the slash."""
@@ -39,11 +39,20 @@ def model_id(name: str) -> str:
     return f"{PROVIDER}/{name}" if name in _models else name
 
 
-def answer(name: str, messages: list[Message]) -> str:
-    """The reply of the local model `name`. Raises `LlmError` for an unknown name."""
+def is_local(model: str) -> bool:
+    """Whether the LiteLLM id or name is that of a local model."""
+    return model_id(model).startswith(f"{PROVIDER}/")
+
+
+def answer(model: str, messages: list[Message]) -> str:
+    """The reply of the local model with this id. Raises `LlmError`, with its own words where it cannot answer."""
+    _, _, name = model.rpartition("/")
     if name not in _models:
-        raise LlmError(f"there is no model {PROVIDER}/{name}.", f"There are: {', '.join(_models)}.")
-    return _models[name](messages)
+        raise LlmError(f"there is no model {model}.", f"There are: {', '.join(_models)}.")
+    try:
+        return _models[name](messages)
+    except GavelError as error:
+        raise LlmError(error.message, error.remedy) from error
 
 
 OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
@@ -60,32 +69,9 @@ ImageSupport = Literal["none", "embedded", "any"]
 
 
 def load_litellm(url: object = None) -> ModuleType:
-    """LiteLLM with Gavel's local models. The first call takes seconds. It asks this machine past the environment's
-    proxy, also at `url`."""
+    """LiteLLM. The first call takes seconds. It asks this machine past the environment's proxy, also at `url`."""
     pass_proxies(url)
     return _litellm()
-
-
-def _local_models() -> Any:
-    """A LiteLLM custom provider that serves the local models. Imports litellm."""
-    from litellm import ModelResponse, Usage
-    from litellm.exceptions import BadRequestError
-    from litellm.llms.custom_llm import CustomLLM
-
-    class LocalModels(CustomLLM):
-        async def acompletion(self, model: str, messages: list[Message], *args: Any, **kwargs: Any) -> ModelResponse:
-            try:
-                text = answer(model, messages)
-            except GavelError as error:
-                raise BadRequestError(str(error), model=model, llm_provider=PROVIDER) from error
-            prompt, completion = sum(len(m["content"]) for m in messages) // 4, len(text) // 4  # estimated tokens
-            response: ModelResponse = kwargs["model_response"]
-            response.choices[0].message.content = text  # type: ignore[union-attr]
-            usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-            setattr(response, "usage", usage)  # noqa: B010 - a field that LiteLLM declares at run time
-            return response
-
-    return LocalModels()
 
 
 @cache
@@ -94,7 +80,6 @@ def _litellm() -> ModuleType:
     import litellm
 
     litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
-    litellm.custom_provider_map.append({"provider": PROVIDER, "custom_handler": _local_models()})
     return litellm
 
 
@@ -107,6 +92,8 @@ def timed_out(model: str, seconds: float) -> Exception:
 @cache
 def model_info(model: str) -> Mapping[str, Any]:
     """LiteLLM's table entry of a model: prices per token, `max_output_tokens`, …; empty when it is not listed."""
+    if is_local(model):
+        return {}
     litellm = load_litellm()
     try:
         return dict(litellm.get_model_info(model))
@@ -122,7 +109,7 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
     """
     if not isinstance(model, str):
         return "any" if asked else "none"
-    if model_id(model).startswith(f"{PROVIDER}/"):
+    if is_local(model):
         return "none"
     if not asked and not load_litellm().supports_vision(model):
         return "none"
@@ -158,7 +145,7 @@ def check_model(
 
 def check_gives_probabilities(model: str) -> None:
     """Raises `LlmError` for a local model: it answers with text alone."""
-    if model.startswith(f"{PROVIDER}/"):
+    if is_local(model):
         raise LlmError(
             f"{model} answers with text, and no probabilities can be read from it.",
             'Name a model that gives them, or take mode="groupwise".',
@@ -179,3 +166,47 @@ def _check_name(model: str, params: Mapping[str, Any], instead: str) -> None:
             f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
             f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take {instead}.",
         ) from error
+
+
+MIN_CACHED_TOKENS = 1024
+"""Shorter beginnings of prompts are not cached, except where LiteLLM's table says otherwise."""
+_CLAUDE_OF_OPENROUTER = "openrouter/anthropic/"
+"""LiteLLM's table lists no models of OpenRouter, but LiteLLM passes breakpoints on to these."""
+
+
+def caches_prompts(model: object) -> bool:
+    """Whether LiteLLM knows that the model's server caches prompts."""
+    if not isinstance(model, str):
+        return False
+    return model.startswith(_CLAUDE_OF_OPENROUTER) or bool(model_info(model).get("supports_prompt_caching"))
+
+
+def min_cached_tokens(model: object) -> int:
+    """Tokens that a beginning must have to be cached."""
+    listed = model_info(model).get("prompt_cache_min_tokens") if isinstance(model, str) else None
+    return int(listed or MIN_CACHED_TOKENS)
+
+
+def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -> list[Message]:
+    """The messages with a breakpoint (`cache_control`) where the shared beginning ends, for a model that needs one.
+
+    Servers compute requests that begin alike once, and charge a tenth to a half for the beginning. Most find it
+    themselves.
+    """
+    if not prefix.characters or not _needs_breakpoint(model):
+        return messages
+    message = messages[prefix.message]
+    content = message["content"]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    text = parts[0].get("text") if parts else None
+    if not isinstance(text, str) or len(text) <= prefix.characters:
+        return messages
+    shared = {"type": "text", "text": text[: prefix.characters], "cache_control": {"type": "ephemeral"}}
+    rest = {**parts[0], "text": text[prefix.characters :]}
+    marked = {**message, "content": [shared, rest, *parts[1:]]}
+    return [*messages[: prefix.message], marked, *messages[prefix.message + 1 :]]
+
+
+def _needs_breakpoint(model: str) -> bool:
+    """Claude, wherever it is served, and Amazon's Nova; other servers find the beginning themselves."""
+    return caches_prompts(model) and ("claude" in model or "amazon.nova" in model)

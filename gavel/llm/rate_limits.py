@@ -20,7 +20,7 @@ from anyio import CapacityLimiter
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import is_rate_limit, may_pass, pause
-from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix
+from gavel.llm.types import NO_PREFIX, CachedPrefix
 
 MINUTE = 60.0
 _BREAKER_SECONDS = 60.0
@@ -42,7 +42,7 @@ class Limits:
     requests_per_minute: int | None = None
     """To one model, over all clients of a process; every attempt counts. None = no limit."""
     tokens_per_minute: int | None = None
-    """Of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
+    """Tokens of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
 
     def __post_init__(self) -> None:
         if not (self.concurrency >= 1 and self.timeout > 0 and self.deadline > 0):
@@ -52,7 +52,7 @@ class Limits:
 
 
 class Activity:
-    """How long the calls of a set of clients, of any thread, are held up; for a live line."""
+    """Waits of the calls of a set of clients, of any thread; for a live line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -141,12 +141,10 @@ class Gate:
 
 @dataclass(slots=True)
 class SentRequest:
-    """A request that was sent: when (in the clock's seconds), and its tokens as far as they are known."""
+    """A request that was sent: when (in the clock's seconds), and its tokens: estimated, then as its reply tells."""
 
     at: float
     tokens: int
-    in_window: bool = True
-    """Whether it was sent in the last minute."""
 
 
 class MinuteWindow:
@@ -154,7 +152,6 @@ class MinuteWindow:
 
     def __init__(self) -> None:
         self._sent: deque[SentRequest] = deque()
-        self._tokens = 0
         self.lock = threading.Lock()
         """Held from a look at the window to the request that it allows: event loops of other threads share it."""
 
@@ -164,16 +161,16 @@ class MinuteWindow:
         Raises `NotAskedError` for a request with more tokens than a minute allows.
         """
         while self._sent and self._sent[0].at <= now - MINUTE:
-            expired = self._sent.popleft()
-            expired.in_window = False
-            self._tokens -= expired.tokens
+            self._sent.popleft()
         most_tokens = limits.tokens_per_minute
         if most_tokens is not None and tokens > most_tokens:
             raise NotAskedError(
                 f"a request of about {tokens:,} tokens does not fit in {most_tokens:,} tokens per minute.",
                 "Raise tokens_per_minute, or judge smaller groups.",
             )
-        count, total, until = len(self._sent), self._tokens, now
+        if most_tokens is None and limits.requests_per_minute is None:
+            return 0.0
+        count, total, until = len(self._sent), sum(sent.tokens for sent in self._sent), now
         for sent in self._sent:
             enough_requests = limits.requests_per_minute is None or count < limits.requests_per_minute
             if enough_requests and (most_tokens is None or total + tokens <= most_tokens):
@@ -185,14 +182,7 @@ class MinuteWindow:
         """Records a request that is sent now."""
         sent = SentRequest(now, tokens)
         self._sent.append(sent)
-        self._tokens += tokens
         return sent
-
-    def correct(self, sent: SentRequest, tokens: int) -> None:
-        """Replaces the estimated tokens of a request by the actual ones."""
-        if sent.in_window:
-            self._tokens += tokens - sent.tokens
-        sent.tokens = tokens
 
 
 class EndpointLimits:
@@ -245,7 +235,7 @@ class Call:
 
     @property
     def attempt_seconds(self) -> float:
-        """How long an attempt that begins now may take."""
+        """Seconds that an attempt that begins now may take."""
         return max(0.0, min(self._limits.timeout, self._deadline - time.monotonic()))
 
     async def acquire(self) -> None:

@@ -25,7 +25,7 @@ LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 WITHOUT_LOGPROBS = "name a server that does, such as vLLM, or take the mode groupwise (--mode)."
 _LONGEST_NAME = 200
 _MOST_TOKENS = 1_000_000_000
-"""Of one request. A larger number is a server's fault; believed, it would spend every budget at once."""
+"""Largest credible token count of a request: a larger one, believed, would spend every budget at once."""
 _OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 
@@ -116,6 +116,16 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
         text = reasoning
         repairs["reasoning"] += 1
     return sendable(text), repairs
+
+
+def is_json_alone(text: str) -> bool:
+    """Whether a reply is one JSON value, with at most closed reasoning before it and a code fence around it."""
+    answer = text.rpartition("</think>")[2].strip()
+    try:
+        json.loads(answer.removeprefix("```json").removeprefix("```").removesuffix("```"))
+    except ValueError:
+        return False
+    return True
 
 
 def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:

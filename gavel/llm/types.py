@@ -10,7 +10,7 @@ Message = dict[str, Any]
 """One OpenAI chat message."""
 Schema = dict[str, Any]
 Wire = Literal["chat", "logprobs", "decisions"]
-"""How a model is asked: for text; for text with the log-probabilities of its tokens (logprobs.py); or questions that it
+"""How a model is asked: for text; for text with the log-probabilities of its tokens (response.py); or questions that it
 answers with probabilities (decisions.py), which stand in place of the schema."""
 ModelCallable = Callable[[list[Message], Schema], Awaitable[str | Message] | str | Message]
 """An async function that answers a prompt with text or an assistant's message: for custom models and tests."""
@@ -36,7 +36,7 @@ class Reply:
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Repairs that finding the text took, by kind."""
     cached_prompt_tokens: int = 0
-    """Of the prompt tokens, those that the server had in its prompt cache; they cost less."""
+    """Prompt tokens that the server had in its prompt cache; they cost less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_prompt_tokens: int = 0
-    """Of the prompt tokens, those that the server had in its cache."""
+    """Prompt tokens that the server had in its cache."""
     written_prompt_tokens: int = 0
-    """Of the prompt tokens, those that the server wrote to its cache, where it charges for that."""
+    """Prompt tokens that the server wrote to its cache, where it charges for that."""
     uncounted_reasoning: int = 0
-    """Of the completion tokens, those of reasoning that the server did not count as such."""
+    """Completion tokens of reasoning that the server did not count as completion."""
 
 
 Accept = Callable[[Reply], bool]
@@ -98,3 +98,18 @@ def byte_bound(messages: Sequence[Message], schema: Schema) -> int:
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether parsed JSON is an object."""
     return isinstance(value, Mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The beginning that a request shares with others, and a callback for when it is sent."""
+
+    message: int = 0
+    """Index of the message in which the shared beginning ends."""
+    characters: int = 0
+    """Where it ends in that message; 0 = nothing is shared."""
+    sent: Callable[[], None] = lambda: None
+    """Called when the request is sent."""
+
+
+NO_PREFIX = CachedPrefix()

@@ -17,7 +17,6 @@ from gavel.judge.ruler import ruler_score_group
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.completion import dialects
 from gavel.llm.errors import CassetteError
 from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
@@ -66,36 +65,11 @@ async def test_a_budget_in_dollars_stops_before_it_is_passed_and_keeps_what_was_
     assert all(whole.reason for whole in wholes if whole.status == "unscored")
 
 
-async def test_a_budget_in_tokens_holds_for_models_without_a_price(endpoint):
-    budget = Budget(max_tokens=5000)
-    await judged(judge_of(endpoint, budget=budget, prices={}), 40)
-    assert budget.spent_tokens == 120 * len(endpoint.requests) <= 5000 + 120
-
-
-async def test_a_budget_in_dollars_needs_a_price_before_any_call(endpoint):
-    with pytest.raises(JudgeError, match="openai/judge"):
-        await judge_of(endpoint, budget=Budget(max_cost_usd=1), prices={}).score(saying("a", "b"))
-    assert endpoint.requests == []
-
-
 async def test_a_used_up_budget_is_an_error_of_the_one_liner(endpoint):
     budget = Budget(max_tokens=1)
     with pytest.raises(JudgeError):
         await ruler_score_group(saying("a", "b"), "openai/judge", endpoint.params, budget=budget)
     assert endpoint.requests == []
-
-
-async def test_requests_leave_no_faster_than_the_minute_allows_and_retries_count(endpoint, monkeypatch):
-    monkeypatch.setattr("gavel.llm.rate_limits.MINUTE", 0.25)
-    left: list[float] = []
-    add = MinuteWindow.add
-    monkeypatch.setattr(MinuteWindow, "add", lambda self, now, tokens: left.append(now) or add(self, now, tokens))
-    endpoint.script = [fails(429), lambda _: says("hi")]
-    limits = Limits(requests_per_minute=5)
-    two = [Client("openai/judge", endpoint.params, limits) for _ in range(2)]
-    await asyncio.gather(*(two[number % 2].ask(PROMPT, {}) for number in range(20)))
-    assert len(left) == len(endpoint.requests) == 21
-    assert all(later - earlier >= 0.249 for earlier, later in zip(left, left[5:], strict=False))
 
 
 async def test_the_deadline_does_not_run_while_a_limit_is_waited_for(endpoint, monkeypatch):
@@ -175,15 +149,6 @@ async def test_a_cassette_that_cannot_be_used_is_an_error_before_anyone_is_asked
     assert list(tmp_path.iterdir()) == [path]
 
 
-async def test_a_server_without_schemas_finds_its_replies_again_in_a_new_process(endpoint, tmp_path):
-    endpoint.script = [lambda r: fails(400, "unknown field")(r) if "response_format" in r else scores(0.5)(r)]
-    await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
-    dialects.clear()
-    endpoint.requests.clear()
-    await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
-    assert endpoint.requests == []
-
-
 async def test_a_replay_needs_no_server_no_key_and_no_price(endpoint, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
@@ -197,18 +162,7 @@ async def test_a_replay_needs_no_server_no_key_and_no_price(endpoint, tmp_path, 
     assert [t.judgement for t in first] == [t.judgement for t in again]
     missing = await Judge("openai/gpt-4o", cassette=replay, seed=7).score(saying("a 0", "b 0"))
     assert (missing.judgement.status, missing.judgement.calls) == ("unscored", 0)
-    assert "differ the schema" in (missing.judgement.reason or "")
-
-
-async def test_an_outage_that_answers_200_is_not_replayed(endpoint, tmp_path):
-    endpoint.script = [lambda _: says("Sorry, high demand.")]
-    during = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)
-    assert statuses(during) == {"unscored": 2}
-    endpoint.script = [scores(0.75, 0.25)]
-    assert statuses(await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)) == {"scored": 2}
-    asked = len(endpoint.requests)
-    assert statuses(await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)) == {"scored": 2}
-    assert len(endpoint.requests) == asked
+    assert "has no reply" in (missing.judgement.reason or "")
 
 
 async def test_every_vote_carries_the_key_of_its_reply(endpoint, tmp_path):

@@ -3,7 +3,7 @@ import statistics
 from collections.abc import Hashable
 from dataclasses import replace
 from random import Random
-from statistics import fmean, variance
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -14,25 +14,19 @@ from gavel.judge.audit.agreement import kendall_tau
 from gavel.judge.panel.aggregate import (
     AggregateScore,
     Answer,
-    JurorScores,
-    equate,
     group_noise,
     groupwise,
-    reliability,
-    stretch_factors,
     with_spreads,
 )
 from gavel.judge.panel.bradley_terry import PRIOR, Comparison, rate
 from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
-from gavel.judge.panel.modes import LARGEST_WHOLE, block_rounds, group_schedule, pair_schedule
+from gavel.judge.panel.modes import group_schedule, pair_schedule
 from gavel.judge.panel.standard_errors import (
     Noise,
     NoisePrior,
     NoisyVote,
-    fit_prior,
     residual_noise,
     shrunk,
-    standard_errors,
 )
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.reply.verdict import Scored
@@ -45,74 +39,7 @@ def vote(scale: Hashable, member: int, score: float, weight: float = 1.0) -> Noi
     return NoisyVote(member, scale, 0, 0.0, score, weight)
 
 
-@given(st.integers(LARGEST_WHOLE + 1, 70), st.integers(2, 4), st.randoms(use_true_random=False))
-def test_without_noise_equating_finds_every_block_s_offset(members, count, random):
-    shown = [block for blocks in block_rounds(members, count, "seed") for block in blocks]
-    truth = [random.uniform(0, 1) for _ in range(members)]
-    gained = [random.uniform(-0.3, 0.3) for _ in shown]
-    points = [vote(n, m, truth[m] + gained[n], weight=1 + n % 3) for n, block in enumerate(shown) for m in block]
-    offsets = equate(points)
-    differences = [gained[n] - offsets[n] for n in range(len(shown))]
-    assert max(differences) - min(differences) < 1e-9
-    assert math.fsum(p.weight * offsets[p.scale] for p in points) == pytest.approx(0, abs=1e-9)
-
-
-def test_scales_on_all_members_are_moved_to_their_common_mean():
-    harsh = [vote("harsh", member, score, weight=3.0) for member, score in enumerate((0.1, 0.2, 0.3))]
-    kind = [vote("kind", member, score, weight=1.0) for member, score in enumerate((0.9, 0.5, 0.7))]
-    assert equate([*harsh, *kind]) == pytest.approx({"harsh": 0.2 - 0.325, "kind": 0.7 - 0.325})
-
-
-def test_scales_that_no_member_links_keep_their_scores():
-    offsets = equate([vote("a", 0, 0.2), vote("a", 1, 0.4), vote("b", 2, 0.9)])
-    assert offsets == pytest.approx({"a": 0.0, "b": 0.0})
-
-
 TRUTH = [0.1, 0.3, 0.45, 0.6, 0.75, 0.9, 0.2, 0.5]
-a_jury = st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=2, max_size=4)
-
-
-def by_the_formula(scores: list[JurorScores], weights: list[float]) -> list[float]:
-    """The docstring of `stretch_factors`, word for word, for jurors with unequal scores."""
-    logs = [math.log(variance(own.means)) for own in scores]
-    shared = sum(w * log for w, log in zip(weights, logs, strict=True)) / sum(weights)
-    sampling = [2 / (len(own.means) - 1) for own in scores]
-    true = max(0.0, variance(logs) - fmean(sampling))
-    mean_r = sum(w * own.reliability for w, own in zip(weights, scores, strict=True)) / sum(weights)
-    factors: list[float] = []
-    for own, log, error in zip(scores, logs, sampling, strict=True):
-        drawn = math.exp(shared + true / (true + error) * (log - shared)) ** 0.5
-        factors.append(min(math.exp(shared / 2) / drawn, 4) * own.reliability / mean_r)
-    return factors
-
-
-@given(a_jury, st.data())
-def test_factors_are_those_of_the_formula(jury: list[list[float]], data: st.DataObject):
-    count = len(jury)
-    weights = data.draw(st.lists(st.floats(0.1, 10), min_size=count, max_size=count))
-    trust = data.draw(st.lists(st.floats(0.1, 1), min_size=count, max_size=count))
-    scores = [JurorScores(own, r) for own, r in zip(jury, trust, strict=True)]
-    if any(not own.variance for own in scores):
-        return
-    found = stretch_factors(dict(enumerate(scores)), dict(enumerate(weights)))
-    assert list(found.values()) == pytest.approx(by_the_formula(scores, weights))
-
-
-def test_jurors_that_differ_by_chance_keep_their_spreads():
-    scores = {0: JurorScores([0.1, 0.5, 0.9, 0.4]), 1: JurorScores([0.2, 0.5, 0.8, 0.4])}
-    assert stretch_factors(scores, {0: 1, 1: 1}) == {0: 1, 1: 1}
-
-
-def test_a_juror_that_ties_all_is_not_stretched_and_stretches_nobody():
-    scores = {0: JurorScores([0.5] * 8), 1: JurorScores(TRUTH)}
-    assert stretch_factors(scores, {0: 1, 1: 1}) == {0: 1, 1: 1}
-
-
-def test_reliability_is_one_without_a_second_call_and_never_zero():
-    assert reliability(0.04, 0.0, 0) == 1
-    assert reliability(0.04, 0.01, 6) == pytest.approx(1 - 6 / 8 * 0.25)
-    assert reliability(0.0, 0.0, 6) == 1
-    assert reliability(0.01, 1.0, 1000) > 0
 
 
 def answer(call: int, juror: int, scores: list[float], weight: float = 1.0) -> Answer:
@@ -147,17 +74,6 @@ def errors(*answers: Answer, between: float | None = None, fixed: dict[int, floa
     scores = {member: AggregateScore(0.5, between) for member in (0, 1)}
     found = with_spreads(scores, answers, fixed or {})
     return [score.standard_error for score in found.values() if isinstance(score, AggregateScore)]
-
-
-def test_the_more_of_an_error_is_known_the_more_degrees_of_freedom_it_has():
-    def freedom(between: float, spread: float) -> float | None:
-        (score, *_) = with_spreads({0: AggregateScore(0.5, between, 3.0)}, [doubtful(0, spread)], {}).values()
-        assert isinstance(score, AggregateScore)
-        return score.degrees_of_freedom
-
-    assert freedom(0.1, 0.0) == pytest.approx(3.0)
-    assert freedom(0.1, 0.1) == pytest.approx(12.0)
-    assert freedom(0.0, 0.1) is freedom(1e-99, 0.1) is None
 
 
 TENTHS = [doubtful(0, 0.1), doubtful(1, 0.1), doubtful(2, 0.1)]
@@ -201,10 +117,6 @@ def drawn(members: int, orders: int, seed: int, slope: float = 0.0, square: floa
     ]
 
 
-def plain(votes: list[tuple[int, float]]) -> list[NoisyVote]:
-    return [NoisyVote(member, "a", 0, 0.0, score) for member, score in votes]
-
-
 def by_least_squares(votes: list[NoisyVote]) -> tuple[float, int]:
     """The sum of squares and the degrees of freedom of the whole model, with one column for each term."""
 
@@ -244,12 +156,6 @@ def test_the_noise_is_that_of_the_whole_least_squares_problem(members, orders, j
         assert found.variance * found.df == pytest.approx(squares, abs=1e-8)
 
 
-@given(st.integers(3, 8), st.sampled_from([2, 4, 8]), st.integers(0, 99))
-def test_a_line_over_the_positions_is_no_noise(members: int, orders: int, seed: int):
-    biased = group_noise(drawn(members, orders, seed, slope=0.2, noise=0.0), members)
-    assert biased.variance == pytest.approx(0, abs=1e-12)
-
-
 PRIORS = st.sampled_from([None, NoisePrior(variance=0, df=50)])
 
 
@@ -262,78 +168,12 @@ def test_votes_that_only_the_position_explains_leave_an_error(members, orders, s
     assert all(0 < error < scatter / math.sqrt(orders) for error in errors)
 
 
-def test_votes_that_agree_leave_no_error():
-    answers = [Answer(call, 0, 1.0, dict.fromkeys(range(4), 0.5)) for call in range(2)]
-    assert [score.standard_error for score in groupwise(answers, 4).values()] == [0.0] * 4
-
-
-@given(st.integers(2, 12), st.integers(2, 4), st.integers(0, 99), st.randoms())
-def test_errors_do_not_depend_on_the_numbers_of_members_or_the_order_of_calls(members, orders, seed, random):
-    answers = drawn(members, orders, seed)
-    names = random.sample(range(members), members)
-    renamed = [
-        Answer(a.call, a.juror, a.weight, {names[member]: score for member, score in a.scores.items()}) for a in answers
-    ]
-    random.shuffle(renamed)
-    here, there = groupwise(answers, members, NOISE_PRIOR), groupwise(renamed, members, NOISE_PRIOR)
-    for member in here:
-        assert there[names[member]].standard_error == pytest.approx(here[member].standard_error, abs=1e-9)
-        assert there[names[member]].score == pytest.approx(here[member].score, abs=1e-9)
-
-
-def test_a_member_with_fewer_votes_has_a_larger_error_of_the_same_noise():
-    votes = plain([(0, 0.2), (0, 0.4), (1, 0.5), (1, 0.7), (2, 0.9)])
-    errors = standard_errors(votes, residual_noise(votes))
-    assert errors[0] == pytest.approx((0.1, 2))
-    assert errors[1] == pytest.approx((0.1, 2))
-    assert errors[2] == pytest.approx((0.1 * math.sqrt(2), 2))
-
-
-def test_weights_count_as_in_a_weighted_mean():
-    votes = [NoisyVote(0, "a", 0, 0.0, 0.2, 3.0), NoisyVote(0, "a", 0, 0.0, 0.4, 1.0), *plain([(1, 0.5), (1, 0.5)])]
-    found = residual_noise(votes)
-    assert standard_errors(votes, found)[0][0] == pytest.approx(math.sqrt(found.variance * 10 / 16))
-
-
-def test_what_lost_orders_leave_of_the_position_is_part_of_the_error():
-    answers = drawn(6, 4, 1, slope=0.3, noise=0.0)
-    balanced = groupwise(answers, 6)
-    lost = groupwise(answers[:3], 6)
-    most, most_of_lost = (max(score.standard_error or 0 for score in of.values()) for of in (balanced, lost))
-    assert most_of_lost > most + 0.02
-
-
-@pytest.mark.parametrize("orders", [0, 1])
-def test_without_a_second_vote_nothing_is_known_of_the_noise(orders: int):
-    scores = groupwise(drawn(4, 2, 0)[:orders], 4, NOISE_PRIOR)
-    assert all((s.standard_error, s.degrees_of_freedom) == (None, None) for s in scores.values())
-
-
 def test_the_prior_adds_its_squares_and_its_degrees_of_freedom():
     assert shrunk(Noise(0.04, 6), NOISE_PRIOR) == pytest.approx(((6 * 0.04 + 12 * 0.01) / 18, 18))
     assert shrunk(Noise(0.04, 6), None) == (0.04, 6)
     agreeing = [Answer(n, 0, 1.0, dict.fromkeys(row, 0.5)) for n, row in enumerate([(0, 1, 2), (2, 1, 0)])]
     errors = [score.standard_error for score in groupwise(agreeing, 3, NOISE_PRIOR).values()]
     assert all(error and error > 0.05 for error in errors)
-
-
-@pytest.mark.parametrize(("true_df", "low", "high"), [(8, 5, 13), (40, 20, 90)])
-def test_the_prior_of_many_groups_finds_their_common_noise_and_how_far_they_differ(true_df, low, high):
-    rng = np.random.default_rng(1)
-    true = 0.01 * rng.chisquare(true_df, 3000) / true_df
-    groups = [Noise(float(variance * rng.chisquare(7) / 7), 7) for variance in true]
-    prior = fit_prior(groups)
-    assert prior.variance == pytest.approx(0.01, rel=0.05)
-    assert low < prior.df < high
-
-
-def test_a_prior_has_at_most_the_degrees_of_freedom_of_its_groups():
-    prior = fit_prior([Noise(0.01, 7)] * 3)
-    assert prior.variance == pytest.approx(0.01)
-    assert prior.df == pytest.approx(21)
-    assert fit_prior([Noise(0.0, 0)]) is None
-    assert fit_prior([]) is None
-    assert fit_prior([Noise(0.0, 7)]) == NoisePrior(variance=0, df=7)
 
 
 def slow_scores(comparisons: list[Comparison]) -> dict[int, float]:
@@ -386,40 +226,6 @@ def test_members_that_no_chain_of_comparisons_links_to_the_most_are_not_rated():
     assert set(rate([Comparison(0, 1, 0.9), Comparison(1, 2, 0.9), Comparison(3, 4, 1.0)])) == {0, 1, 2}
     assert rate([Comparison(0, 1, 0.9), Comparison(2, 3, 0.9)]) == {}
     assert rate([]) == {}
-
-
-def test_as_many_strengths_as_comparisons_leave_no_error_to_be_told():
-    assert [rating.standard_error for rating in rate([Comparison(0, 1, 0.9)]).values()] == [None, None]
-
-
-def soft(difference: float, random: Random) -> float:
-    return min(max(0.5 + 0.2 * difference + random.gauss(0, 0.1), 0.0), 1.0)
-
-
-def hard(difference: float, random: Random) -> float:
-    return float(random.random() < 1 / (1 + math.exp(-difference)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("judge", [soft, hard])
-@pytest.mark.parametrize("weights", [(1.0,), (1.0, 3.0)])
-def test_standard_errors_are_the_scatter_over_repetitions(judge, weights):
-    strengths = (-0.8, -0.3, 0.0, 0.2, 0.9)
-    random = Random("repetitions")
-    ratings = [
-        rate(
-            [
-                Comparison(first, second, judge(strengths[first] - strengths[second], random), weight)
-                for weight in weights
-                for first, second in pair_schedule(5, [8 // len(weights)], "seed")[0]
-            ]
-        )
-        for _ in range(300)
-    ]
-    for member in range(5):
-        scatter = statistics.stdev(rating[member].score for rating in ratings)
-        told = math.sqrt(statistics.fmean((rating[member].standard_error or 0.0) ** 2 for rating in ratings))
-        assert told == pytest.approx(scatter, rel=0.2)
 
 
 def outcome(*ballots: Ballot):

@@ -2,23 +2,19 @@ import json
 import math
 import re
 from pathlib import Path
-from statistics import fmean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.aggregate import Answer, anchored, fit_scale
 from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, read_anchors, read_attempts
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.modes import BLOCK, LARGEST_WHOLE, group_schedule
+from gavel.judge.panel.modes import BLOCK
 from gavel.judge.prompt.provider_formats import View
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.judge.groups import by_length, desk, never, saying
+from tests.judge.groups import by_length, desk, saying
 
 
 def anchor(text: str, score: float) -> Anchor:
@@ -89,17 +85,6 @@ async def test_a_member_that_is_an_anchor_as_well_is_shown_once_and_gets_votes()
     assert [len(t.judgement.votes) for t in judged if t.judgement] == [2, 2]
 
 
-async def test_a_group_that_is_nothing_but_the_anchor_has_its_score_and_asks_nobody():
-    judged = await Judge(never, anchors=[anchor("aaaa", 0.6)]).score(saying("aaaa", "aaaa"))
-    assert [trajectory.reward for trajectory in judged] == [0.6, 0.6]
-    assert (judged.judgement.status, judged.judgement.calls) == ("scored", 0)
-
-
-async def test_a_score_beyond_the_anchors_is_cut_off_and_moves_nobody_else():
-    judged = await Judge(harsh, anchors=[anchor("b" * 2, 0.7)]).score(saying("a" * 4, "a" * 10))
-    assert [trajectory.reward for trajectory in judged] == pytest.approx([0.8, 1.0])
-
-
 async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_their_scale():
     shown: list[set[float]] = []
 
@@ -114,37 +99,6 @@ async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_the
     assert all({0.3, 1.5} <= scores and len(scores) <= BLOCK for scores in shown)
     assert len(shown) == 3
     assert [t.reward for t in judged] == pytest.approx([n / 20 for n in range(1, 20) if n not in (3, 15)])
-
-
-@given(
-    st.integers(LARGEST_WHOLE + 1, 60), st.integers(1, MAX_ANCHORS), st.lists(st.integers(1, 4), min_size=1), st.text()
-)
-def test_each_round_shows_members_once_and_anchors_in_every_block(members, anchors, counts, seed):
-    everywhere = range(0, 2 * anchors, 2)
-    others = sorted(set(range(members)) - set(everywhere))
-    for rows, count in zip(group_schedule(members, counts, seed, everywhere), counts, strict=True):
-        assert all(len(row) <= BLOCK and set(everywhere) < set(row) and len(set(row)) == len(row) for row in rows)
-        assert sorted(member for row in rows for member in row if member in others) == sorted(others * count)
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8))
-def test_a_line_passes_through_the_means_and_its_slope_is_sane(votes):
-    line = fit_scale(votes)
-    assert line(fmean(given for given, _ in votes)) == pytest.approx(fmean(meant for _, meant in votes))
-    assert 0.25 <= line.slope <= 4
-
-
-@pytest.mark.parametrize("given_scores", [(0.9, 0.1), (0.5, 0.5), (0.5, 0.6)])
-def test_a_juror_that_turns_anchors_upside_down_or_hardly_tells_them_apart_is_only_moved(given_scores):
-    assert fit_scale(list(zip(given_scores, (0.1, 0.9), strict=True))).slope == 1
-
-
-def test_an_answer_without_an_anchor_makes_no_score():
-    answers = [Answer(0, 0, 1.0, {0: 0.5, 1: 0.7}), Answer(1, 0, 1.0, {1: 0.7, 2: 0.5})]
-    standings = anchored(answers, 3, {2: 0.4})
-    assert standings[0] == "no anchor was scored beside it"
-    assert not isinstance(standings[1], str)
-    assert standings[1].score == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.prompt.truncate import count_tokens
-from tests.endpoint import fails, labels_in, says, scores
+from tests.endpoint import fails, scores
 from tests.judge.groups import saying
 from tests.llm.ollama import Ollama
 
@@ -69,14 +69,6 @@ async def test_a_context_too_small_for_two_members_is_an_error_that_says_so():
     assert reads.prompts == []
 
 
-async def test_a_juror_without_room_abstains():
-    short, long = Reads(), Reads()
-    judged = await Judge([Juror(short, context=400), Juror(long)]).score(long_group(3, 50))
-    assert short.prompts == []
-    assert judged.judgement.status == "scored"
-    assert "room for a prompt of" in judged.judgement.warnings[0]
-
-
 def refuses_above(limit: int, words: str):
     """A server whose context is `limit` tokens, and which says so in these words or not at all."""
 
@@ -86,15 +78,6 @@ def refuses_above(limit: int, words: str):
         return scores(0.2, 0.4, 0.6)(request)
 
     return step
-
-
-async def test_a_fallback_with_more_room_answers_for_a_model_without(endpoint, monkeypatch):
-    endpoint.script = [scores(0.2, 0.4, 0.6)]
-    rooms = {"openai/small": 400, "openai/large": 100_000}
-    monkeypatch.setattr("gavel.llm.client.model_info", lambda model: {"max_input_tokens": rooms[model]})
-    judged = await Judge(Juror(list(rooms), params=endpoint.params), orders=2).score(long_group(3, 50))
-    assert judged.judgement.status == "scored"
-    assert {vote.model for t in judged for vote in t.judgement.votes} == {"openai/large"}
 
 
 @pytest.mark.parametrize("words", ["maximum context length is 6000 tokens", "the prompt is too long"])
@@ -108,13 +91,6 @@ async def test_a_server_that_has_less_room_than_was_thought_is_asked_again_with_
     again = await judge.score(long_group(3, 5_000))
     assert again.judgement.status == "scored"
     assert len(endpoint.requests) == refused + 2, "what the server has room for is remembered"
-
-
-async def test_texts_that_fit_are_shown_whole_without_a_warning():
-    reads = Reads()
-    judged = await Judge(Juror(reads)).score(long_group(3, 500))
-    assert "tokens left out" not in reads.prompts[0]
-    assert judged.judgement.warnings == []
 
 
 def verdict(text: str) -> str:
@@ -143,14 +119,6 @@ async def test_ollama_is_told_how_long_the_prompt_is(ollama):
     assert min(ollama.read) > 10_000, "it has read all"
 
 
-async def test_a_context_that_the_user_sets_for_ollama_is_kept_to(ollama):
-    judged = await Judge(Juror("ollama_chat/judge", params={"num_ctx": 6_000}), orders=2).score(group_of(2_500))
-    assert judged.judgement.status == "scored"
-    assert {request["options"]["num_ctx"] for request in ollama.requests} == {6_000}
-    assert max(ollama.read) < 6_000
-    assert "were shortened to fit" in judged.judgement.warnings[0]
-
-
 @pytest.mark.parametrize("words", [2_500, 1_000], ids=["far too long", "a little too long"])
 async def test_a_prompt_that_a_server_cuts_is_shortened_and_asked_again(ollama, words):
     params = {"api_base": f"{ollama.url}/v1", "api_key": "none"}
@@ -165,16 +133,3 @@ async def test_a_prompt_that_a_server_cuts_is_shortened_and_asked_again(ollama, 
     before = len(ollama.requests)
     assert (await judge.score(group_of(words - 5))).judgement.status == "scored"
     assert len(ollama.requests) == before + 2, "what the server has room for is remembered"
-
-
-async def test_a_server_that_always_counts_too_little_gives_no_score(endpoint):
-    def cut(request):
-        entries = [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels_in(request)]
-        usage = {"prompt_tokens": 600, "completion_tokens": 20, "total_tokens": 620}
-        return says(json.dumps({"scores": entries}), usage)
-
-    endpoint.script = [cut]
-    judged = await Judge(Juror("openai/always-cut", params=endpoint.params), orders=1).score(group_of(5_000))
-    assert [trajectory.reward for trajectory in judged] == [None] * 4
-    assert judged.judgement.status == "unscored"
-    assert judged.judgement.calls == len(endpoint.requests)

@@ -1,15 +1,11 @@
 import json
 import re
-from math import fsum
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.reply.criteria import ids_to_score, read_scores, requested_ids
-from gavel.judge.reply.verdict import VerdictError
+from gavel.judge.reply.verdict import VerdictError, read_scores
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import says
@@ -58,30 +54,6 @@ def test_a_member_that_is_declined_by_one_criterion_has_no_score():
 def test_a_score_that_is_missing_for_one_criterion_is_never_guessed(scores):
     with pytest.raises(VerdictError):
         read_scores(entries(scores), RUBRIC, LABELS)
-
-
-@given(
-    st.lists(st.text("BCDF3479", min_size=4, max_size=6), min_size=2, max_size=30, unique=True),
-    st.integers(1, 26),
-)
-def test_no_two_ids_are_alike_whatever_the_labels_and_their_lengths(labels, count):
-    rubric = Rubric("", [Criterion(str(n), "text") for n in range(count)])
-    ids = ids_to_score(rubric, labels)
-    assert len({name.casefold() for name in ids}) == len(labels) * count
-    prompt = ", ".join(ids)
-    assert {label: requested_ids(prompt, label) for label in labels} == {
-        label: [label + letter for letter, _ in rubric.lettered] for label in labels
-    }
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 5)), min_size=1, max_size=8))
-def test_the_vote_equals_the_plain_formula(pairs):
-    rubric = Rubric("", [Criterion(str(n), "text", weight) for n, (_, weight) in enumerate(pairs)])
-    scores = {"K7QX" + letter: pair[0] for (letter, _), pair in zip(rubric.lettered, pairs, strict=True)}
-    vote = read_scores(entries(scores), rubric, ["K7QX"]).scores["K7QX"].score
-    weights = [criterion.weight for criterion in rubric.criteria]
-    assert vote == pytest.approx(fsum(s * w for (s, _), w in zip(pairs, weights, strict=True)) / fsum(weights))
-    assert 0 <= vote <= 1
 
 
 def by_id(messages, schema) -> str:

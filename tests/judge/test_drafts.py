@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 import gavel
 from gavel.judge.drafts import (
     DraftError,
-    ScoredCriterion,
     draft_prompt,
     draft_rubric,
     draft_schema,
-    merge_near_duplicates,
     read_draft,
 )
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task
 from tests.endpoint import says
 from tests.judge.groups import saying
@@ -90,15 +87,6 @@ async def test_a_model_that_drafts_no_rubric_in_time_is_an_error(endpoint):
     assert len(endpoint.requests) == 2
 
 
-async def test_who_cannot_draft_is_told_before_anyone_is_asked():
-    with pytest.raises(JudgeError, match="stand-in"):
-        await draft_rubric(Client("stand-in"), "The returns desk.")
-    with pytest.raises(JudgeError):
-        await draft_rubric(Client("openai/o3"), "The returns desk.")
-    with pytest.raises(JudgeError):
-        await draft_rubric(Client("stand-in"), " ")
-
-
 DRAFT = [
     {"name": "right", "text": "Names the author of the novel.", "weight": 3},
     {"name": "author", "text": "Gives whoever wrote it.", "weight": 1},
@@ -166,13 +154,6 @@ async def test_drafted_criteria_judge_all_attempts_of_their_task_alike():
     assert judged.judgement.prompt_ids[0] == Rubric("Be kind.", task.criteria).id
 
 
-async def test_attempts_that_are_all_alike_need_no_call():
-    model = Model()
-    assert await gavel.draft_criteria("Who?", saying("Austen", "Austen"), model) == []
-    assert await gavel.draft_criteria("Who?", TrajectoryGroup([]), model) == []
-    assert not model.prompts
-
-
 async def test_a_judge_that_scores_nobody_keeps_no_criteria():
     model = Model()
 
@@ -187,24 +168,3 @@ async def test_a_judge_that_scores_nobody_keeps_no_criteria():
         )
     with pytest.raises(JudgeError):
         await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), "stand-in")
-
-
-SCORED = st.builds(
-    ScoredCriterion,
-    st.builds(Criterion, st.sampled_from("abcd"), st.sampled_from(["one two", "three four"]), st.floats(0.5, 3)),
-    st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=3),
-)
-
-
-@given(st.lists(SCORED, max_size=6))
-def test_merging_keeps_the_sum_of_weights_and_is_final(criteria):
-    merged = merge_near_duplicates(criteria)
-    assert sum(each.criterion.weight for each in merged) == pytest.approx(sum(c.criterion.weight for c in criteria))
-    assert merge_near_duplicates(merged) == merged
-
-
-def test_a_criterion_must_differ_by_more_than_chance():
-    right = Criterion("right", "Is right.")
-    assert ScoredCriterion(right, [0.2, 0.8], 0.1).discriminates
-    assert not ScoredCriterion(right, [0.2, 0.8], 0.3).discriminates
-    assert not ScoredCriterion(right, [0.5, 0.52], 0.0).discriminates

@@ -14,7 +14,7 @@ from gavel.judge.panel.polling import LONG
 from gavel.llm.budget import Budget
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory
-from tests.endpoint import Answer, Endpoint, Request, scores
+from tests.endpoint import Endpoint, scores
 from tests.judge.groups import choice, saying
 from tests.limits import HANG_SECONDS
 
@@ -67,26 +67,6 @@ def test_threads_with_loops_of_their_own_share_a_judge(judge: Judge, endpoint: E
     assert statuses(judged) == ["scored"] * 24
     assert len(endpoint.requests) == 48
     assert judge.budget.spent_usd == pytest.approx(48 * COST)
-
-
-def test_after_a_loop_that_was_broken_off_the_next_one_goes_on(judge: Judge, endpoint: Endpoint):
-    arrived = threading.Barrier(5)  # four requests and the test
-
-    def holds(request: Request) -> Answer:
-        arrived.wait(HANG_SECONDS)
-        return endpoint.silence(request)
-
-    endpoint.script = [holds]
-
-    async def breaks_off() -> None:
-        scoring = asyncio.create_task(score_all(judge, "lost"))
-        await asyncio.to_thread(arrived.wait, HANG_SECONDS)
-        scoring.cancel()
-        await asyncio.gather(scoring, return_exceptions=True)
-
-    asyncio.run(breaks_off())
-    endpoint.script = [scores(0.75, 0.25)]
-    assert statuses(asyncio.run(score_all(judge, "lost"))) == ["scored"] * 6
 
 
 LONG_TEXT = "word " * LONG

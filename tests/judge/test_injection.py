@@ -17,6 +17,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 from gavel.judge.judge import Judge
+from gavel.judge.prompt import fenced_transcript, provider_formats
 from gavel.judge.prompt.canonical_group import Conversation, Event, TextEvent, ToolCallEvent, canonicalize
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, read_transcripts, render_transcripts
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE
@@ -292,6 +293,23 @@ async def test_the_obedient_judge_falls_for_every_attack_in_a_plain_dump(attack)
     )
     prompt = [{"role": "system", "content": ""}, {"role": "user", "content": dump}]
     assert json.loads(await obedient(prompt, None))["M4TT"] == 1.0
+
+
+FORGERIES = [
+    attack
+    for attack in ATTACKS
+    if attack.place in ("said", "opening turn", "content part", "user turn")
+    and (re.search("¦|\uffe4|[\U000e0020-\U000e007f]", attack.text) or TOKEN.search(as_read(attack.text)))
+    and attack.name not in ("token made of the fence", "judge's thoughts")  # none before the fence is replaced
+]
+
+
+@pytest.mark.parametrize("attack", FORGERIES, ids=lambda attack: attack.name)
+async def test_without_the_sanitizer_a_forgery_would_win(attack, monkeypatch):
+    monkeypatch.setattr(fenced_transcript, "sanitize", lambda text: text)
+    monkeypatch.setattr(provider_formats, "normal_form", lambda text: text)
+    reply = await obedient(shown_to_one_who_knows_the_marks(guessed(attack)), None)
+    assert json.loads(reply)["M4TT"] == 1.0
 
 
 async def test_a_text_that_quotes_the_marks_of_its_own_prompt_gets_other_marks():

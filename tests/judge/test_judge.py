@@ -11,7 +11,6 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import Progress
 from gavel.judge.panel.juror import Juror
-from gavel.llm.client import PROBE_MESSAGES
 from gavel.llm.errors import PermanentError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -109,13 +108,6 @@ async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost(
     assert "independent_reward" not in judged.trajectories[1].metrics
 
 
-async def test_judging_again_keeps_the_first_reward():
-    group = saying("a", "bb")
-    group.trajectories[0].reward = 0.25
-    twice = await Judge(prefers_length).score(await Judge(prefers_length).score(group))
-    assert twice.trajectories[0].metrics["independent_reward"] == 0.25
-
-
 async def test_a_group_of_nobody_is_an_error():
     with pytest.raises(JudgeError):
         await Judge(prefers_length).score(TrajectoryGroup([], exceptions=[ValueError("x")]))
@@ -180,34 +172,6 @@ async def test_a_large_group_is_shown_in_blocks_and_scored_on_one_scale():
     assert set(judge.position_bias) == {6, 7}
 
 
-async def test_a_lost_block_costs_a_member_one_vote():
-    asked = 0
-
-    async def fails_once(messages, schema):
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            raise ValueError("no idea")
-        return json.dumps(by_length(messages))
-
-    judged = await Judge(fails_once).score(saying(*("x" * length for length in range(1, 11)), "y" * 5))
-    assert judged.judgement.status == "scored"
-    assert sorted(len(t.judgement.votes) for t in judged if t.judgement) == [1] * 6 + [2] * 5
-    assert [t.reward for t in judged] == pytest.approx([n / 10 for n in (*range(1, 11), 5)])
-
-
-async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
-    endpoint.script = [scores(0.75, 0.25)]
-    judged = await judge_of(endpoint, prices={"openai/judge": (2.0, 8.0)}).score(saying("a", "b"))
-    whole = judged.judgement
-    assert (whole.status, whole.calls, whole.prompt_tokens, whole.completion_tokens) == ("scored", 2, 200, 40)
-    assert whole.cost_usd == pytest.approx(0.00072)
-    assert [name.partition("@")[0] for name in whole.prompt_ids] == ["rubric", "judge/system.j2", "judge/group.j2"]
-    votes = [vote for t in judged if t.judgement for vote in t.judgement.votes]
-    assert all(vote.score == (0.75, 0.25)[vote.position] for vote in votes)
-    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
-
-
 async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
     endpoint.script = [lambda _: says("I'm sorry, I can't."), scores(0.5)]
     judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
@@ -239,15 +203,6 @@ async def test_a_reply_that_is_cut_off_is_never_scored_in_part_and_is_told_so(en
     judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
     assert [trajectory.reward for trajectory in judged] == [None, None]
     assert "cut off at the token limit" in (judged.judgement.reason or "")
-
-
-async def test_a_reply_that_is_complete_before_it_is_cut_off_is_scored(endpoint):
-    endpoint.script = [
-        lambda request: cut_off(scores(0.75)(request).body["choices"][0]["message"]["content"] + "\n" * 9)
-    ]
-    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
-    assert [trajectory.reward for trajectory in judged] == [0.75, 0.75]
-    assert len(endpoint.requests) == 1
 
 
 async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
@@ -286,13 +241,6 @@ async def test_a_wrong_key_is_an_error_of_the_first_group_and_no_other_is_asked(
     assert "bad key" in judge.stopped.message
 
 
-async def test_a_juror_that_cannot_be_asked_any_more_stops_the_jury(endpoint):
-    endpoint.script = [lambda r: fails(404, "gone")(r) if r["model"] == "lost" else scores(0.75, 0.25)(r)]
-    judge = Judge([Juror(f"openai/{name}", params=endpoint.params) for name in ("judge", "lost")], orders=1)
-    with pytest.raises(JudgeError, match="gone"):
-        await judge.score(saying("a", "b"))
-
-
 async def test_a_fallback_takes_over_for_good_from_a_model_that_cannot_be_asked(endpoint):
     endpoint.script = [lambda r: fails(404, "gone")(r) if r["model"] == "lost" else scores(0.75, 0.25)(r)]
     judge = Judge(Juror(["openai/lost", "openai/judge"], params=endpoint.params), orders=1)
@@ -319,39 +267,6 @@ async def test_a_probe_asks_every_model_once_and_names_the_fallback_that_fails(e
         await Judge([jurors[0], Juror("openai/lost", params=endpoint.params)]).probe()
 
 
-async def test_a_model_with_replies_on_the_cassette_is_probed_when_it_has_to_be_asked(endpoint, tmp_path):
-    def judge() -> Judge:
-        return Judge(Juror("openai/judge", params=endpoint.params), cassette=tmp_path / "c.sqlite", orders=1)
-
-    endpoint.script = [scores(0.75, 0.25)]
-    assert len(await judge().probe(replayed=False)) == 1  # nothing is on file
-    await judge().score(saying("a", "b"))
-    again = judge()
-    assert await again.probe(replayed=False) == []
-    await again.score(saying("a", "b"))
-    assert len(endpoint.requests) == 2
-    await again.score(saying("c", "d"))
-    assert [request["messages"] == PROBE_MESSAGES for request in endpoint.requests] == [True, False, True, False]
-
-
-@pytest.mark.parametrize("answer", [fails(401), fails(404), lambda request: says("")])
-async def test_a_first_question_that_fails_stops_the_judge(endpoint, answer):
-    endpoint.script = [answer]
-    judge = Judge(Juror("openai/judge", params=endpoint.params), orders=2)
-    judge.probe_when_asked()
-    with pytest.raises(JudgeError):
-        await judge.score(saying("a", "b"))
-    assert judge.stopped
-    assert len(endpoint.requests) == 1
-
-
-async def test_a_model_that_nobody_serves_is_told_before_anyone_is_asked(endpoint):
-    judge = Judge([Juror("openai/judge", params=endpoint.params), "not-a-model"])
-    with pytest.raises(JudgeError, match="not-a-model"):
-        await judge.score(saying("a", "b"))
-    assert endpoint.requests == []
-
-
 async def test_a_trajectory_without_messages_is_an_error_unless_its_rollout_failed():
     silent = Trajectory()
     with pytest.raises(JudgeError, match="trajectory 1 "):
@@ -359,16 +274,6 @@ async def test_a_trajectory_without_messages_is_an_error_unless_its_rollout_fail
     failed = Trajectory(status="failed", status_reason="no server")
     judged = await Judge(prefers_length).score(TrajectoryGroup([*saying("a"), failed, *saying("bb")]))
     assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.2]
-
-
-async def test_a_trajectory_whose_messages_are_in_a_further_history_is_judged():
-    async def even(messages, schema):
-        return json.dumps(dict.fromkeys(labels_in({"messages": messages}), 0.5))
-
-    (only,) = saying("a")
-    elsewhere = Trajectory(additional_histories=only.histories())
-    judged = await Judge(even).score(TrajectoryGroup([elsewhere, *saying("bb")]))
-    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("weight", [0, -1, math.inf, math.nan])

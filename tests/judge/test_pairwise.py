@@ -2,11 +2,9 @@ import json
 import re
 from typing import Any
 
-from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.modes import OPPONENTS
-from tests.judge.groups import broken, by_length, saying
+from tests.judge.groups import by_length, saying
 
 
 def texts(messages) -> dict[str, str]:
@@ -48,13 +46,6 @@ async def test_more_orders_show_a_pair_again_with_other_marks():
 
     await Judge(judge, mode="pairwise", orders=4).score(saying("a", "bb"))
     assert len(set(prompts)) == 4
-
-
-async def test_pairwise_scores_do_not_depend_on_the_order_of_arrival():
-    forward = await Judge(prefers_length, mode="pairwise").score(saying("a", "bb", "ccc", "bb"))
-    backward = await Judge(prefers_length, mode="pairwise").score(saying("bb", "ccc", "bb", "a"))
-    assert [t.judgement for t in forward] == [t.judgement for t in reversed(list(backward))]
-    assert forward.trajectories[1].judgement == forward.trajectories[3].judgement
 
 
 async def test_a_large_group_takes_eight_pairs_of_each_member_and_keeps_their_order():
@@ -99,18 +90,3 @@ async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
     assert "no idea" in reasons[3]
     assert reasons[5].startswith("no vote")
     assert judged.judgement.status == "partial"
-
-
-async def test_jurors_compare_with_their_weights_and_a_quorum():
-    async def prefers_brevity(messages, schema):
-        return json.dumps({label: 1 - len(text) / 50 for label, text in texts(messages).items()})
-
-    group = saying("a", "b" * 40)
-    for weight, longer_wins in ((3.0, True), (1 / 3, False)):
-        jury = [Juror(prefers_length, weight=weight), prefers_brevity]
-        judged = await Judge(jury, mode="pairwise").score(group)
-        short, long = [trajectory.reward or 0.0 for trajectory in judged]
-        assert (long > short) == longer_wins
-    judged = await Judge([prefers_length, broken], mode="pairwise", config=JudgeConfig(quorum=0.6)).score(group)
-    assert judged.judgement.status == "unscored"
-    assert "50% of the jury voted" in (judged.judgement.reason or "")

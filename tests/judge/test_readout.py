@@ -136,32 +136,6 @@ def test_a_local_model_is_refused():
         Judge("constant", mode="readout").check()
 
 
-async def test_the_first_question_shows_that_a_server_gives_no_log_probabilities(endpoint: Endpoint):
-    endpoint.script = [lambda request: says('{"ready": true}')]
-    with pytest.raises(JudgeError) as error:
-        await judge(endpoint).probe()
-    assert "vLLM" in error.value.remedy
-    endpoint.script = [lambda request: answer([token('{"ready"'), token(": true}")])]
-    assert len(await judge(endpoint).probe()) == 1
-
-
-async def test_a_server_that_gives_fewer_log_probabilities_can_be_asked_for_fewer(endpoint: Endpoint):
-    def picky(request: Request) -> Answer:
-        if request["top_logprobs"] <= 5:
-            return digits()(request)
-        words = "Unsupported value: 'top_logprobs' is greater than the maximum allowed: 5."
-        error = {"message": words, "type": "invalid_request_error", "param": "top_logprobs", "code": None}
-        return Answer({"error": error}, 400)
-
-    endpoint.script = [picky]
-    with pytest.raises(JudgeError, match="top_logprobs") as error:
-        await judge(endpoint, orders=1).score(qualities(2, 7, 4))
-    assert "--judge-param top_logprobs=5" in error.value.remedy
-    fewer = Judge([Juror("openai/judge", params={**endpoint.params, "top_logprobs": 5})], mode="readout", orders=1)
-    judged = await fewer.score(qualities(2, 7, 4))
-    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
-
-
 RUBRIC = Rubric("Be good.")
 
 
@@ -207,17 +181,6 @@ def test_a_digit_is_found_behind_its_label_in_the_final_answer(said, end):
     assert read_readout(text, RUBRIC, ["X"]).scores["X"].score == pytest.approx(7 / 9)
 
 
-THOUGHTS = ["<think>", "[THINK]", "◁think▷", "<seed:think>", "<|START_THINKING|>", "<reflections_nobody_has_seen>"]
-
-
-@pytest.mark.parametrize("opening", THOUGHTS)
-@pytest.mark.parametrize("draft", ['{"X": 7}', "X: 7", '{"X": 7} is my first idea'])
-def test_a_draft_in_thoughts_that_are_cut_off_is_no_answer(opening, draft):
-    before, after = draft.split("7")
-    with pytest.raises(VerdictError):
-        read_readout(reply((f"{opening}\n{before}", {}), ("7", {"7": 1.0}), (after, {})), RUBRIC, ["X"])
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -234,42 +197,3 @@ def test_a_draft_in_thoughts_that_are_cut_off_is_no_answer(opening, draft):
 def test_a_digit_that_something_around_it_changes_is_no_score(before, after):
     with pytest.raises(VerdictError):
         read_readout(reply((before + '{"X": ', {}), ("7", {"7": 1.0}), ("}" + after, {})), RUBRIC, ["X"])
-
-
-@pytest.mark.parametrize(
-    "said", ["X", "X is ", "XY: ", "", "X: 1", "X: 3.", "X: 7 / ", "X: -", "X: 3\nX: ", "AX: ", "X: seven, "]
-)
-def test_another_number_is_not_taken_for_the_score(said):
-    with pytest.raises(VerdictError):
-        read_readout(reply((said, {}), ("7", {"7": 1.0})), RUBRIC, ["X"])
-
-
-@pytest.mark.parametrize("said", ["7.5", "7/10", "70", "-7", "x"])
-def test_what_is_no_digit_is_no_score(said):
-    with pytest.raises(VerdictError):
-        read_readout(reply(("X: ", {}), (said, {said: 1.0})), RUBRIC, ["X"])
-
-
-def test_a_digit_within_a_longer_token_has_no_distribution():
-    with pytest.raises(VerdictError):
-        read_readout(reply(("X: 7", {"X: 7": 1.0})), RUBRIC, ["X"])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "7",
-        "{}",
-        "[]",
-        '{"text": "X: 7", "tokens": null}',
-        '{"text": "X: 7", "tokens": []}',
-        '{"text": "X: 7", "tokens": [["X: "]]}',
-        '{"text": "X: 7", "tokens": [["X: ", []], ["8", [["8", 0]]]]}',
-        '{"text": "X: 7", "tokens": [["X: ", []], ["7", [["7", NaN]]]]}',
-        '{"text": "X: 7", "tokens": [["X: ", []], ["7", [["7", 3.0]]]]}',
-        '{"text": "X: 7", "tokens": [["X: ", []], ["7", []]]}',
-    ],
-)
-def test_what_has_no_probabilities_cannot_be_used(text):
-    with pytest.raises(VerdictError):
-        read_readout(text, RUBRIC, ["X"])

@@ -166,28 +166,3 @@ async def test_nobody_is_blamed_for_a_combination(together: set[int]):
     assert not refusals.members
     assert not refusals.everything
     assert len(ask.asked) <= 6
-
-
-async def test_a_call_that_waited_uses_what_another_found():
-    ask = Filter(lambda shown: 5 in shown)
-    refusals = await isolate(8, ask)
-    asked = len(ask.asked)
-    assert await refusals.narrow_down((5, 0, 1), ask)
-    assert len(ask.asked) == asked
-
-
-async def test_a_search_that_fails_blames_nobody():
-    async def fail(members: tuple[int, ...]) -> Ballot:
-        return Ballot(0, members, "m", problem="down")
-
-    refusals = Refusals(4)
-    assert not await refusals.narrow_down(range(4), fail)
-    assert not refusals.members
-
-
-async def test_of_a_pair_that_is_refused_the_group_is_not_given_up():
-    ask = Filter(lambda shown: bool(shown & {0, 1}))
-    refusals = Refusals(6)
-    assert await refusals.narrow_down((0, 1), ask)
-    assert not refusals.everything
-    assert set(refusals.members) == {0, 1}

@@ -34,13 +34,6 @@ def test_a_rubrics_file_is_read_in_the_encodings_of_editors(tmp_path, encoding):
     assert Rubric.of("\ufeff- calls refund") == Rubric.of("- calls refund")
 
 
-def test_a_rubrics_file_of_another_encoding_is_refused_with_what_to_do(tmp_path):
-    (tmp_path / "rubric.txt").write_bytes("- says “für”".encode("cp1252"))
-    with pytest.raises(JudgeError) as error:
-        read_text_option(f"@{tmp_path}/rubric.txt", "rubric")
-    assert "UTF-8" in error.value.remedy
-
-
 def test_without_a_rubric_there_is_a_general_one_that_no_program_takes_for_rules():
     general = Rubric.of(None)
     assert len(general.text.splitlines()) > 3
@@ -62,12 +55,6 @@ def test_the_judge_is_told_texts_names_and_letters_but_no_weights():
     assert words.splitlines()[0] == "Be kind."
     assert "Criterion a: looks first\nReads the policy before it acts.\n\nCriterion b: tells\n" in words
     assert "2" not in words
-
-
-def test_an_empty_rubric_is_refused():
-    for empty in ("  ", Rubric):
-        with pytest.raises(JudgeError, match="empty"):
-            Rubric.of(empty) if isinstance(empty, str) else empty()
 
 
 @pytest.mark.parametrize(
@@ -95,11 +82,6 @@ def test_what_is_dumped_is_read_back_as_the_same_rubric(text, criteria):
     rubric = Rubric(text, [one for some in criteria for one in some])
     assert Rubric.of(rubric.dump()) == rubric
     assert Rubric.of(rubric.dump()).id == rubric.id
-
-
-def test_a_text_that_looks_like_a_template_is_plain_text():
-    assert Rubric.of("{{ answers }} that {cite}.").text == "{{ answers }} that {cite}."
-    assert Rubric.of(Rubric('{"odd"').dump()).text == '{"odd"'
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from gavel.judge.panel.modes import (
     LARGEST_WHOLE,
     OPPONENTS,
     block_rounds,
-    group_schedule,
     orders,
     pair_schedule,
 )
@@ -29,42 +28,7 @@ def test_over_an_even_number_of_orders_every_member_has_the_same_mean_position(m
     assert len(set(places)) == 1
 
 
-@given(st.integers(2, 10), st.text())
-def test_over_twice_as_many_orders_as_members_every_member_is_at_every_position_twice(members, seed):
-    rows = orders(members, 2 * members, seed)
-    for member in range(members):
-        assert sorted(row.index(member) for row in rows) == sorted([*range(members)] * 2)
-
-
-@given(st.integers(1, 12), st.integers(1, 15), st.text())
-def test_every_second_order_is_the_one_before_it_reversed(members, half, seed):
-    rows = orders(members, 2 * half, seed)
-    assert all(row[::-1] == mirrored for row, mirrored in zip(rows[::2], rows[1::2], strict=True))
-
-
-def test_the_same_seed_gives_the_same_orders():
-    assert orders(8, 4, "seed") == orders(8, 4, "seed")
-    assert orders(8, 4, "seed") != orders(8, 4, "other")
-
-
 large = st.integers(LARGEST_WHOLE + 1, 70)
-
-
-@given(st.integers(1, LARGEST_WHOLE), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.text())
-def test_jurors_share_out_the_orders_of_a_group_that_is_not_large(members, counts, seed):
-    shown = group_schedule(members, counts, seed)
-    assert [len(rows) for rows in shown] == counts
-    assert [row for rows in shown for row in rows] == orders(members, sum(counts), seed)
-
-
-@given(large, st.lists(st.integers(1, 4), min_size=1, max_size=3), st.text())
-def test_jurors_share_out_the_rounds_of_a_large_group_at_least_two_to_each(members, counts, seed):
-    shown = group_schedule(members, counts, seed)
-    for rows, count in zip(shown, counts, strict=True):
-        assert sorted(member for row in rows for member in row) == sorted([*range(members)] * max(2, count))
-    total = sum(max(2, count) for count in counts)
-    cut = block_rounds(members, total, seed)
-    assert [row for rows in shown for row in rows] == [block for blocks in cut for block in blocks]
 
 
 @given(large, st.integers(1, 8), st.text())
@@ -103,12 +67,6 @@ def test_up_to_nine_members_all_pairs_are_shown_to_each_juror_as_often_as_it_has
     for pairs, count in zip(pair_schedule(members, counts, seed), counts, strict=True):
         shown = sorted(tuple(sorted(pair)) for pair in pairs)
         assert shown == sorted([*itertools.combinations(range(members), 2)] * count)
-
-
-@given(st.integers(2, 60), counts, st.text())
-def test_over_an_even_number_of_showings_every_pair_is_shown_as_often_either_way_round(members, counts, seed):
-    shown = [pair for pairs in pair_schedule(members, [*counts, *counts], seed) for pair in pairs]
-    assert sorted(shown) == sorted((second, first) for first, second in shown)
 
 
 @given(st.integers(OPPONENTS + 2, 80), st.text())

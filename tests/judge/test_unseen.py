@@ -1,5 +1,4 @@
 import json
-import re
 
 import pytest
 
@@ -9,7 +8,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from tests.endpoint import says, scores
+from tests.endpoint import scores
 from tests.judge.groups import OPENING, Watches, choice, saying
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -88,25 +87,6 @@ async def test_pictures_are_sent_once_and_numbered_in_every_order():
         ]
         lines = [line.split(" ")[2] for line in text["text"].splitlines() if line.startswith(f"{code} image")]
         assert sorted(lines) == ["1:", "1:", "2:"]
-
-
-async def test_a_vision_model_is_sent_the_pictures_over_the_wire(endpoint):
-    def step(request):
-        content = request["messages"][1]["content"]
-        labels = re.findall(r"^¦\w+ trajectory (\w+)$", content[0]["text"], re.MULTILINE)
-        entries = [{"trajectory_id": label, "explanation": "", "score": 0.5} for label in labels]
-        return says(json.dumps({"scores": entries}))
-
-    endpoint.script = [step]
-    judged = await Judge(Juror("openai/gpt-5-mini", params=endpoint.params)).score(with_part(PICTURE, "a", "b"))
-    assert judged.judgement.status == "scored", judged.judgement
-    assert [part["type"] for part in endpoint.requests[0]["messages"][1]["content"]] == ["text", "text", "image_url"]
-
-
-async def test_a_jury_sends_pictures_only_when_all_of_it_sees_them(endpoint):
-    jury = [Juror("openai/gpt-5-mini", params=endpoint.params), Juror("openai/unknown", params=endpoint.params)]
-    judged = await Judge(jury).score(with_part(PICTURE, "a", "b", "c"))
-    assert [t.reward is None for t in judged] == [False, False, True]
 
 
 async def test_a_group_of_one_is_scored_when_asked():

@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from gavel.llm.cassette_storage import Question
+from gavel.llm.cassette import Question
 from gavel.llm.types import Reply
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]

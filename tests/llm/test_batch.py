@@ -5,12 +5,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import openai
 import pytest
 
 from gavel.llm import batch as batch_module
-from gavel.llm.batch import BatchCassette, Batches, BatchJob, UnansweredError, read_results
-from gavel.llm.batch_api import batch_price, vendor_of
+from gavel.llm.batch import BatchCassette, Batches, BatchJob
+from gavel.llm.batch_api import vendor_of
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
@@ -180,14 +179,6 @@ async def test_a_model_without_schemas_is_asked_in_a_plainer_format(service, tmp
     assert len(service.batches) == 3
 
 
-async def test_an_unusable_reply_is_returned_and_not_kept(service, tmp_path):
-    service.answer = lambda request: says("Sorry.", USAGE)
-    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["Sorry."]
-    replay = Client("openai/judge", cassette=Cassette(tmp_path / "c.sqlite", "replay"))
-    with pytest.raises(LlmError, match="is empty"):
-        await replay.ask([{"role": "user", "content": "hello"}], SCHEMA)
-
-
 async def test_a_new_process_goes_on_with_the_batches_of_the_old_one(service, tmp_path):
     service.paused = True
     seen = asyncio.Event()
@@ -282,16 +273,6 @@ async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path)
     assert enough.batches._budget.spent_usd == pytest.approx(20 * 180e-6)
 
 
-async def test_a_large_round_is_sent_in_several_batches(service, tmp_path, monkeypatch):
-    monkeypatch.setattr(batch_module, "_MOST_REQUESTS", 8)
-    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
-    assert sorted(len(batch.requests) for batch in service.batches.values()) == [4, 8, 8]
-    monkeypatch.setattr(batch_module, "_MOST_BYTES", 700)
-    (tmp_path / "two").mkdir()
-    assert texts(await Asker(service, tmp_path / "two").all(QUESTIONS)) == ANSWERS
-    assert set(service.asked.values()) == {2}
-
-
 @pytest.mark.parametrize("model", ["ollama/qwen3", "anthropic/claude-sonnet-4-5", "vertex_ai/gemini-2.5-pro"])
 def test_a_vendor_without_batches_is_refused_and_those_with_batches_are_named(model):
     with pytest.raises(LlmError) as refused:
@@ -325,75 +306,11 @@ def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state)
     assert error.value.remedy
 
 
-def test_a_price_in_a_batch_is_that_of_the_table_or_a_share_or_unknown():
-    for name in VENDORS:
-        share = SHARES.get(name, 0.5)
-        assert batch_price(name, PRICES) == (share * 2.0, share * 8.0)
-    assert batch_price("openai/nobody-knows", {}) is None
-    assert batch_price("openai/gpt-4o-mini", {}) == (pytest.approx(0.075), pytest.approx(0.3))
-
-
 GOOD = {"custom_id": "a", "response": {"status_code": 200, "body": {"choices": []}}, "error": None}
 
 
 def line(**changes: object) -> bytes:
     return json.dumps({**GOOD, **changes}).encode()
-
-
-@pytest.mark.parametrize(
-    "unreadable",
-    [b"{not json", b"[]", b"null", b"{}", line(custom_id=7), line(custom_id="somebody else's"), b"\xff\xfe"],
-)
-def test_a_line_that_cannot_be_read_or_is_about_another_request_is_left_out(unreadable: bytes):
-    [result] = read_results([unreadable, line(id="batch_req_1", more=[1])], {"a"})
-    assert (result.failure, result.body) == (None, {"choices": []})
-
-
-def responds(status: int, body: object) -> dict[str, object]:
-    return {"response": {"status_code": status, "body": body}}
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind", "words"),
-    [
-        (responds(500, {"error": {"message": "broken"}}), openai.InternalServerError, "broken"),
-        (responds(500, {"error": "broken"}), openai.InternalServerError, "broken"),
-        (responds(503, {"object": "error", "message": "broken"}), openai.InternalServerError, "broken"),
-        (responds(500, "broken"), openai.InternalServerError, "broken"),
-        (responds(200, None), openai.InternalServerError, "null"),
-        (responds(200, {"error": {"message": "high demand"}}), openai.InternalServerError, "high demand"),
-        (responds(400, {"error": {"message": "no"}}), openai.BadRequestError, "no"),
-        (responds(401, {"error": {"message": "no"}}), openai.AuthenticationError, "no"),
-        (responds(429, {"error": {"message": "no"}}), openai.RateLimitError, "no"),
-        ({"response": None, "error": {"code": "batch_expired", "message": "too late"}}, UnansweredError, "too late"),
-        ({"response": None, "error": "too late"}, UnansweredError, "too late"),
-        ({"response": None}, UnansweredError, "no batch"),
-    ],
-)
-def test_whatever_is_no_reply_is_the_error_that_the_request_would_raise_alone(changes, kind, words):
-    [result] = read_results([line(**changes)], {"a"})
-    assert type(result.failure) is kind
-    assert words in str(result.failure)
-
-
-async def test_a_parameter_that_the_model_refuses_is_left_out_of_the_next_batch(service, tmp_path):
-    words = "Unsupported parameter: 'temperature' is not supported with this model."
-    service.answer = lambda r: refuses(400, words)(r) if "temperature" in r else echo(r)
-    params = {**service.params, "temperature": 0.5}
-    assert texts(await Asker(service, tmp_path, model="openai/cold", params=params).all(QUESTIONS)) == ANSWERS
-    assert len(service.batches) == 2
-
-
-async def test_a_format_that_was_refused_is_not_asked_for_again_by_the_next_process(service, tmp_path):
-    service.answer = lambda r: refuses(400, "no")(r) if "response_format" in r else echo(r)
-    first = Asker(service, tmp_path)
-    await first.round(["hello"])
-    await first.batches.advance()
-    first.job.close()
-    second = Asker(service, tmp_path)
-    assert texts(await second.all(["hello"])) == ["good: hello"]
-    assert len(service.batches) == 3
-    assert [batch.reply_format for batch in second.job.batches] == [0, 1, 2]
 
 
 async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_command(service, tmp_path):

@@ -1,13 +1,11 @@
 """A gate, and the question that goes before a client's first request."""
 
 import asyncio
-import threading
 
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import PROBE_MESSAGES, Client, Gate
+from gavel.llm.client import PROBE_MESSAGES, Client
 from gavel.llm.errors import LlmError, NotAskedError
 from tests.endpoint import Endpoint, fails, says
-from tests.limits import HANG_SECONDS
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -15,30 +13,6 @@ HELLO = [{"role": "user", "content": "hello"}]
 def first_questions(endpoint: Endpoint) -> list[int]:
     """Indices of the requests that are the first question."""
     return [n for n, request in enumerate(endpoint.requests) if request["messages"] == PROBE_MESSAGES]
-
-
-def test_of_many_threads_one_asks_and_the_others_wait_for_it():
-    gate, asked, answered, late = Gate(), threading.Event(), threading.Event(), list[bool]()
-    gate.shut()
-    questions: list[int] = []
-
-    async def ask() -> None:
-        questions.append(1)
-        asked.set()
-        await asyncio.to_thread(answered.wait, HANG_SECONDS)
-
-    async def passes() -> None:
-        await gate.passed(ask)
-        late.append(answered.is_set())
-
-    threads = [threading.Thread(target=lambda: asyncio.run(passes())) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    assert asked.wait(HANG_SECONDS)
-    answered.set()
-    for thread in threads:
-        thread.join(HANG_SECONDS)
-    assert (questions, late) == ([1], [True] * 5)
 
 
 async def test_the_first_question_goes_before_the_first_request_and_only_once(endpoint):

@@ -1,10 +1,10 @@
-import asyncio
 import json
 
 import pytest
 
 from gavel.llm.client import Client
-from gavel.llm.prompt_cache import CachedPrefix, Lead, with_breakpoint
+from gavel.llm.providers import with_breakpoint
+from gavel.llm.types import CachedPrefix
 from tests.endpoint import Answer
 
 PROMPT = [
@@ -58,23 +58,3 @@ async def test_a_breakpoint_reaches_claude_and_its_cache_is_counted(endpoint):
     assert json.dumps(request).count("cache_control") == 1
     assert (reply.prompt_tokens, reply.cached_prompt_tokens) == (2500, 2000)
     assert reply.cost_usd == pytest.approx((100 * 3 + 2000 * 0.3 + 400 * 3.75 + 10 * 15) / 1e6)
-
-
-async def test_the_others_are_sent_when_the_first_is_answered():
-    lead = Lead()
-    waiting = asyncio.create_task(lead.warm())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    lead.answered()
-    await waiting
-
-
-async def test_the_others_are_sent_when_the_first_has_been_under_way_for_a_while(monkeypatch):
-    monkeypatch.setattr("gavel.llm.prompt_cache.WARM_SECONDS", 0.01)
-    lead = Lead()
-    waiting = asyncio.create_task(lead.warm())
-    await asyncio.sleep(0.02)
-    assert not waiting.done(), "a call that waits for its turn is not sent"
-    lead.sent()
-    lead.sent()
-    await waiting

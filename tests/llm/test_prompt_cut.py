@@ -1,16 +1,9 @@
 """How much of a prompt a server reads: its context, what its refusals teach, and prompts that it cuts."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.llm.prompt_cut import ContextLength, PromptCutError, check_not_cut, context_options, expected_tokens
-from gavel.llm.types import Reply, count_images, text_of
-
-
-def test_the_reply_takes_half_of_a_short_context_at_most():
-    assert ContextLength("short", 2000).room(5000) == int(1000 / 1.2)
-    assert ContextLength("long", 120_000).room(0) == 100_000
+from gavel.llm.types import Reply
 
 
 @pytest.mark.parametrize(("limit", "tokens"), [(8192, 8192), (None, 6000 + 1000), (500_000, 6000 + 1000)])
@@ -18,14 +11,6 @@ def test_a_refusal_lowers_it_for_all_who_ask_the_endpoint(limit: int | None, tok
     one, other = (ContextLength(("refused", limit), 128_000) for _ in range(2))
     one.shrink(one.room(1000), 10_000, 1000, limit)
     assert other.tokens == tokens
-
-
-@given(st.integers(1000, 1_000_000), st.integers(0, 10_000), st.integers(100, 1_000_000))
-def test_the_room_never_grows_by_a_refusal_of_what_filled_it(assumed: int, reply: int, limit: int):
-    length = ContextLength((assumed, reply, limit), assumed)
-    room = length.room(reply)
-    length.shrink(room, room, reply, limit)
-    assert length.room(reply) <= room
 
 
 PROMPT = [{"role": "user", "content": "word " * 10_000}]
@@ -41,11 +26,6 @@ def test_a_request_to_ollama_says_how_much_it_needs():
 )
 def test_others_and_a_length_of_the_users_own_stay(model, params):
     assert context_options(model, params, PROMPT, 128_000, None) == {}
-
-
-def test_few_lengths_are_asked_for_since_ollama_loads_the_model_anew():
-    prompts = ([{"role": "user", "content": "x" * length}] for length in range(0, 200_000, 1_000))
-    assert len({context_options("ollama/m", {}, prompt, 128_000, None)["num_ctx"] for prompt in prompts}) <= 8
 
 
 ENGLISH = "The agent looked the order up, and it was 12 days old; so it refunded 48.20 USD.\n" * 500
@@ -72,9 +52,6 @@ def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, l
 TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
 
 
-SWAHILI = "Wakala aliangalia agizo na kuona kuwa lina siku kumi na mbili, kwa hivyo alirudisha pesa.\n" * 500
-
-
 VIETNAMESE = "Đại lý đã kiểm tra đơn hàng và thấy rằng nó mới được mười hai ngày, vì vậy đã hoàn tiền.\n" * 500
 
 
@@ -84,7 +61,6 @@ MEASURED = {
     "Hindi": (HINDI, 7_800),
     "code": (CODE, 12_500),
     "Turkish": (TURKISH, 12_000),
-    "Swahili": (SWAHILI, 12_500),
     "Vietnamese": (VIETNAMESE, 12_500),
     "a line": ("=" * 50_000, 781),
     "newlines": ("\n" * 20_000, 1_250),
@@ -118,13 +94,3 @@ def test_a_usual_context_is_a_cut_on_a_server_of_ones_own_and_chance_elsewhere(t
 def test_tokens_from_a_cache_count_as_read():
     assert not cut(1_000, ENGLISH, cached=9_000)
     assert not cut(30, ENGLISH)
-
-
-PARTS = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}, {"type": "text", "text": "b"}]
-
-
-def test_text_and_images_are_found_in_content_of_either_form():
-    assert text_of({"role": "user", "content": "a"}) == "a"
-    assert text_of({"role": "user", "content": PARTS}) == "a\nb"
-    assert text_of({"role": "assistant", "content": None}) == ""
-    assert count_images([{"content": PARTS}, {"content": "a"}, {"content": PARTS}]) == 2

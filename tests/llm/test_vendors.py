@@ -10,7 +10,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.client import Client
 from gavel.llm.completion import dialects
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.rate_limits import Activity, Limits
+from gavel.llm.rate_limits import Limits
 from tests.endpoint import Endpoint, says
 from tests.limits import HANG_SECONDS
 from tests.vendors import PASSING, PERMANENT, REFUSALS, USAGE, openai_error, picky, retry_after, takes_no
@@ -64,24 +64,6 @@ async def test_a_refused_prompt_is_asked_once_and_stops_no_other(endpoint, wire,
     assert len(endpoint.requests) == 2
 
 
-async def test_a_mended_account_is_found_out_by_a_probe(endpoint, wire):
-    endpoint.script = [lambda _: PERMANENT["openai: quota"], lambda _: GOOD]
-    asking = client(endpoint)
-    with pytest.raises(PermanentError, match="current quota") as error:
-        await asking.probe()
-    assert "Add credit" in error.value.remedy
-    assert (await asking.probe()).reply_format == "json_schema"
-    assert (await asking.ask(PROMPT, SCHEMA)).text == "hi"
-
-
-async def test_what_many_calls_meet_at_once_is_one_error_and_nothing_is_sent_after_it(endpoint, wire):
-    endpoint.script = [lambda _: PERMANENT["openai: wrong key"]]
-    asking = client(endpoint, concurrency=4)
-    errors = await asyncio.gather(*(asking.ask(PROMPT, SCHEMA) for _ in range(50)), return_exceptions=True)
-    assert len({str(error) for error in errors}) == 1
-    assert len(endpoint.requests) <= 4
-
-
 async def test_a_closed_client_tries_again_after_a_while(endpoint, wire, monkeypatch):
     endpoint.script = [lambda _: PERMANENT["openai: quota"], lambda _: GOOD]
     asking = client(endpoint)
@@ -111,14 +93,6 @@ async def test_max_tokens_becomes_max_completion_tokens_where_a_server_wants_tha
         await asking.ask(PROMPT, SCHEMA)
     assert [request.get("max_tokens") for request in endpoint.requests] == [77, None, None]
     assert [request.get("max_completion_tokens") for request in endpoint.requests] == [None, 77, 77]
-
-
-async def test_many_calls_at_once_learn_the_same(endpoint, wire):
-    endpoint.script = [picky(takes_no("max_tokens", "max_completion_tokens"), takes_no("temperature"), good=GOOD)]
-    asking = client(endpoint, {"max_tokens": 77, "temperature": 0.0}, concurrency=8)
-    replies = await asyncio.gather(*(asking.ask(PROMPT, SCHEMA) for _ in range(8)))
-    assert {reply.text for reply in replies} == {"hi"}
-    assert endpoint.requests[-1]["max_completion_tokens"] == 77
 
 
 @pytest.mark.parametrize(
@@ -167,27 +141,28 @@ async def test_a_reply_in_drips_keeps_to_the_timeout(endpoint, wire):
     assert budget.calls == budget.unpriced_calls == len(endpoint.requests) > 0
 
 
-async def test_waiting_for_a_rate_limit_is_told_while_it_lasts(endpoint, wire, monkeypatch):
-    told: list[str] = []
-    sleep, asking = asyncio.sleep, asyncio.current_task()
-
-    async def look(seconds: float) -> None:
-        if asyncio.current_task() is not asking:  # LiteLLM has tasks of its own
-            return await sleep(seconds)
-        told.append(activity.waiting)
-
-    monkeypatch.setattr("gavel.llm.rate_limits.asyncio.sleep", look)
-    endpoint.script = [lambda _: retry_after("20"), lambda _: PASSING["nginx: bad gateway"], lambda _: GOOD]
-    activity = Activity()
-    await replace(client(endpoint), activity=activity).ask(PROMPT, SCHEMA)
-    assert told == ["rate limited, 20 s", ""]
-    assert activity.waiting == ""
-
-
 async def test_an_empty_answer_to_the_probe_is_an_error(endpoint, wire):
     endpoint.script = [lambda _: says("", USAGE)]
     with pytest.raises(LlmError, match="empty reply"):
         await client(endpoint).probe()
+
+
+async def test_a_server_that_takes_the_answer_for_reasoning_fails_the_probe_with_its_flag(endpoint, wire):
+    endpoint.script = [lambda _: says(None, USAGE, reasoning_content="I am ready, so I say it.")]
+    with pytest.raises(LlmError) as error:
+        await client(endpoint).probe()
+    assert "--reasoning-parser" in error.value.remedy
+    endpoint.script = [lambda _: says(None, USAGE, reasoning_content='{"ready": true}')]
+    assert (await client(endpoint).probe()).is_alone
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"),
+    [('{"ready": true}', True), ('<think>hm</think>\n```json\n{"ready": true}\n```', True), ("Yes, I am here!", False)],
+)
+async def test_the_probe_finds_out_that_a_model_adds_words(endpoint, wire, text, is_alone):
+    endpoint.script = [lambda _: says(text, USAGE)]
+    assert (await client(endpoint).probe()).is_alone == is_alone
 
 
 async def test_the_probe_learns_the_format_and_costs_one_call(endpoint, wire):

@@ -14,7 +14,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import Conversation
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.prompt.provider_formats import TextEvent
-from gavel.judge.reply.criteria import requested_ids
+from gavel.judge.reply.verdict import requested_ids
 from gavel.llm.types import Message
 
 NAME = "naive"

@@ -28,7 +28,7 @@ import openai
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import Conversation, TextEvent, ToolCallEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
-from gavel.judge.reply.criteria import requested_ids
+from gavel.judge.reply.verdict import requested_ids
 from gavel.judge.stats import centred_positions
 from gavel.llm.failures import openai_httpx
 from gavel.llm.types import Message

@@ -16,7 +16,7 @@ from gavel.judge.offline.facts import facts_of, tools_named
 from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
 from gavel.judge.prompt.fenced_transcript import read_reference, read_transcripts
-from gavel.judge.reply.criteria import requested_ids, sections
+from gavel.judge.reply.verdict import requested_ids, sections
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
 from gavel.scenarios.truth import Truth

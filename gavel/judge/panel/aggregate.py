@@ -27,9 +27,9 @@ class Answer:
     juror: int
     weight: float
     scores: Mapping[int, float]
-    """By member, in the order shown."""
+    """Member -> score, in the order shown."""
     spreads: Mapping[int, float] = field(default_factory=dict[int, float])
-    """By member, standard deviation of the distribution whose mean its score is; empty for scores in words."""
+    """Member -> standard deviation of the distribution whose mean its score is; empty for scores in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class AggregateScore:
     """In [0, 1]."""
     standard_error: float | None = None
     degrees_of_freedom: float | None = None
-    """Of the standard error."""
+    """Degrees of freedom of the standard error."""
     typical: int | None = None
     """The call whose vote is nearest to the score; None = there is no vote."""
 
 
 Scores = Mapping[int, AggregateScore | str]
-"""By member: its score, or the reason why its votes give none."""
+"""Member -> its score, or the reason why its votes give none."""
 _NEGLIGIBLE = 1e-3
 """Share of an error below which the differences between orders do not count for its degrees of freedom."""
 Aggregate = Callable[[Sequence[Answer], int], Scores]
@@ -240,7 +240,7 @@ def _doubt(member: int, answers: Sequence[Answer], slopes: Mapping[int, float]) 
 
 
 def _slope(answers: Sequence[Answer], juror: int, fixed: Mapping[int, float]) -> float:
-    """By how much the juror's scores change with the scale of the anchors; 1 without anchors."""
+    """Slope of the juror's scores over the scale of the anchors; 1 without anchors."""
     own = [answer.scores for answer in answers if answer.juror == juror]
     votes = [(score, fixed[member]) for scores in own for member, score in scores.items() if member in fixed]
     return fit_scale(votes).slope if votes else 1.0
@@ -293,7 +293,7 @@ class JurorScores:
     """One juror's scores of a group."""
 
     means: Sequence[float]
-    """Of its votes, by member."""
+    """Mean vote of each member."""
     reliability: float = 1.0
     """Share of their variance that is not noise, above 0."""
 

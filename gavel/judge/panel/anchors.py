@@ -85,13 +85,13 @@ class Attempts:
     """The attempts of a group as the judge sees them."""
 
     seen: CanonicalGroup
-    """Those that are judged, and the anchors among them, with their flags."""
+    """The attempts that are judged, and the anchors among them, with their flags."""
     fixed: dict[int, float]
     """The scores of the anchors by member."""
     hidden: CanonicalGroup
-    """Those that are not, because of content that is not shown."""
+    """The attempts that are not judged, because some content is not shown."""
     unseen: dict[int, str]
-    """What that is, by index of the trajectory."""
+    """Index of the trajectory -> the content that is not shown."""
 
 
 def read_attempts(

@@ -47,7 +47,7 @@ class Rating:
     standard_error: float | None
     """None where there are no more comparisons than strengths to fit."""
     degrees_of_freedom: int | None = None
-    """Of the standard error."""
+    """Degrees of freedom of the standard error."""
 
 
 def rate(comparisons: Sequence[Comparison]) -> dict[int, Rating]:

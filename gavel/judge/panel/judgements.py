@@ -32,7 +32,7 @@ class Ballot:
     """Index of the juror."""
     weight: float = 1.0
     scores: dict[int, Scored] | None = None
-    """By member; None = the ballot is lost."""
+    """Member -> score; None = the ballot is lost."""
     problem: str = ""
     """The last failure."""
     refusal: str = ""
@@ -88,7 +88,7 @@ class Ballot:
 
 @dataclass(slots=True)
 class Progress:
-    """How far the judging of one group has come; `Judge.score` fills it in.
+    """Progress of judging one group; `Judge.score` fills it in.
 
     The votes are those that came in so far; what they come to is decided when all have.
     """
@@ -98,7 +98,7 @@ class Progress:
     group: CanonicalGroup | None = None
     """The members as ballots show them."""
     ballots: list[Ballot] = field(default_factory=list[Ballot])
-    """Those that are over, also without a usable reply."""
+    """Finished ballots, also without a usable reply."""
 
     @property
     def answered(self) -> int:

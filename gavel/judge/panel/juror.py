@@ -5,16 +5,13 @@ Judge([Juror("openai/gpt-5-mini", weight=2), "ollama/qwen3"])        two jurors,
 
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gavel.judge.errors import JudgeError
+from gavel.llm.cassette import public_params
 from gavel.llm.types import ModelCallable
-
-_SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
-_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class Juror:
     @property
     def public_params(self) -> dict[str, Any]:
         """The parameters that may be stored: `api_base` and `temperature`, but not `api_key`."""
-        return {name: value for name, value in self.params.items() if name in _TOKEN_LIMITS or not _SECRET.search(name)}
+        return public_params(self.params)
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:

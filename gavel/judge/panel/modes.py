@@ -1,7 +1,7 @@
 """Modes of judging: what a juror is shown, what it is asked for, and how its answers become scores.
 
 A mode is a class with a `schedule`, a form of reply (`prompt`, `schema`, `read`) and an `aggregate`. All modes show the
-same transcripts. To add one, write a class here and name it in `choose_mode` and in `ModeName`.
+same transcripts. To add one, write a class here and name it in `_MODES` and in `ModeName`.
 
     orders(3, 2, "seed")                  two orders of the group: a shuffle, and its reversal
     group_schedule(20, [2], "seed")       2 rounds for one juror, each with every member once, in blocks of at most 8
@@ -24,9 +24,8 @@ from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.call_prompt import template_names, with_request
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply import readout
-from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.distribution import read_decisions
-from gavel.judge.reply.verdict import Verdict, reply_schema
+from gavel.judge.reply.verdict import Verdict, ids_to_score, read_scores, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.decisions import MOST_LEVELS, MOST_QUESTIONS, score_question
 from gavel.llm.response import LOGPROBS as PARAMS
@@ -147,10 +146,8 @@ def _distances(members: int) -> list[int]:
 
 class Groupwise:
     """Shows the group in each call, a large one in blocks, and asks for JSON with an explanation and a score for each
-    member; a score is a mean of votes. The base of the other modes."""
+    member; a score is a mean of votes, with anchors on their scale. The base of the other modes."""
 
-    name: ClassVar[str] = "groupwise"
-    """Stored in judgements and in records of experiments."""
     wire: ClassVar[Wire] = "chat"
     params: ClassVar[Mapping[str, Any]] = {}
     """LiteLLM parameters that a call takes."""
@@ -178,7 +175,7 @@ class Groupwise:
         return messages
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
-        """What a reply has to match."""
+        """The JSON schema of a reply."""
         return reply_schema(ids_to_score(rubric, labels))
 
     def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
@@ -190,27 +187,16 @@ class Groupwise:
     ) -> Scores:
         """The score of each of the group's `members`, or the reason why it has none.
 
-        `fixed`: scores of the anchors. `noise_prior`: the noise of votes in earlier groups; only groupwise standard
-        errors use it, since votes of other modes are on other scales.
+        `fixed`: scores of the anchors, to whose scale the votes are brought. `noise_prior`: the noise of votes in
+        earlier groups; only standard errors without anchors use it, since other votes are on other scales.
         """
+        if fixed:
+            return aggregate.anchored(answers, members, fixed)
         return aggregate.groupwise(answers, members, noise_prior)
-
-
-class Anchored(Groupwise):
-    """Shows the group with anchors in each call, and reads the votes on the scale of the anchors."""
-
-    name: ClassVar[str] = "anchored"
-
-    def aggregate(
-        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
-    ) -> Scores:
-        return aggregate.anchored(answers, members, fixed)
 
 
 class Pairwise(Groupwise):
     """Shows two members in each call; a score is the mean probability of winning (Bradley-Terry)."""
-
-    name: ClassVar[str] = "pairwise"
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -227,7 +213,6 @@ class Decisions(Groupwise):
     """Shows the group to decision models, which answer one score question for each member with a distribution over
     levels. A score is the mean of the distributions, on the scale of the anchors where there are any."""
 
-    name: ClassVar[str] = "decisions"
     wire: ClassVar[Wire] = "decisions"
     can_be_repaired: ClassVar[bool] = False
     most_scores: ClassVar[int | None] = MOST_QUESTIONS
@@ -255,16 +240,14 @@ class Decisions(Groupwise):
     def aggregate(
         self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
     ) -> Scores:
-        if fixed:
-            return aggregate.with_spreads(aggregate.anchored(answers, members, fixed), answers, fixed)
-        return aggregate.with_spreads(aggregate.groupwise(answers, members, noise_prior), answers, fixed)
+        scores = super().aggregate(answers, members, fixed, noise_prior)
+        return aggregate.with_spreads(scores, answers, fixed)
 
 
 class Readout(Decisions):
     """Shows the group, asks for one digit for each member, and reads a distribution out of the probabilities of the
     digit's tokens."""
 
-    name: ClassVar[str] = "readout"
     wire: ClassVar[Wire] = "logprobs"
     params: ClassVar[Mapping[str, Any]] = PARAMS
     most_scores: ClassVar[int | None] = None
@@ -289,22 +272,22 @@ class Readout(Decisions):
         return readout.read_readout(reply, rubric, labels)
 
 
+_MODES: dict[ModeName, type[Groupwise]] = {
+    "groupwise": Groupwise,
+    "pairwise": Pairwise,
+    "decisions": Decisions,
+    "readout": Readout,
+}
+
+
 def choose_mode(name: ModeName, *, has_anchors: bool) -> Groupwise:
     """The mode of this name. Raises `JudgeError` for anchors in the mode "pairwise"."""
-    match name:
-        case "groupwise":
-            return Anchored() if has_anchors else Groupwise()
-        case "pairwise" if has_anchors:
-            raise JudgeError(
-                "pairs say who wins, not on what scale, so anchors cannot be used with them.",
-                'Leave out anchors, or take mode="groupwise".',
-            )
-        case "pairwise":
-            return Pairwise()
-        case "decisions":
-            return Decisions()
-        case "readout":
-            return Readout()
+    if name == "pairwise" and has_anchors:
+        raise JudgeError(
+            "pairs say who wins, not on what scale, so anchors cannot be used with them.",
+            'Leave out anchors, or take mode="groupwise".',
+        )
+    return _MODES[name]()
 
 
 _FOR_DIGITS = {
@@ -313,7 +296,7 @@ _FOR_DIGITS = {
         "Give the score alone, as one digit, without an explanation."
     ),
 }
-"""What the system message says of scores in words, and of digits."""
+"""Sentence of the system message about scores -> the sentence about digits."""
 
 
 def _ask_for_digits(messages: list[Message], highest: int, request: str) -> list[Message]:

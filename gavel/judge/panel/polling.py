@@ -15,6 +15,7 @@ A reply that cannot be read is asked for again with its problem, `content_retrie
 
 import asyncio
 import contextvars
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,23 +34,20 @@ from gavel.judge.prompt.call_prompt import (
     GroupPrompts,
     Prompt,
     count_message_tokens,
-    fit_messages,
     max_members_per_prompt,
 )
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.truncate import count_tokens
-from gavel.judge.reply.attempts import name_attempts
-from gavel.judge.reply.criteria import ids_to_score
-from gavel.judge.reply.verdict import Verdict, VerdictError
+from gavel.judge.reply.verdict import Verdict, VerdictError, ids_to_score
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import PositionBias
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.failures import CONTENT_FILTER, filtered, is_refusal_text
-from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, Lead, caches_prompts, min_cached_tokens
 from gavel.llm.prompt_cut import PromptCutError
-from gavel.llm.types import IMAGE_TOKENS, Message, Reply, Schema, text_of
+from gavel.llm.providers import caches_prompts, min_cached_tokens
+from gavel.llm.types import IMAGE_TOKENS, NO_PREFIX, CachedPrefix, Message, Reply, Schema, text_of
 from gavel.prompts import template_id
 
 CacheName = Literal["auto", "lead", "off"]
@@ -62,6 +60,9 @@ _MAX_FITTINGS = 5
 """Max prompts made for a model whose context size is not known."""
 _MAX_ECHO = 4_000
 """Max characters of an invalid reply echoed in the repair prompt."""
+
+WARM_SECONDS = 1.0
+"""After so long a request that is being answered has its prompt in the server's cache."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,7 +86,7 @@ async def off_loop_if_long(characters: int, work: Callable[P, R], *args: P.args,
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the calls of one juror on a group have in common."""
+    """Shared input of one juror's calls on a group."""
 
     group: CanonicalGroup
     prompts: GroupPrompts
@@ -95,13 +96,13 @@ class _Question:
 
 @dataclass(slots=True)
 class _Request:
-    """What one model is asked for a ballot; after an invalid reply, with that reply and its problem."""
+    """One model's request for a ballot; after an invalid reply, with that reply and its problem."""
 
     mode: Groupwise
     rubric: Rubric
     prompt: list[Message]
     indices: Mapping[str, Sequence[int]]
-    """By label, in the order shown, the member's trajectories in the group."""
+    """Label -> the member's trajectories in the group, in the order shown."""
     room: int
     """Tokens that the prompt was fitted to."""
     prefix: CachedPrefix
@@ -109,22 +110,16 @@ class _Request:
     repair: list[Message] = field(default_factory=list[Message])
     unusable: list[tuple[list[Message], Reply]] = field(default_factory=list[tuple[list[Message], Reply]])
     """Invalid replies so far, with their prompts: a cassette does not keep them."""
-    _read: dict[tuple[str, bool], Verdict | VerdictError] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
-    """A reply is read to decide whether a cassette keeps it, and again for its scores."""
 
     def read(self, reply: Reply) -> Verdict:
         """The scores in a reply. Raises `VerdictError`."""
-        key = reply.text, reply.finish_reason == "length"
-        if key not in self._read:
-            try:
-                self._read[key] = self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=key[1])
-            except VerdictError as error:
-                self._read[key] = error
-        if isinstance(found := self._read[key], Verdict):
-            return found
-        if reply.repairs["reasoning"]:
-            raise VerdictError("it is reasoning without an answer") from found
-        raise found
+        is_cut_off = reply.finish_reason == "length"
+        try:
+            return self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=is_cut_off)
+        except VerdictError as error:
+            if reply.repairs["reasoning"]:
+                raise VerdictError("it is reasoning without an answer") from error
+            raise
 
     def can_be_used(self, reply: Reply) -> bool:
         """Whether a cassette should keep the reply."""
@@ -158,7 +153,7 @@ _ALONE = 4
 
 @dataclass(slots=True)
 class Refusals:
-    """What one juror refuses of one group; shared by the juror's concurrent calls.
+    """Members of one group that one juror refuses; shared by the juror's concurrent calls.
 
     A refused prompt costs its group every vote, so one member's text could veto a bad group. The search halves the
     members that were refused together until one is left, and confirms that one on its own, in about log2(n) prompts:
@@ -247,7 +242,7 @@ class Poll:
     rubric: Rubric
     content_retries: int
     position_bias: dict[int, PositionBias]
-    """By number of members shown; updated with every ballot."""
+    """Number of members shown -> position bias; updated with every ballot."""
     cache: CacheName = "auto"
     """Whether the first call of each juror goes ahead."""
     mode: Groupwise = field(default_factory=Groupwise)
@@ -289,7 +284,7 @@ class Poll:
         return GroupPrompts(group, draw_markers(group, Random(f"{seed}/markers")), self.rubric)
 
     def max_shown(self, group: CanonicalGroup) -> int:
-        """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
+        """Number of members that fit one prompt of every model, at most `LARGEST_WHOLE`."""
         entries = LARGEST_WHOLE * max(1, len(self.rubric.criteria))
         most = self.mode.most_scores
         if most is not None and most < entries:
@@ -408,9 +403,7 @@ class Poll:
         """The request with a prompt that fits the model's context; None when there is no room for one."""
         room = client.room(self._entries(ballot))
         try:
-            prompt = await off_loop_if_long(
-                question.group.characters, fit_messages, question.prompts, ballot.shown, room
-            )
+            prompt = await off_loop_if_long(question.group.characters, question.prompts.fit, ballot.shown, room)
         except ContextTooSmallError as error:
             ballot.problem, ballot.no_room = error.message, error
             return None
@@ -444,7 +437,7 @@ class Poll:
 
 
 class _PromptCaching:
-    """How a juror's calls on one group use the server's prompt cache.
+    """Use of the server's prompt cache by a juror's calls on one group.
 
     All orders of a group have the same beginning, which a server charges at a tenth to a half of the price when it is
     in its cache, and it is there when the first request is being answered. So the first call goes ahead, and the others
@@ -456,24 +449,29 @@ class _PromptCaching:
         self._cache: CacheName = cache if len(calls_shown) > 1 else "off"
         self._same_members = len(set(map(frozenset, calls_shown))) == 1
         self._first = first
-        self._lead = Lead()
+        self._warm = asyncio.Event()
+        """Set when the others may be sent."""
         self._long_enough: dict[tuple[str, int], bool] = {}
         """Whether a beginning of so many characters is cached, by model: it is counted once for all calls."""
 
     def ended(self, number: int) -> None:
         """The call of this number is over, whatever came of it."""
         if number == self._first:
-            self._lead.answered()
+            self._warm.set()
+
+    def _sent(self) -> None:
+        """The first call is on its way."""
+        asyncio.get_running_loop().call_later(WARM_SECONDS, self._warm.set)
 
     async def prefix(self, number: int, prompt: Prompt, client: Client) -> CachedPrefix:
-        """What the call has in common with the juror's other calls. Returns when it may be sent."""
+        """The beginning that the call shares with the juror's other calls. Returns when it may be sent."""
         if self._cache == "off":
             return NO_PREFIX
         characters = self._cached_characters(prompt, client)
         if number == self._first:
-            return CachedPrefix(len(prompt.messages) - 1, characters, self._lead.sent)
+            return CachedPrefix(len(prompt.messages) - 1, characters, self._sent)
         if characters or self._cache == "lead":
-            await self._lead.warm()
+            await self._warm.wait()
         return CachedPrefix(len(prompt.messages) - 1, characters)
 
     def _cached_characters(self, prompt: Prompt, client: Client) -> int:
@@ -490,3 +488,52 @@ class _PromptCaching:
             shared = "\n".join([*before, last[:characters]])
             self._long_enough[key] = count_tokens(shared, stop_at=needed) >= needed
         return characters if self._long_enough[key] else 0
+
+
+_RUN = re.compile(r"[A-Za-z0-9]+")
+"""A whole word of the letters and digits that labels consist of."""
+_NOUNS = r"(?:trajector(?:y|ies)|attempts?|candidates?|rollouts?|responses?|labels?|ids?)"
+_BEFORE = re.compile(rf"(?P<noun>(?<![^\W_]){_NOUNS}[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)\Z", re.IGNORECASE)
+"""What stands before a label and belongs to it."""
+_LONGEST_NOUN = 16
+"""Characters of it, at most."""
+_CLOSING = re.compile(r"[\])\"'`’”]")
+
+
+def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
+    """The text with each label, and the id of each criterion, replaced by the numbers of its attempts, from 1: labels
+    are random and of one call.
+
+        name_attempts("W7QX looked first; trajectory B3KD guessed.", {"W7QX": (1,), "B3KD": (0, 2)})
+        -> "Attempt 2 looked first; attempts 1 and 3 guessed."
+
+    `indices`: by label, the member's trajectories in the group; none = a reference trajectory.
+    """
+    if not indices:
+        return text
+    by_label = {label.casefold(): _name(own) for label, own in indices.items()}
+    parts, end = list[str](), 0
+    for found in _RUN.finditer(text):
+        word = found[0].casefold()
+        name = by_label.get(word) or (by_label.get(word[:-1]) if word[-1].isalpha() else None)
+        if name is None:
+            continue
+        before = _BEFORE.search(text, max(end, found.start() - _LONGEST_NOUN), found.start())
+        assert before
+        closing = _CLOSING.match(text, found.end())
+        written = text[max(0, before.start() - 9) : before.start()].rstrip(" *_")[-1:]
+        starts = before["noun"][0].isupper() if before["noun"] else written in ("", ".", "!", "?", "\n")
+        name = name[0].upper() + name[1:] if starts else name
+        bracketed = before["open"] and closing
+        parts += text[end : before.start()], name if bracketed else before["open"] + name + (closing or [""])[0]
+        end = closing.end() if closing else found.end()
+    return "".join([*parts, text[end:]])
+
+
+def _name(indices: Sequence[int]) -> str:
+    numbers = [str(index + 1) for index in sorted(indices)]
+    if not numbers:
+        return "a reference attempt"
+    if len(numbers) == 1:
+        return f"attempt {numbers[0]}"
+    return f"attempts {', '.join(numbers[:-1])} and {numbers[-1]}"

@@ -67,14 +67,14 @@ class NoisyVote:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What the votes of one group tell of their noise."""
+    """Noise of the votes of one group."""
 
     variance: float
-    """Of one vote."""
+    """Variance of one vote."""
     df: float
     """Degrees of freedom; 0 = nothing is known, and the variance has no meaning."""
     position_effects: Sequence[float] = field(default=())
-    """What the fitted effect of the position added to each vote."""
+    """Fitted effect of the position on each vote."""
     without_effects: float | None = None
     """Variance of one vote when what the position explains is noise as well; None = it explains nothing."""
 

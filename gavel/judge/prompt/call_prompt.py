@@ -139,13 +139,8 @@ def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMar
     return parts
 
 
-def fit_messages(prompts: GroupPrompts, order: Sequence[int], max_tokens: int) -> Prompt:
-    """`prompts.fit`: the prompt of one call. Raises `ContextTooSmallError`."""
-    return prompts.fit(order, max_tokens)
-
-
 def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, max_tokens: int) -> int:
-    """How many members a prompt of `max_tokens` tokens can show at a readable length, at least 2."""
+    """Number of members that a prompt of `max_tokens` tokens can show at a readable length, at least 2."""
     empty = Transcripts(CanonicalGroup((_EMPTY_MEMBER,)), PromptMarkers("code", ("LABEL",)))
     without_members = _messages(empty.parts((0,)).joined((0,)), ["LABEL"], rubric)
     return max_members_shown(group, max_tokens - count_message_tokens(without_members))

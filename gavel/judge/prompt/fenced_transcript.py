@@ -54,7 +54,7 @@ _NOTES = {
     TOOL_ADDRESSES_JUDGE: "text that a tool returned addresses the judge",
     UNSEEN: "some of its content is not shown",
 }
-"""What the prompt says about each flag."""
+"""Flag -> its note in the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _without_occurring(markers: list[str], group: CanonicalGroup) -> list[str]:
 _Events = tuple[Event, ...]
 _Key = TypeVar("_Key")
 _Rest = Mapping[tuple[int, int], tuple[int | None, _Events]]
-"""By (member, conversation), the prefix that it begins with and what follows."""
+"""(member, conversation) -> the prefix that it begins with and what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _ends(lines: Sequence[str]) -> Iterable[str]:
 
 
 def _same_beginning(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many lines both begin with."""
+    """Number of lines that both begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -214,7 +214,7 @@ class TranscriptParts:
     of_members: str
     """The same in every call that shows these members: what some of them share."""
     members: Mapping[int, str]
-    """By member."""
+    """Member -> its text."""
     end: str
 
     def joined(self, order: Sequence[int]) -> str:

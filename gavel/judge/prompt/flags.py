@@ -113,7 +113,7 @@ def _unseen_flags(events: Sequence[Event]) -> set[str]:
 
 
 def unseen_reasons(group: CanonicalGroup) -> dict[int, str]:
-    """What the judge is not shown, by index of the trajectory: `unseen content: 2 image_url, 1 file`."""
+    """Index of the trajectory -> the content that the judge is not shown: `unseen content: 2 image_url, 1 file`."""
     reasons: dict[int, str] = {}
     for member in group.members:
         own = [event for conversation in member.conversations for event in conversation.events]

@@ -65,7 +65,7 @@ class ToolCallEvent:
     arguments: str
     result: str | None = None
     attachments: tuple[Attachment, ...] = ()
-    """Those of the arguments, then those of the result."""
+    """Attachments of the arguments, then of the result."""
     same_turn: bool = False
     """Whether it was issued beside a call before it, whose result the agent had not seen."""
 
@@ -94,7 +94,7 @@ def with_texts(event: Event, change: Callable[[str], str]) -> Event:
 
 
 def unseen_content(events: Iterable[Event]) -> Sequence[Unseen]:
-    """What the judge is not shown of the events, in order."""
+    """Content of the events that the judge is not shown, in order."""
     return [each for event in events for each in event.attachments if isinstance(each, Unseen)]
 
 
@@ -105,7 +105,7 @@ def images_of(events: Iterable[Event]) -> Sequence[Image]:
 
 @dataclass(frozen=True)
 class View:
-    """How content is shown. One view serves one group: it processes each distinct text once."""
+    """Rules for showing content. One view serves one group: it processes each distinct text once."""
 
     images: ImageSupport = "none"
     """Which images all judge models can be sent."""
@@ -198,13 +198,13 @@ _THOUGHTS = (
     (rf"""<details\s(?:[^<>]{{0,200}}\s)?type=["']?(?:{THOUGHT_NAMES})\b[^<>]{{0,200}}>""", r"</details\s*>"),
     (rf"\A\s*(?-i:(?:assistant)?analysis)(?:(?-i:(?=[A-Z]))|(?=[\s\S]*?{_BARE_FINAL}))", _BARE_FINAL),
 )
-"""What opens and closes thoughts: tags whose name says so, gpt-oss's analysis channel, Gemma's thoughts, Open WebUI's
-details, and gpt-oss's channel at the beginning of a turn whose special tokens were left out."""
+"""Opening and closing marks of thoughts: tags whose name says so, gpt-oss's analysis channel, Gemma's thoughts, Open
+WebUI's details, and gpt-oss's channel at the beginning of a turn whose special tokens were left out."""
 _OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
 _LED = re.compile(r"(?:^|\s)[A-Z]\w{0,20}:\s*\Z")
 """What leads into a reply in a text prompt: `A:`."""
 _TURN = r"(?:(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)\s*)?"
-"""What a template puts before a turn, where it was logged with it."""
+"""Header that a template puts before a turn, where it was logged with it."""
 _LITERAL = rf"""
     ^[ \t>]*(?:(?:[-*+]|\d{{1,9}}[.)])[ \t]+)?(?P<fence>`{{3,}}|~{{3,}})[^\n]*
     (?:\n[\s\S]*?(?:^[ \t>]*(?P=fence)[`~]*[ \t]*$|\Z)|\Z)
@@ -409,7 +409,7 @@ def _image_url(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
-    """What a message holds beside its content and its calls."""
+    """Fields of a message beside its content and its calls."""
     for key, value in fields.items():
         if is_bookkeeping(key, value):
             continue
@@ -524,7 +524,7 @@ def _without_thoughts(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _find_thoughts(text: str) -> list[tuple[int, int]]:
-    """Where thoughts begin and end, in order. An opening tag within a line that nothing closes is only spoken of."""
+    """Start and end of each stretch of thoughts, in order. An unclosed opening tag within a line is only spoken of."""
     thoughts: list[tuple[int, int]] = []
     position = after = 0
     while (found := _TOKEN.search(text, position)) is not None:
@@ -545,7 +545,7 @@ def _find_thoughts(text: str) -> list[tuple[int, int]]:
 
 
 def _closing(family: int, text: str, position: int) -> re.Match[str] | None:
-    """Where opened thoughts close: at a tag outside of code and quotations.
+    """The match that closes opened thoughts: a tag outside of code and quotations.
 
     Without one, at the first within the last literal that holds one: thoughts may end in the middle of a code block.
     Within a line's code it is only spoken of where what follows on the line would lack the mark that closes the code.

@@ -46,10 +46,10 @@ _BLANK = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 """Unicode's space separators (Zs) beside the space."""
 _TRAILING_BLANKS = re.compile("(?<![ \t])[ \t]+(?=\n|\\Z)")
 _VARIES = re.compile(r"""[\r]|\\[rnt]|[ \t]["\n]|[ \t\n]\Z|\A\n""")
-"""What ASCII text holds when it is not its own comparison form."""
+"""Characters that make ASCII text differ from its comparison form."""
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _LONG_RUN = re.compile(r"([^\w\x00-\x7f]{32,})")
-"""Where normalizing could take quadratic time: it sorts the marks of a run."""
+"""Runs whose normalization could take quadratic time: it sorts their marks."""
 
 _BRACKETED = re.compile(r"[<＜﹤\[［﹇][^\s<>＜＞﹤﹥‹›\[\]［］﹇﹈⁅⁆]{1,64}[>＞﹥\]］﹈]")
 """Matches neither nest nor share a bracket, so a replacement cannot create a new match."""
@@ -251,7 +251,7 @@ _MAGIC = {
     b"fLaC": "audio",
     b"%PDF-": "file",
 }
-"""How the files of some kinds begin."""
+"""First bytes of a file -> its kind."""
 
 
 def describe_base64(text: str) -> tuple[str, Sequence[str]]:
@@ -314,7 +314,7 @@ def _hash(data: bytes) -> str:
 @dataclass(frozen=True, slots=True)
 class _Secret:
     name: str
-    """What replaces it, in brackets."""
+    """Text that replaces it, in brackets."""
     stems: tuple[str, ...]
     """In lower case; every match contains one. Without any, the pattern is always tried."""
     pattern: re.Pattern[str]
@@ -361,7 +361,7 @@ _LENGTHS = {"34": (15,), "37": (15,), "30": (14,), "36": (14,), "38": (14,), "4"
 
 
 def _end_of_card_number(text: str) -> int:
-    """Where the card number ends with which the text begins, and which other digits may follow; 0 = there is none."""
+    """End of the card number that the text begins with (other digits may follow); 0 = there is none."""
     ends = [place for place, character in enumerate(text, start=1) if character.isdigit()]
     for length in _LENGTHS.get(text[:2]) or _LENGTHS.get(text[0]) or (16, 19, 18, 17):
         if (

@@ -8,12 +8,12 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, count
-from math import inf
 from typing import Any
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
 from gavel.judge.prompt.provider_formats import Event, TextEvent, event_texts, images_of, with_texts
+from gavel.llm.prompt_cut import PIECE, count_tokens, encode
 from gavel.llm.providers import load_litellm
 from gavel.llm.types import IMAGE_TOKENS
 
@@ -28,25 +28,10 @@ _UNUSED_SHARE = 50
 
 _MAX_TOKENS_PER_CHARACTER = 4
 """A character has at most four bytes, and a token at least one."""
-_PIECE = 4096
-"""Characters encoded at once: some tokenizers take quadratic time on a long word."""
 _COUNTED = 100_000
 """Characters up to which what is left out is counted, not estimated: to count more would take longer than the rest."""
-_SAMPLE = 4 * _PIECE
+_SAMPLE = 4 * PIECE
 """Characters from which the tokens of a longer text are estimated."""
-
-
-def count_tokens(text: str, stop_at: float = inf) -> int:
-    """At least the tokenizer's count for the whole text, and at most a few more per `_PIECE`.
-
-    Counts no further than to `stop_at`.
-    """
-    counted = 0
-    for start in range(0, len(text), _PIECE):
-        counted += len(_encode(text[start : start + _PIECE]))
-        if counted >= stop_at:
-            break
-    return counted
 
 
 def estimate_tokens(texts: Iterable[str]) -> tuple[int, bool]:
@@ -70,11 +55,11 @@ class TextTruncator:
         has."""
         if _MAX_TOKENS_PER_CHARACTER * len(text) <= limit:
             return text
-        pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
+        pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
         head = self._until(pieces, limit - limit // 2)
         tail = self._until(reversed(pieces), limit // 2)
         estimated = len(text) > _COUNTED and len(head) + len(tail) < len(pieces)
-        counted = sum(len(self._encoded(piece)) for piece in (pieces[: _SAMPLE // _PIECE] if estimated else pieces))
+        counted = sum(len(self._encoded(piece)) for piece in (pieces[: _SAMPLE // PIECE] if estimated else pieces))
         tokens = max(limit + 1, round(counted * len(text) / _SAMPLE)) if estimated else counted
         if tokens <= limit:
             return text
@@ -93,17 +78,12 @@ class TextTruncator:
 
     def _encoded(self, piece: str) -> "array[int]":
         if piece not in self._tokens:
-            self._tokens[piece] = array("I", _encode(piece))
+            self._tokens[piece] = array("I", encode(piece))
         return self._tokens[piece]
 
 
 def omission_mark(tokens: int, estimated: bool = False) -> str:
     return f"[… {'about ' if estimated else ''}{tokens} tokens left out …]"
-
-
-def _encode(piece: str) -> list[int]:
-    encoding: Any = load_litellm().encoding
-    return encoding.encode(piece, disallowed_special=())
 
 
 def _decode(tokens: Sequence[int]) -> str:
@@ -142,7 +122,7 @@ def truncate_group(
 
 
 def max_members_shown(group: CanonicalGroup, limit: int) -> int:
-    """How many members, even the longest, fit in `limit` tokens with texts of `MIN_READABLE_TOKENS`; at least 2."""
+    """Number of members, even the longest, that fit in `limit` tokens at `MIN_READABLE_TOKENS` a text; at least 2."""
 
     longest = MIN_READABLE_TOKENS + _OMISSION_MARK_TOKENS
 

@@ -18,7 +18,7 @@ from gavel.judge.reply.verdict import Scored, Verdict, VerdictError
 from gavel.judge.rubric import Rubric
 
 _TOLERANCE = 0.02
-"""By which the probabilities' sum may differ from 1: servers round."""
+"""Largest difference of the probabilities' sum from 1: servers round."""
 
 
 @dataclass(frozen=True, slots=True)

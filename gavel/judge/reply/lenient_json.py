@@ -67,7 +67,7 @@ class Found:
     """Number of repairs by kind."""
     start: int
     end: int
-    """Where the value stands in the reply."""
+    """Position of the value in the reply."""
 
 
 class Broken(ValueError):
@@ -98,7 +98,7 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
 
 
 def _starts(reply: str) -> Iterator[int]:
-    """Where the answer may begin: at the beginning, or after closed reasoning, whose opening tag may be lost."""
+    """Positions where the answer may begin: the beginning, or after closed reasoning, whose opening tag may be lost."""
     yield 0
     opens, thoughts = False, 0
     begins = not _STARTS_A_VALUE.match(reply)

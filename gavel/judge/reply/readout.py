@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.distribution import Distribution, verdict_of
-from gavel.judge.reply.verdict import Verdict, VerdictError, read_entries
+from gavel.judge.reply.verdict import Verdict, VerdictError, ids_to_score, read_entries
 from gavel.judge.rubric import Rubric
 
 LEVELS = 10

@@ -20,6 +20,8 @@ from typing import Any, TypeGuard
 
 from gavel.base.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, find_value
+from gavel.judge.rubric import Rubric
+from gavel.judge.stats import mean_and_error
 
 _ENTRY = ("trajectory_id", "explanation", "score")
 _WRAPPERS = {"parameter", "parameters", "properties", "values", "arguments", "input", "response", "result", "final"}
@@ -66,13 +68,16 @@ class Entry:
 
 
 def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
-    """The JSON schema of a reply. It is the same for all orders of the labels, since it is part of a cached prompt."""
+    """The JSON schema of a reply, the same for all orders of the labels, since it is part of a cached prompt.
+
+    A score may be null: the judge declines that member.
+    """
     entry = {
         "type": "object",
         "properties": {
             "trajectory_id": {"type": "string", "enum": sorted(labels)},
             "explanation": {"type": "string"},
-            "score": {"type": "number"},
+            "score": {"anyOf": [{"type": "number"}, {"type": "null"}]},
         },
         "required": ["trajectory_id", "explanation", "score"],
         "additionalProperties": False,
@@ -277,3 +282,46 @@ def _is_list(value: object) -> TypeGuard[list[Any]]:
 
 def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
+
+
+def ids_to_score(rubric: Rubric, labels: Sequence[str]) -> list[str]:
+    """The ids that the judge scores: the labels, or one id per label and criterion for a rubric with criteria, such as
+    `W7QXa`. They occur in no trajectory's text, since labels do not."""
+    if not rubric.criteria:
+        return list(labels)
+    return [label + letter for letter, _ in rubric.lettered for label in labels]
+
+
+def requested_ids(prompt: str, label: str) -> list[str]:
+    """The ids under which a prompt asks for scores of a member: its label, or one id per criterion."""
+    by_criterion = dict.fromkeys(re.findall(rf"\b{re.escape(label)}[a-z]\b", prompt))
+    return list(by_criterion) or [label]
+
+
+def sections(words: str) -> dict[str, str]:
+    """The text of each criterion in `Rubric.words`, by letter."""
+    _, *parts = re.split(r"^Criterion ([a-z]): .*$", words, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def read_scores(reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool = False) -> Verdict:
+    """The score of every label, combined from the rubric's criteria if it has any. Raises `VerdictError`.
+
+    `cut_off`: the reply ended at the token limit.
+    """
+    verdict = read_verdict(reply, ids_to_score(rubric, labels), cut_off=cut_off)
+    if not rubric.criteria:
+        return verdict
+    declined = {label for label in labels if any(label + letter in verdict.unread for letter, _ in rubric.lettered)}
+    scores = {label: _vote(verdict.scores, rubric, label) for label in labels if label not in declined}
+    if not scores:
+        raise VerdictError("it scores no trajectory by all criteria")
+    return Verdict(scores, verdict.repairs, dict.fromkeys(declined, "the judge declined to score it"))
+
+
+def _vote(scores: Mapping[str, Scored], rubric: Rubric, label: str) -> Scored:
+    by_name = {criterion.name: scores[label + letter] for letter, criterion in rubric.lettered}
+    values = {name: scored.score for name, scored in by_name.items()}
+    score, _ = mean_and_error(list(values.values()), [criterion.weight for criterion in rubric.criteria])
+    parts = [f"{name} {scored.score:g}: {scored.explanation}".removesuffix(": ") for name, scored in by_name.items()]
+    return Scored(score, " · ".join(parts), values)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gavel.judge.service.http.pages.views import ScoreBar
-from gavel.llm.cassette_storage import SqliteStorage
+from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import Transcript, Turn, pretty_json, shown_text, transcribe
 from gavel.reports.viewer.index import is_inside
 from gavel.scenarios.group import TrajectoryGroup

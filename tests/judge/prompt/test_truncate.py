@@ -9,13 +9,11 @@ from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, TextEvent, ToolCallEvent, canonicalize
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, render_transcripts
 from gavel.judge.prompt.truncate import (
-    MIN_READABLE_TOKENS,
     TextTruncator,
     count_tokens,
     max_members_shown,
     truncate_group,
 )
-from gavel.llm.providers import load_litellm
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, choice
 
@@ -43,21 +41,6 @@ def texts(member) -> list[str]:
     return [event.text for conversation in member.conversations for event in conversation.events]
 
 
-def test_hardly_more_is_counted_than_there_is_room_for():
-    for group in (group_of(500, 3000, 20_000), group_of(100, 100, turns=300)):
-        counted: list[int] = []
-
-        def sized(of: CanonicalGroup, counted: list[int] = counted) -> int:
-            counted.append(size(of))
-            return counted[-1]
-
-        assert 1_800 <= size(truncate_group(group, 2_000, sized)) <= 2_000
-        of_whole, *others = counted
-        assert of_whole <= size(group)
-        assert max(others) < 5_000
-        assert sum(others) < 30_000
-
-
 def test_every_member_keeps_the_same_length_and_the_shorter_ones_all():
     group = group_of(20, 500, 3000)
     fitting = truncate_group(group, 700, size)
@@ -65,12 +48,6 @@ def test_every_member_keeps_the_same_length_and_the_shorter_ones_all():
     short, middle, long = words(fitting)
     assert short == 20
     assert middle == long > 200
-
-
-def test_nothing_is_cut_that_need_not_be():
-    group = group_of(20, 500, 3000)
-    kept = sum(words(truncate_group(group, 700, size)))
-    assert 700 - 3 * MIN_READABLE_TOKENS < kept + 20 * 3 < 700
 
 
 def test_long_conversations_lose_their_middle_when_short_texts_are_too_much():
@@ -138,12 +115,6 @@ TEXTS = ["one two three " * 50, "退货政策要求订单在三十天之内。" 
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_count_is_the_tokenizers_and_a_few_more_at_most(text):
-    exact = len(load_litellm().encoding.encode(text))
-    assert exact <= count_tokens(text) <= exact + 8 * (len(text) // 4096)
-
-
-@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("most", [1, 16, 65])
 def test_a_cut_keeps_head_and_tail_and_says_what_it_left_out(text, most):
     shown = TextTruncator().truncate(text, most)
@@ -162,23 +133,8 @@ def test_what_fits_is_left_as_it_is(text, most):
     assert (shown == text) == (count_tokens(text) <= most)
 
 
-def test_special_tokens_are_text():
-    assert count_tokens("<|endoftext|>") > 1
-
-
 def test_what_is_left_out_of_a_very_long_text_is_estimated_and_told_so():
     text = "退货政策 one two three\n" * 20_000
     mark = re.search(r"\[… about (\d+) tokens left out …\]", TextTruncator().truncate(text, 500))
     assert mark
     assert int(mark[1]) == pytest.approx(count_tokens(text) - 500, rel=0.02)
-
-
-def test_the_estimate_does_not_depend_on_what_was_truncated_before():
-    text = "".join(f"line {n}\n" * (n % 7) for n in range(30_000))
-    used = TextTruncator()
-    lengths = [64, 5_000, 50_000, 300]
-    assert [used.truncate(text, n) for n in lengths] == [TextTruncator().truncate(text, n) for n in lengths]
-
-
-def test_counting_stops_when_it_is_enough():
-    assert 100 <= count_tokens("word " * 1_000_000, stop_at=100) < 5_000

@@ -7,8 +7,10 @@ groups are committed at once.
 import asyncio
 import hashlib
 import json
+import logging
+import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,12 +22,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from gavel.base.processes import holder_name, is_dead
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import claims, compress, decompress, replies
-from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_storage import LEASE_SECONDS, Entry, Look, Question, Storage, StorageThread, StoredReply
+from gavel.llm.cassette import Cassette, Entry, Question, Storage, StorageThread, StoredReply
+from gavel.llm.errors import CassetteError
 from gavel.llm.types import Accept, Reply
 
+LEASE_SECONDS = 10.0
+"""After so long without a sign of its process a claim on a question is over."""
+_RENEWAL_SECONDS = 2.0
 _T = TypeVar("_T")
 _r, _k = replies.c, claims.c
 _REPLIES = (
@@ -75,7 +81,6 @@ _CLAIM = {"sqlite": _claim(sqlite.insert), "postgresql": _claim(postgresql.inser
 
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
 _HOLDER = sa.select(_k.holder).where(_k.key == sa.bindparam("question"))
-_SIMILAR = 50
 _DELETED_AT_ONCE = 500
 """Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
@@ -121,20 +126,24 @@ def _own(question: Question) -> Question:
 
 
 class _WriterThread(StorageThread):
-    """A storage in the transactions of the database's writer."""
+    """A storage in the transactions of the database's writer.
+
+    Of the processes of a database one asks a question at a time: it claims it, renews the claim until the reply is
+    stored, and the others wait. Claims end with their process, so they need not survive a power cut.
+    """
 
     def __init__(self, database: Database) -> None:
         super().__init__(_no_storage)
         self._database = database
-
-    @property
-    def commits_in_order(self) -> bool:
-        """On SQLite a judgement is committed after the replies that it was read from, by the same writer."""
-        return self._database.is_sqlite
+        self._holder = holder_name()
+        self._claimed: set[str] = set()
+        self._closing = threading.Event()
+        self._renewing: threading.Thread | None = None
+        self.commits_in_order = database.is_sqlite  # a judgement after the replies that it was read from
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
         """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
-        return self._submit(work)
+        return self._submit(work, durable=False)
 
     def _submit(self, work: "Callable[[Replies], _T]", key: str = "", *, durable: bool = True) -> "Future[_T]":
         """`key`: of a question whose rows other processes may write too."""
@@ -150,16 +159,20 @@ class _WriterThread(StorageThread):
             return self._database.submit(of_connection)
         return cast("Future[_T]", self._database.begin(of_connection, order, durable=durable))
 
-    def look(self, key: str, *, claims: bool, known: int = 0) -> "Future[Look]":
-        """Leases end with their process, so they need not survive a power cut."""
+    def claim(self, key: str, known: int) -> "Future[bool]":
+        def work(storage: Replies) -> bool:
+            if len(storage.replies(key)) > known:
+                return False
+            other = storage.claim(key, self._holder)
+            if other and is_dead(other):
+                other = storage.claim(key, self._holder, dead=other)
+            if other is None:
+                self._claimed.add(key)
+            return other is None
 
-        def work(storage: Replies) -> Look:
-            found = storage.replies(key)
-            if not claims or len(found) > known:
-                return Look(found)
-            is_mine = self._claim(storage, key)
-            return Look(storage.replies(key), is_mine)  # another process may have kept one before the claim
-
+        if self._renewing is None:
+            self._renewing = threading.Thread(target=self._renew, name="claims", daemon=True)
+            self._renewing.start()
         return self._submit(work, key, durable=False)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
@@ -167,13 +180,28 @@ class _WriterThread(StorageThread):
 
         def work(storage: Replies) -> None:
             storage.keep(entries)  # compressed in the writer's thread
-            self._release(storage, key)
+            storage.release(key, self._holder)
+            self._claimed.discard(key)
 
         return self._submit(work, key)
 
-    def _release(self, storage: Storage, key: str) -> None:
-        storage.release(key, self.holder)  # whatever is noted: a transaction may run twice
-        self._leases.discard(key)
+    def release(self, key: str) -> None:
+        def work(storage: Replies) -> None:
+            storage.release(key, self._holder)  # whatever is noted: a transaction may run twice
+            self._claimed.discard(key)
+
+        self._submit(work, key, durable=False)
+
+    def _renew(self) -> None:
+        while not self._closing.wait(_RENEWAL_SECONDS):
+            keys = tuple(self._claimed)
+            try:
+                if keys:
+                    self._submit(lambda storage, keys=keys: storage.renew(keys, self._holder)).result()
+            except CassetteError as error:  # the claims end, and a question may be paid for twice
+                logging.getLogger(__name__).warning("claims on questions are not renewed: %s", error.message)
+            except RuntimeError:  # the interpreter exits
+                return
 
     def close(self) -> None:
         """Leaves the database open."""
@@ -197,12 +225,8 @@ class Replies:
     def keep(self, entries: Sequence[Entry]) -> None:
         self._connection.execute(_KEEP[self._dialect], [_row(entry) for entry in entries])
 
-    def similar(self, question: Question) -> list[Mapping[str, str]]:
-        columns = sa.select(_r.model, _r.question)
-        same = columns.where(_r.messages_key == question.messages_key)
-        newest = columns.order_by((_r.model == question.model).desc(), _r.id.desc()).limit(_SIMILAR)
-        rows = self._connection.execute(same).all() or self._connection.execute(newest).all()
-        return [{"model": model, **json.loads(decompress(parts))} for model, parts in rows]
+    def models(self) -> set[str]:
+        return set(self._connection.execute(sa.select(_r.model).distinct()).scalars())
 
     def claim(self, key: str, holder: str, dead: str = "") -> str | None:
         values = {"question": key, "by": holder, "dead": dead}
@@ -246,7 +270,6 @@ def _row(entry: Entry) -> dict[str, object]:
     return {
         "key": question.key,
         "text_hash": hashlib.sha256(text).hexdigest(),
-        "messages_key": question.messages_key,
         "model": question.model,
         "question": compress(json.dumps(parts).encode()),
         "text": compress(text),

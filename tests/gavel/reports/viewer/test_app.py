@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from gavel.cli.judge_report import app as judge_report
-from gavel.llm.cassette_storage import Entry, Question, SqliteStorage
+from gavel.llm.cassette import Entry, Question, SqliteStorage
 from gavel.llm.types import Reply
 from gavel.reports.viewer.app import create_app
 from gavel.reports.viewer.index import Index

@@ -1,4 +1,4 @@
-from gavel.llm.cassette_storage import Entry, Question, SqliteStorage
+from gavel.llm.cassette import Entry, Question, SqliteStorage
 from gavel.llm.types import Reply
 from gavel.reports.viewer.group_view import CASSETTE, cassette_of, read_vote
 from gavel.scenarios.judgement import Vote
