@@ -6,11 +6,9 @@ tokens too.
 
 Fields that both APIs have pass through, so what the endpoint does not know is refused there, by its name. A
 conversation holds the messages of the one before it, so a chain of responses stores each message once. In a stream an
-item is done when the next one begins, so no two are open at once. Texts are matched with their tokens in the order in
-which they were sampled; runs of characters beyond ASCII, of which a token may hold a part, by where they stand.
+item is done when the next one begins, so no two are open at once.
 """
 
-import re
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -65,7 +63,6 @@ _TRANSLATED = {
     "tools",
     "truncation",
 }
-_LOGPROBS = "message.output_text.logprobs"
 
 
 def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Message]) -> Message:
@@ -94,11 +91,6 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     elif kind != "text":
         chat["response_format"] = form
     return chat
-
-
-def shows_logprobs(body: Message) -> bool:
-    """Whether the response has log-probs beside its text."""
-    return _LOGPROBS in (body.get("include") or []) or bool(body.get("top_logprobs"))
 
 
 def input_items(body: Message) -> list[Message]:
@@ -204,51 +196,14 @@ def _tool_choice(choice: Any) -> Any:
 
 def _check(body: Message) -> None:
     check_types(body, _INERT)
+    if "message.output_text.logprobs" in (body.get("include") or ()) or body.get("top_logprobs"):
+        raise BadRequest("log-probs of a response's text are not served here", "Ask /v1/chat/completions for them.")
     if body.get("background"):
         raise BadRequest("background=True is not supported here", "Leave background out.")
     if body.get("truncation") not in (None, "disabled"):
         raise BadRequest(
             f"truncation={shown(body['truncation'])} is not supported here", "Nothing is cut: leave truncation out."
         )
-
-
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-_RUN = "\ufffd"
-
-
-class TextLogprobs:
-    """The tokens of a turn, as a chat completion shows them, given out text by text."""
-
-    def __init__(self) -> None:
-        self._tokens: list[Message] = []
-        self._begin = 0
-        """The first token that may belong to the next text."""
-        self._told = 0
-        """Tokens that were given, or stand before one that was."""
-
-    def add(self, tokens: Sequence[Message]) -> None:
-        self._tokens += tokens
-
-    def of(self, text: str) -> list[Message]:
-        """The tokens that spell `text`, without those given for a text before it; none where they spell it nowhere."""
-        spelled: list[str] = []
-        first: list[int] = []
-        last: list[int] = []
-        for number in range(self._begin, len(self._tokens)):
-            for character in _BEYOND_ASCII.sub(_RUN, self._tokens[number]["token"]):
-                if character == _RUN and spelled[-1:] == [_RUN]:
-                    last[-1] = number
-                    continue
-                spelled.append(character)
-                first.append(number)
-                last.append(number)
-        wanted = _BEYOND_ASCII.sub(_RUN, text)
-        at = "".join(spelled).find(wanted)
-        if not wanted or at < 0:
-            return []
-        begin, end = max(first[at], self._told), last[at + len(wanted) - 1] + 1
-        self._begin, self._told = end - 1, max(end, self._told)  # a token may spell the beginning of the next text too
-        return self._tokens[begin:end]
 
 
 _ECHOED = {
@@ -283,9 +238,8 @@ def new_id(kind: str) -> str:
 def response(request: Message, completion: Message, response_id: str) -> Message:
     """The response to `request` that says what `completion` says."""
     choice = completion["choices"][0]
-    tokens = choice["logprobs"]["content"] if shows_logprobs(request) else ()
     begun = response_object(request, completion["model"], response_id, completion["created"])
-    return complete(begun, output_items(choice["message"], tokens), choice["finish_reason"], completion["usage"])
+    return complete(begun, output_items(choice["message"]), choice["finish_reason"], completion["usage"])
 
 
 def response_object(request: Message, model: str, response_id: str, created: int) -> Message:
@@ -318,19 +272,14 @@ def complete(begun: Message, output: list[Message], finish_reason: str | None, u
     }
 
 
-def output_items(message: Message, tokens: Sequence[Message] = ()) -> list[Message]:
-    """The reasoning, the text and the tool calls of an assistant message; at least one item. `tokens`: those of the
-    turn, with their log-probs, of which the text shows its own."""
-    logprobs = TextLogprobs()
-    logprobs.add(tokens)
+def output_items(message: Message) -> list[Message]:
+    """The reasoning, the text and the tool calls of an assistant message; at least one item."""
     items: list[Message] = []
     if message.get("reasoning_content"):
-        logprobs.of(message["reasoning_content"])
         items.append(reasoning_item(new_id("rs"), message["reasoning_content"]))
     calls = message.get("tool_calls") or ()
     if message.get("content") or not calls:
-        text = message.get("content") or ""
-        items.append(message_item(new_id("msg"), text, logprobs=logprobs.of(text)))
+        items.append(message_item(new_id("msg"), message.get("content") or ""))
     return items + [call_item(new_id("fc"), call["id"], **call["function"]) for call in calls]
 
 
@@ -340,11 +289,9 @@ def reasoning_item(item_id: str, text: str | None, status: str = "completed") ->
     return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
 
 
-def message_item(
-    item_id: str, text: str | None, status: str = "completed", logprobs: Sequence[Message] = ()
-) -> Message:
+def message_item(item_id: str, text: str | None, status: str = "completed") -> Message:
     """`text` None: it has just begun."""
-    content = [] if text is None else [text_part(text, logprobs)]
+    content = [] if text is None else [text_part(text)]
     return {"id": item_id, "type": "message", "role": "assistant", "content": content, "status": status}
 
 
@@ -359,8 +306,8 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str
     }
 
 
-def text_part(text: str, logprobs: Sequence[Message] = ()) -> Message:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+def text_part(text: str) -> Message:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage(usage: Message) -> Message:
@@ -442,8 +389,6 @@ class ResponseStream:
         self._begun: Message | None = None
         self._items: list[Message] = []
         self._open: _OpenItem | None = None
-        self._logprobs = TextLogprobs()
-        self._shows_logprobs = shows_logprobs(request)
         self._sent = 0
         self._finish_reason: str | None = None
         self._usage: Message | None = None
@@ -473,8 +418,6 @@ class ResponseStream:
         for choice in chunk["choices"]:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             delta = choice["delta"]
-            if self._shows_logprobs and choice.get("logprobs"):
-                self._logprobs.add(choice["logprobs"]["content"])
             if delta.get("reasoning_content"):
                 yield from self._grow("reasoning", {}, delta["reasoning_content"])
             if delta.get("content"):
@@ -498,7 +441,7 @@ class ResponseStream:
             self._open = _OpenItem(kind, len(self._items), index, call)
             yield from self._open.begin()
         if text:
-            yield self._open.grow(text, self._logprobs.of(text))
+            yield self._open.grow(text)
 
     def _close(self) -> Iterator[Message]:
         if self._open is not None:
@@ -515,7 +458,6 @@ class _OpenItem:
         self.kind: _Kind = kind
         self.index = index
         self._text = ""
-        self._logprobs: list[Message] = []
         self._call_id: str = call.get("id") or ""
         self._name: str = (call.get("function") or {}).get("name") or ""
         self._id = new_id(_ID_KINDS[kind])
@@ -527,7 +469,7 @@ class _OpenItem:
                 return reasoning_item(self._id, self._text or None, status)
             case "text":
                 text = None if status == "in_progress" else self._text
-                return message_item(self._id, text, status, self._logprobs)
+                return message_item(self._id, text, status)
             case "call":
                 return call_item(self._id, self._call_id, self._name, self._text, status)
 
@@ -537,28 +479,29 @@ class _OpenItem:
         if self.kind != "call":
             yield self._event("response.content_part.added", part=self._part())
 
-    def grow(self, text: str, logprobs: list[Message]) -> Message:
+    def grow(self, text: str) -> Message:
         self._text += text
-        self._logprobs += logprobs
-        return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._shown(logprobs))
+        return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._logprobs)
 
     def end(self) -> Iterator[Message]:
         done = f"{_EVENTS[self.kind]}.done"
         if self.kind == "call":
             yield self._event(done, arguments=self._text, name=self._name)
         else:
-            yield self._event(done, text=self._text, **self._shown(self._logprobs))
+            yield self._event(done, text=self._text, **self._logprobs)
             yield self._event("response.content_part.done", part=self._part())
         item = self.item("completed")
         yield {"type": "response.output_item.done", "output_index": self._position, "item": item}
 
     def _part(self) -> Message:
         if self.kind == "text":
-            return text_part(self._text, self._logprobs)
+            return text_part(self._text)
         return {"type": "reasoning_text", "text": self._text}
 
-    def _shown(self, logprobs: list[Message]) -> Message:
-        return {"logprobs": logprobs} if self.kind == "text" else {}
+    @property
+    def _logprobs(self) -> Message:
+        """A field that clients expect of a text's events."""
+        return {"logprobs": []} if self.kind == "text" else {}
 
     def _event(self, kind: str, **fields: Any) -> Message:
         within = {} if self.kind == "call" else {"content_index": 0}

@@ -37,20 +37,8 @@ def said(trajectory: Trajectory) -> list[list[str]]:
     ]
 
 
-def test_one_conversation_is_the_main_history():
-    trajectory = tree(None, 0, 1)
-    assert said(trajectory) == [["0*", "1*", "2*"]]
-    assert [message["content"] for message in trajectory.messages()][:3] == ["question 0", "reply 0", "question 1"]
-    assert (trajectory.tools, trajectory.policy_version, trajectory.metrics) == (TOOLS, 3, {"turns": 3})
-    assert trajectory.status == "finished"
-
-
 def test_an_agent_that_waits_for_a_longer_sub_agent_is_the_main_history():
     assert said(tree(None, None, 1, 2, 3, 0)) == [["0*", "5*"], ["1*", "2*", "3*", "4*"]]
-
-
-def test_a_branch_shows_what_it_shares_and_trains_it_once():
-    assert said(tree(None, 0, 1, 0)) == [["0*", "3*"], ["0", "1*", "2*"]]
 
 
 def test_of_a_conversation_that_is_rewritten_at_every_turn_the_longest_is_the_main_history():
@@ -63,10 +51,6 @@ def test_a_turn_that_reached_its_limit_truncates_the_trajectory_if_it_is_the_las
     cut = turn(1, 0, finish_reason="length")
     assert captured_trajectory([turn(0), cut]).status == "truncated"
     assert captured_trajectory([turn(0), cut, turn(2, 1)]).status == "finished"
-
-
-def test_of_several_steps_of_the_policy_the_earliest_counts():
-    assert captured_trajectory([turn(0, policy_version=5), turn(1, 0, policy_version=4)]).policy_version == 4
 
 
 def test_a_capture_of_nothing_failed_with_a_reason():

@@ -45,9 +45,3 @@ def test_a_call_that_no_client_could_read_stays_in_the_text(name: Any, arguments
     assert is_call(call) == readable
     reply = reply_message(ParsedResponse(content="Well.", tool_calls=[call]), [], decode)
     assert (reply["content"], "tool_calls" in reply) == (("Well.", True) if readable else ("Well.\n<as said>", False))
-
-
-def test_nothing_is_called_where_no_tools_are_offered() -> None:
-    call = ParsedToolCall(raw="<as said>", name="refund", arguments={})
-    reply = reply_message(ParsedResponse(content="", tool_calls=[call]), [], decode, tools=False)
-    assert reply == {"role": "assistant", "content": "<as said>"}

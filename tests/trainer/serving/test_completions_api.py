@@ -40,13 +40,6 @@ async def test_a_text_goes_on_from_its_own_tokens(client, policy, embedded_base)
     assert policy.decode(choice.token_ids).startswith(choice.text)
 
 
-async def test_every_prompt_gets_its_choices(client):
-    completion = await client.completions.create(**(ASKING | {"prompt": [PROMPT, "Hello"], "n": 2}))
-    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
-    first, second, third, _ = completion.choices
-    assert first.prompt_token_ids == second.prompt_token_ids != third.prompt_token_ids
-
-
 async def test_a_streamed_text_is_the_whole_one(client):
     whole = await client.completions.create(**ASKING)
     stream = await client.completions.create(**ASKING, stream=True)

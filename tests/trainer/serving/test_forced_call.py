@@ -15,15 +15,6 @@ from gavel.trainer.serving.chat import ChatCompletions, call_opening, call_rest
 from tests.trainer.conftest import OPENING, TOOLS, WholeModel
 
 
-@pytest.mark.parametrize(
-    ("name", "ends"), [(None, '<tool_call>\n{"name": "'), ("look_up_order", '<tool_call>\n{"name": "look_up_order')]
-)
-def test_a_call_opens_as_the_format_writes_it(policy, name, ends):
-    text = policy.decode(call_opening(policy.renderer, TOOLS, name))
-    assert text.endswith(ends)
-    assert text.count("<tool_call>") == 1
-
-
 class Wordless:
     """Opens an answer otherwise than it shows one."""
 

@@ -7,14 +7,6 @@ from gavel.trainer.serving.errors import EndpointError
 from gavel.trainer.serving.listener import address_of, listen
 
 
-def test_the_port_is_known_and_the_line_sends_tokens_at_once():
-    with closing(listen("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        assert address_of(listener, "127.0.0.1") == f"http://127.0.0.1:{port}"
-        assert listener.proto == socket.IPPROTO_TCP  # what asyncio looks at before it turns Nagle's algorithm off
-        socket.create_connection(("127.0.0.1", port)).close()
-
-
 def test_an_address_of_ipv6_stands_in_brackets():
     if not socket.has_ipv6:
         pytest.skip("there is no IPv6 here")

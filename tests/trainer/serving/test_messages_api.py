@@ -128,22 +128,3 @@ async def test_a_route_that_is_not_served_is_told_as_this_api_tells_errors(clien
     with pytest.raises(APIStatusError, match="is not served here") as error:
         await client.messages.batches.list()
     assert (error.value.status_code, error.value.body["type"]) == (404, "error")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"model": "claude"}, "claude"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
-        ({"messages": []}, "no messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "text only"),
-        ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
-        ({"extra_body": {"messages": "Hello"}}, "messages is text"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_cannot_be_served_is_refused_before_the_stream_begins(client, settings, said, stream):
-    with pytest.raises(APIStatusError, match=said) as error:
-        await client.messages.create(**(ASKING | {"messages": ASKED, "stream": stream} | settings))
-    assert error.value.status_code == 400
-    assert error.value.body["error"]["type"] == "invalid_request_error"

@@ -47,17 +47,6 @@ async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
 
 
-@given(replies(objects))
-async def test_blocks_are_opened_and_closed_one_after_another(reply):
-    marks = [
-        (event["type"], event["index"])
-        for event in await events_of(reply)
-        if event["type"] in ("content_block_start", "content_block_stop")
-    ]
-    blocks = len(message(completion_of(reply))["content"])
-    assert marks == [(f"content_block_{end}", index) for index in range(blocks) for end in ("start", "stop")]
-
-
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [

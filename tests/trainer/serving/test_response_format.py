@@ -59,13 +59,6 @@ async def test_a_turn_that_the_schema_changed_is_left_out_of_training_with_its_r
     assert batch.left_out_members[LeftOut.SHAPED_SAMPLING] == 2
 
 
-async def test_a_json_object_is_one(server):
-    choice = await ask(server, response_format={"type": "json_object"}, temperature=0, max_tokens=300)
-    if choice.finish_reason == "stop":
-        assert isinstance(json.loads(choice.message.content), dict)
-    assert choice.message.content.startswith("{")
-
-
 async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(server):
     plain = await ask(server, tools=TOOLS, temperature=0)
     under = await ask(server, tools=TOOLS, temperature=0, response_format=FORMAT)
@@ -81,24 +74,6 @@ async def test_a_call_that_was_required_is_made_under_a_schema_too(server):
     assert choice.message.tool_calls
 
 
-async def test_the_openai_clients_parse_gives_the_model(server):
-    async with client_of(server) as client:
-        asked = {"model": "desk", "messages": MESSAGES, "max_tokens": 120, "response_format": Decision}
-        parsed = (await client.chat.completions.parse(**asked)).choices[0].message.parsed
-        async with client.chat.completions.stream(**asked) as stream:
-            events = [event.type async for event in stream]
-            streamed = (await stream.get_final_completion()).choices[0]
-    assert isinstance(parsed, Decision)
-    assert isinstance(streamed.message.parsed, Decision)
-    assert "content.delta" in events
-
-
-async def test_responses_and_their_parse_take_a_schema(server):
-    async with client_of(server) as client:
-        found = await client.responses.parse(model="desk", input=QUESTION, max_output_tokens=120, text_format=Decision)
-    assert isinstance(found.output_parsed, Decision)
-
-
 @pytest.mark.parametrize(
     "schema", [{"type": "objct"}, {"not": {}}, {"type": "array", "uniqueItems": True}, {"$ref": "#/nowhere"}]
 )
@@ -108,16 +83,6 @@ async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, sche
     with pytest.raises(BadRequestError, match="no grammar can be made") as error:
         await ask(server, response_format=form, stream=stream)
     assert error.value.code == "invalid_json_schema"
-
-
-async def test_the_likeliest_tokens_are_shown_with_their_log_probs(server):
-    choice = await ask(server, temperature=0, top_logprobs=3, max_tokens=8)
-    for token in choice.logprobs.content:
-        assert len(token.top_logprobs) == 3
-        assert (token.top_logprobs[0].token, token.top_logprobs[0].logprob) == (token.token, token.logprob)
-        assert sorted((each.logprob for each in token.top_logprobs), reverse=True) == [
-            each.logprob for each in token.top_logprobs
-        ]
 
 
 async def test_the_likeliest_tokens_are_streamed_too(server):

@@ -10,14 +10,6 @@ USER = {"role": "user", "content": "Hello"}
 ITEM = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
 
 
-def test_a_conversation_and_its_items_are_found_again():
-    store = ResponseStore()
-    store.add("resp_1", [USER], [ITEM])
-    assert store.conversation("resp_1") == [USER]
-    assert store.resolved([USER, {"type": "item_reference", "id": "msg_1"}]) == [USER, ITEM]
-    assert store.conversation(None) == []
-
-
 def test_what_is_not_stored_is_refused_by_name():
     store = ResponseStore()
     with pytest.raises(BadRequest, match="resp_9"):

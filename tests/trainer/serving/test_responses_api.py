@@ -81,39 +81,6 @@ async def test_the_prompt_is_that_of_the_same_chat(client):
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
-async def answered_by_text(client: AsyncOpenAI) -> dict:
-    """What asks for a reply of words: a conversation whose tool calls have their results."""
-    called = await respond(client, False, input=QUESTION)
-    return {"input": await results_of(called), "previous_response_id": called.id}
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_a_text_has_the_log_probs_of_its_tokens(client, streamed):
-    asked = await answered_by_text(client)
-    plain = await respond(client, streamed, **asked)
-    assert plain.output[-1].content[0].logprobs == []
-    shown = await respond(client, streamed, **asked, include=["message.output_text.logprobs"], top_logprobs=2)
-    (part,) = shown.output[-1].content
-    assert part.text == plain.output_text
-    assert part.text
-    assert part.text in "".join(each.token for each in part.logprobs)
-    assert len(part.logprobs) <= shown.usage.output_tokens
-    for each in part.logprobs:
-        assert [len(each.top_logprobs), each.top_logprobs[0].logprob] == [2, each.logprob]  # temperature 0
-
-
-async def test_pieces_of_a_text_come_with_their_log_probs(client):
-    asked = ASKING | await answered_by_text(client) | {"stream": True}
-    deltas, done = [], []
-    async for event in await client.responses.create(**asked, include=["message.output_text.logprobs"]):
-        if event.type == "response.output_text.delta":
-            deltas += event.logprobs
-        elif event.type == "response.output_text.done":
-            done = event.logprobs
-    assert done
-    assert [(each.token, each.logprob) for each in deltas] == [(each.token, each.logprob) for each in done]
-
-
 async def test_what_was_not_stored_cannot_be_gone_on_from(client):
     response = await client.responses.create(**ASKING, input=QUESTION, max_output_tokens=1, store=False)
     with pytest.raises(APIStatusError, match=f"{response.id}.*is not stored") as error:

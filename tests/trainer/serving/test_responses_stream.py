@@ -57,20 +57,6 @@ def test_a_whole_response_is_one_of_openai(reply):
     assert parsed.output_text == (reply["content"] or "")
 
 
-async def test_a_reply_that_was_cut_is_incomplete():
-    events = await events_of({"role": "assistant", "content": "Well"}, finish_reason="length")
-    assert events[-1]["type"] == "response.incomplete"
-    assert events[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
-
-
-async def test_a_stream_that_never_began_says_nothing():
-    async def nothing():
-        return
-        yield {}
-
-    assert [event async for event in ResponseStream(REQUEST, "resp_1").events(nothing())] == []
-
-
 async def test_a_failure_is_numbered_like_any_event():
     stream = ResponseStream(REQUEST, "resp_1")
     events = [event async for event in stream.events(chunks_of({"role": "assistant", "content": "Well"}))]

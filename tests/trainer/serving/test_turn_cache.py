@@ -24,13 +24,6 @@ def said(policy):
     return [*ids, policy.renderer.get_stop_token_ids()[0]]
 
 
-def test_a_new_conversation_is_rendered(conversations, policy):
-    ids = conversations.prompt(OPENING, TOOLS).token_ids
-    assert ids == list(policy.renderer.render_ids(OPENING, tools=TOOLS, add_generation_prompt=True))
-    assert conversations.prompt(OPENING, TOOLS).token_ids == ids
-    assert conversations.prompt(OPENING, None).token_ids != ids
-
-
 def test_a_sampled_conversation_goes_on_from_its_own_tokens(conversations, policy, said):
     prompt = conversations.prompt(OPENING, TOOLS).token_ids
     conversations.sampled(OPENING, TOOLS, REPLY, prompt, said)
@@ -39,13 +32,6 @@ def test_a_sampled_conversation_goes_on_from_its_own_tokens(conversations, polic
     rendered = list(policy.renderer.render_ids([*OPENING, REPLY, ANSWER], tools=TOOLS, add_generation_prompt=True))
     assert ids != rendered
     assert policy.tokenizer.decode(ids) == policy.tokenizer.decode(rendered)
-
-
-def test_what_clients_do_to_a_message_without_changing_it_is_no_edit(conversations, said):
-    prompt = conversations.prompt(OPENING, TOOLS).token_ids
-    conversations.sampled(OPENING, TOOLS, REPLY, prompt, said)
-    dumped = REPLY | {"content": None, "refusal": None, "audio": None, "function_call": None}
-    assert conversations.prompt([*OPENING, dumped, ANSWER], TOOLS).token_ids[: len(prompt) + len(said)] == prompt + said
 
 
 def test_a_sampled_conversation_is_known_again_whatever_tools_are_offered_then(conversations, said):
@@ -129,13 +115,6 @@ def test_an_edited_history_is_rendered_afresh(conversations, policy, said, edite
     assert conversations.prompt(edited, TOOLS).token_ids == list(expected)
 
 
-def test_other_tools_make_another_conversation(conversations, said):
-    prompt = conversations.prompt(OPENING, TOOLS).token_ids
-    conversations.sampled(OPENING, TOOLS, REPLY, prompt, said)
-    ids = conversations.prompt([*OPENING, REPLY, ANSWER], TOOLS[:1]).token_ids
-    assert ids[: len(prompt)] != prompt
-
-
 def test_the_longest_unused_turns_are_forgotten_first(conversations, said, monkeypatch):
     monkeypatch.setattr(room, "_REMEMBERED_TURNS", 2)
     openings = [[{"role": "user", "content": f"order {number}"}] for number in range(3)]
@@ -150,28 +129,6 @@ def test_the_longest_unused_turns_are_forgotten_first(conversations, said, monke
     assert remembered(openings[0])
     conversations.sampled(openings[2], TOOLS, REPLY, conversations.prompt(openings[2], TOOLS).token_ids, said)
     assert [remembered(opening) for opening in openings] == [True, False, True]
-
-
-RENAMED = REPLY | {"tool_calls": [CALL | {"id": "toolu_9"}]}
-COMPACTED = REPLY | {"tool_calls": [CALL | {"function": CALL["function"] | {"arguments": '{"order_id":"7890"}'}}]}
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [*OPENING, RENAMED, ANSWER | {"tool_call_id": "toolu_9"}],
-        [*OPENING, COMPACTED, ANSWER],
-        [*OPENING, REPLY | {"content": [{"type": "text", "text": ""}]}, ANSWER],
-        [OPENING[0] | {"role": "developer"}, OPENING[1], REPLY, ANSWER],
-        [*({"content": [{"type": "text", "text": m["content"]}], "role": m["role"]} for m in OPENING), REPLY, ANSWER],
-    ],
-)
-def test_a_conversation_that_says_the_same_goes_on(conversations, said, messages):
-    prompt = conversations.prompt(OPENING, TOOLS).token_ids
-    conversations.sampled(OPENING, TOOLS, REPLY | {"reasoning_content": "Well."}, prompt, said)
-    found = conversations.prompt(messages, TOOLS)
-    assert found.continues
-    assert found.token_ids[: len(prompt) + len(said)] == prompt + said
 
 
 def test_of_turns_that_say_the_same_the_one_with_the_same_ids_goes_on(conversations, said):
@@ -194,11 +151,3 @@ def test_a_conversation_that_ends_with_the_sampled_turn_goes_on_after_it(convers
     assert found.token_ids[: len(prompt) + len(said)] == prompt + said
     assert policy.decode(found.token_ids[len(prompt) + len(said) :]).strip() == "<|im_start|>assistant"
     assert not conversations.prompt([*OPENING, REPLY | {"content": "Well."}], TOOLS).continues
-
-
-def test_forgotten_turns_leave_nothing_behind(conversations, said, monkeypatch):
-    monkeypatch.setattr(room, "_REMEMBERED_TURNS", 2)
-    for number in range(5):
-        opening = [{"role": "user", "content": f"order {number}"}]
-        conversations.sampled(opening, TOOLS, REPLY, conversations.prompt(opening, TOOLS).token_ids, said)
-    assert len(conversations._turns) == len(conversations._alike) == len(conversations._openings) == 2

@@ -80,8 +80,3 @@ def test_a_call_that_can_be_read_is_not_in_the_text_too(policy: Any, form: str, 
     reply = reply_message(found.parse_response(sampled, prompt_ids=prompt), sampled, policy.decode)
     assert reply["content"] == broken
     assert len(reply["tool_calls"]) == 1
-
-
-def test_a_call_that_is_not_found_in_the_turn_is_not_said_twice() -> None:
-    call = ParsedToolCall(raw="refund 1")
-    assert text_with("Well.", [call], [*map(ord, "Well. refund(1)")], decode) == "Well.\nrefund 1"
