@@ -34,11 +34,6 @@ class Shaping:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether a token's distribution depends on which of those before it belong to the reply."""
-        return bool(self.presence_penalty or self.frequency_penalty)
-
     def asked(self) -> dict[str, object]:
         """Those that change something, by name."""
         plain = asdict(Shaping())

@@ -176,13 +176,6 @@ def test_logprobs_are_those_of_the_sampling_temperature(engine, base, temperatur
         assert_sampled_by(base, prompt(n, 3 + 5 * n), found, temperature)
 
 
-def test_greedy_and_sampled_requests_of_one_batch_keep_their_own_temperatures(engine, base):
-    temperatures = [0.0, 0.6, 0.0, 1.5]
-    futures = [engine.submit(request_for(prompt(n, 9), temperature=t)) for n, t in enumerate(temperatures)]
-    for n, (future, temperature) in enumerate(zip(futures, temperatures, strict=True)):
-        assert_sampled_by(base, prompt(n, 9), future.result(timeout=HANG_SECONDS), temperature or 1.0)
-
-
 def test_tokens_are_drawn_from_the_whole_distribution(engine, base):
     ids = prompt(0, 5)
     futures = [engine.submit(request_for(ids, max_tokens=1, temperature=1.5, seed=n)) for n in range(300)]

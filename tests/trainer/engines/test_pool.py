@@ -1,14 +1,16 @@
-"""Several samplers as one, over stand-ins for vLLM servers on loopback that die, hang and come back."""
+"""Several samplers as one: where a request goes, and servers on loopback that die, hang and come back."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.trainer.engines import engine_pool
-from gavel.trainer.engines.engine_pool import EnginePool
+from gavel.trainer.engines.engine_pool import FEWEST_MORE, EnginePool, PoolSchedule, much_busier
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
 from tests.limits import HANG_SECONDS
@@ -16,6 +18,7 @@ from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 pytestmark = pytest.mark.slow
+
 
 IDS = [5, 3, 60, 2]
 
@@ -104,54 +107,33 @@ def test_a_conversation_goes_on_where_it_was_sampled(servers, connect, policy):
     assert sorted(homes) == [0, 0, 1, 1]
 
 
-def test_a_request_whose_server_dies_in_its_middle_begins_again_and_is_heard_once(servers, connect, policy, caplog):
+def test_a_request_whose_server_dies_begins_again_unless_something_was_heard(servers, connect, policy, caplog):
     pool = connect()
     pool.publish(policy, 2)
     plain = ask(pool, seed=3)
-    assert pool.take_counts()["requests_restarted"] == 0
-    for server in servers:
-        server.go_on.clear()
-        server.ends_after = 2
-    heard: list[Sampled] = []
-    future = pool.submit(request_for(IDS, seed=3, on_tokens=heard.append))
-    until(lambda: any(server.asked[-1] == "/v1/completions" for server in servers))
-    dying, healthy = sorted(servers, key=lambda server: server.asked[-1] != "/v1/completions")
-    healthy.ends_after = None
+    servers[0].ends_after = 2  # the first sampler is the least loaded by its number
     with caplog.at_level(logging.WARNING, "gavel"):
-        for server in servers:
-            server.go_on.set()
-        found = future.result(timeout=HANG_SECONDS)
-        more = [pool.submit(request_for([n, *IDS])) for n in range(5)]
-        assert all(each.result(timeout=HANG_SECONDS).token_ids for each in more)
-    assert found.token_ids == plain.token_ids
-    assert [token for piece in heard for token in piece.token_ids] == plain.token_ids
+        assert ask(pool, [7, *IDS], seed=3).token_ids
+        assert ask(pool, seed=3).token_ids == plain.token_ids
     assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
     assert pool.take_counts()["requests_restarted"] == 0
-    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert len(told) == 1
-    assert dying.url in told[0]
+    (told,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert servers[0].url in told
     assert not pool.closed
 
 
-def test_one_that_rounds_otherwise_goes_on_behind_what_was_heard(servers, connect, policy, monkeypatch):
-    from gavel.trainer.engines.transformers import TransformersEngine
-
-    other = tiny_model(seed=1)
-    servers[1]._engine.close()
-    servers[1]._engine = TransformersEngine(other, slots=4, max_context=256)
+def test_a_reply_that_was_heard_in_part_fails_and_asking_again_is_answered(servers, connect, policy):
     pool = connect()
     pool.publish(policy, 2)
+    plain = ask(pool, seed=3)
     servers[0].ends_after = 2
     heard: list[Sampled] = []
-    found = ask(pool, on_tokens=heard.append)  # the first sampler is the least loaded by its number
-    assert [token for piece in heard for token in piece.token_ids] == found.token_ids
-    assert [value for piece in heard for value in piece.logprobs] == found.logprobs
-    assert len(found.token_ids) == 12
-    whole = [*IDS, *found.token_ids]
-    first = full_logprobs(tiny_model(), whole)[len(IDS) - 1 :][:4].tolist()
-    rest = full_logprobs(other, whole)[len(IDS) - 1 :][4:].tolist()
-    assert found.logprobs == pytest.approx([*first, *rest], abs=1e-4)
-    assert pool.take_counts()["requests_restarted"] == 1
+    with pytest.raises(EngineError, match="after part of it was heard"):
+        ask(pool, [8, *IDS], on_tokens=heard.append)
+    assert heard
+    heard.clear()
+    assert ask(pool, seed=3, on_tokens=heard.append).token_ids == plain.token_ids
+    assert [token for piece in heard for token in piece.token_ids] == plain.token_ids
 
 
 def test_when_all_are_gone_the_error_says_what_to_do(servers, connect, policy):
@@ -236,19 +218,6 @@ def test_one_that_hangs_is_left_out_and_its_requests_begin_again(servers, connec
     assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
 
 
-def test_a_healthy_server_s_refusal_is_the_request_s_error(servers, connect, policy):
-    pool = connect()
-    pool.publish(policy, 1)
-    servers[0].ails = "fails"
-    with pytest.raises(EngineError, match="answered 500"):
-        ask(pool)
-    assert pool.take_counts() == {"samplers": 2, "requests_restarted": 0}
-    servers[0].ails = None
-    servers[1].missing = {"/v1/load_lora_adapter"}
-    with pytest.raises(EngineError, match="answered 404"):
-        pool.publish(policy, 2)
-
-
 def test_a_request_can_be_cancelled_and_its_place_is_free(servers, connect, policy):
     pool = connect()
     pool.publish(policy, 1)
@@ -275,13 +244,6 @@ def test_all_sleep_while_the_learner_computes_and_a_lost_one_is_no_error(servers
     assert ask(pool).token_ids
 
 
-def test_a_server_that_cannot_be_reached_at_the_start_is_named(servers, connect):
-    servers[1].die()
-    with pytest.raises(EngineError, match=f"{servers[1].url} is gone") as error:
-        connect()
-    assert "Start it" in error.value.remedy
-
-
 def test_closing_fails_what_waits_and_frees_the_servers(servers, connect, policy):
     pool = connect()
     pool.publish(policy, 1)
@@ -293,3 +255,76 @@ def test_closing_fails_what_waits_and_frees_the_servers(servers, connect, policy
         waiting.result(timeout=HANG_SECONDS)
     assert [server.adapters for server in servers] == [{}, {}]
     pool.close()
+
+
+SAMPLERS = 4
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("place"), tokens, st.sets(st.integers(0, SAMPLERS - 1), min_size=1)),
+        st.tuples(st.just("end"), st.integers(0, 50), tokens),
+        st.tuples(st.just("forget"), st.integers(0, SAMPLERS - 1), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@given(events)
+def test_a_request_goes_where_it_may_and_never_to_one_that_is_much_busier(happened: Sequence[tuple]) -> None:
+    schedule = PoolSchedule(SAMPLERS)
+    running: list[tuple[int, list[int]]] = []
+    for kind, given_, other in happened:
+        match kind:
+            case "place":
+                before = list(schedule.loads)
+                chosen = schedule.place(given_, 1, other)
+                assert chosen in other
+                assert not much_busier(before[chosen], min(before[each] for each in other))
+                running.append((chosen, given_))
+            case "end" if running:
+                sampler, prompt = running.pop(given_ % len(running))
+                schedule.hold(sampler, prompt, other, 1)
+                schedule.done(sampler)
+            case "forget":
+                schedule.forget(given_)
+        assert schedule.loads == [sum(at == each for at, _ in running) for each in range(SAMPLERS)]
+
+
+@given(tokens, tokens, tokens, st.integers(0, SAMPLERS - 1), st.integers(0, 3))
+def test_a_conversation_returns_to_its_sampler_until_that_is_much_busier(
+    prompt: list[int], reply: list[int], news: list[int], holder: int, others: int
+) -> None:
+    schedule = PoolSchedule(SAMPLERS)
+    schedule.hold(holder, prompt, reply, 1)
+    for _ in range(others):
+        schedule.place([9], 1, range(SAMPLERS))
+    placed = 0
+    while not much_busier(schedule.loads[holder], min(schedule.loads)):
+        assert schedule.place([*prompt, *reply, *news], 1, range(SAMPLERS)) == holder
+        placed += 1
+    assert placed >= FEWEST_MORE - others
+    assert schedule.place([*prompt, *reply, *news], 1, range(SAMPLERS)) != holder
+
+
+@given(tokens, tokens, tokens)
+def test_the_longest_conversation_decides(prompt: list[int], reply: list[int], more: list[int]) -> None:
+    schedule = PoolSchedule(3)
+    schedule.hold(1, prompt, reply, 1)
+    schedule.hold(2, [*prompt, *reply], more, 1)
+    assert schedule.place([*prompt, *reply, *more], 1, range(3)) == 2
+    schedule.forget(2)
+    assert schedule.place(prompt, 1, range(3)) == 1, "an earlier turn that was rewritten goes on from its prompt"
+
+
+def test_what_was_computed_with_another_adapter_is_worth_nothing() -> None:
+    schedule = PoolSchedule(2)
+    schedule.hold(1, [1, 2], [3], version=1)
+    assert schedule.place([1, 2, 3], 2, range(2)) == 0
+
+
+def test_conversations_that_went_on_longest_ago_are_forgotten() -> None:
+    schedule = PoolSchedule(2, kept=4)
+    for first in range(3):
+        schedule.hold(1, [first], [7], 1)
+    assert schedule.place([0, 7], 1, range(2)) == 0
+    assert schedule.place([2, 7], 1, range(2)) == 1

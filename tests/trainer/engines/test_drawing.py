@@ -1,4 +1,4 @@
-"""Draws under a grammar: from the policy where its token fits, from what fits else, each with its own log-prob."""
+"""The next token: of the policy's distribution, of a shaped one, or among those that a grammar allows."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.trainer.engines.grammar import GrammarError
-from gavel.trainer.engines.protocol import SamplingRequest, Shaping
+from gavel.trainer.engines.protocol import DEADLINE, SamplingRequest, Shaping, deadline
 from gavel.trainer.engines.transformers import Draw, draw_tokens
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, 0.0])
@@ -71,11 +73,6 @@ def test_a_grammar_that_allows_everything_changes_nothing():
     ]
 
 
-def test_the_likeliest_token_that_fits_is_drawn_at_temperature_0():
-    (drawn,) = draw(row(only=(2, 3), temperature=0))
-    assert (drawn.token, drawn.again) == (2, True)
-
-
 def test_the_likeliest_tokens_are_those_of_the_distribution_that_was_drawn_from():
     plain, cut, other = draw(
         row(only=None, top_logprobs=2),
@@ -97,3 +94,54 @@ def test_a_grammar_that_leaves_nothing_fails_its_own_row_alone():
     stuck, other = draw_tokens(LOGITS.repeat(2, 1), [row(only=()), row(3)])  # type: ignore[list-item]
     assert isinstance(stuck, GrammarError)
     assert isinstance(other, Draw)
+
+
+SOME_LOGITS = st.lists(st.floats(-8, 8), min_size=3, max_size=12).map(torch.tensor)
+
+
+@given(SOME_LOGITS, st.floats(0, 1), st.integers(0, 14), st.floats(0, 1))
+def test_what_is_left_is_a_distribution_with_the_likeliest_token(logits, top_p, top_k, min_p):
+    logprobs = torch.log_softmax(logits, -1)
+    shaped = Shaping(top_p=top_p, top_k=top_k, min_p=min_p).logprobs(logprobs)
+    assert shaped.exp().sum().item() == pytest.approx(1, abs=1e-4)
+    assert torch.isfinite(shaped[logprobs.argmax()])
+    kept = torch.isfinite(shaped)
+    assert logprobs[kept].min() >= logprobs[~kept].max() if (~kept).any() else True
+
+
+@pytest.mark.parametrize(
+    ("shaping", "kept"),
+    [
+        (Shaping(), [0, 1, 2, 3]),
+        (Shaping(top_p=0.0), [0]),
+        (Shaping(top_p=0.5), [0]),
+        (Shaping(top_p=0.51), [0, 1]),
+        (Shaping(top_p=0.79), [0, 1]),
+        (Shaping(top_k=3), [0, 1, 2]),
+        (Shaping(min_p=0.31), [0, 1]),
+    ],
+)
+def test_the_tail_is_cut_where_openai_and_vllm_cut_it(shaping, kept):
+    logprobs = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
+    assert torch.isfinite(shaping.logprobs(logprobs)).nonzero()[:, 0].tolist() == kept
+
+
+def test_penalties_count_what_was_said_and_biases_add():
+    logits = torch.tensor([2.0, -2.0, 1.0, 0.0])
+    shaping = Shaping(presence_penalty=0.5, frequency_penalty=0.25, logit_bias={3: 5.0, 99: 1.0})
+    assert shaping.logits(logits, [2], [0, 0, 1]).tolist() == [1.0, -2.75, 1.0, 5.0]
+    repeated = Shaping(repetition_penalty=2.0)
+    assert repeated.logits(logits, [0], [1]).tolist() == [1.0, -4.0, 1.0, 0.0]
+    assert logits.tolist() == [2.0, -2.0, 1.0, 0.0]
+
+
+def test_what_changes_nothing_is_not_asked():
+    assert Shaping().asked() == {}
+    assert Shaping(top_p=0.9, top_k=0).asked() == {"top_p": 0.9}
+
+
+def test_a_long_turn_may_take_its_time_and_work_without_tokens_the_least():
+    assert deadline() == deadline(0) == DEADLINE
+    assert deadline(1024) < 900
+    assert 2 * 3600 < deadline(32_768) < 3 * 3600
+    assert deadline(5, 32_768, 7) == deadline(32_768)

@@ -1,13 +1,20 @@
-"""A slot's keys and values are those of its ids, whatever was taken, copied, released and widened."""
+"""Keys, values and states of slots are those of their ids, however they were made."""
 
 import itertools
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, Slots, SlotView, shared_context
+from gavel.trainer.device_memory import DeviceMemory
+from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, Slots, SlotView, StateSlots, shared_context, slots_that_fit
+from gavel.trainer.engines.passes import SinglePasses
+from tests.trainer.families import FAMILIES
+
+pytestmark = pytest.mark.slow
+
 
 MAX_CONTEXT = 600
 short = st.lists(st.integers(0, 2), min_size=1, max_size=12)
@@ -100,40 +107,6 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
         assert_consistent(slots)
 
 
-@given(st.lists(short, min_size=1, max_size=4), short)
-def test_shared_prefixes_are_counted_token_by_token(held, ids):
-    slots = Slots(4, MAX_CONTEXT)
-    for conversation in held:
-        fill(slots, conversation)
-    expected = []
-    for slot in range(4):
-        own = slots.ids[slot, : slots.lengths[slot]].tolist()
-        expected.append(len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, ids, strict=False))]))
-    assert slots.shared_prefixes(np.array(ids), 0).tolist() == expected
-    assert not slots.shared_prefixes(np.array(ids), 1).any(), "another adapter has computed none of it"
-
-
-def test_a_conversation_goes_on_in_its_own_slot():
-    slots = Slots(3, MAX_CONTEXT)
-    slot = fill(slots, [1, 2, 3])
-    fill(slots, [1, 2, 4])
-    assert slot is not None
-    slots.release(slot)
-    assert take(slots, np.array([1, 2, 3, 5])) == slot
-    assert slots.lengths[slot] == 3
-
-
-def test_a_busy_conversation_is_copied_not_taken():
-    slots = Slots(2, MAX_CONTEXT)
-    first = fill(slots, [1, 2, 3])
-    second = take(slots, np.array([1, 2, 9]))
-    assert first is not None
-    assert second not in (None, first)
-    assert slots.lengths.tolist()[second] == 2
-    assert slots.ids[first, :3].tolist() == [1, 2, 3]
-    assert_consistent(slots)
-
-
 def test_the_least_recently_used_slot_is_given_away():
     slots = Slots(3, MAX_CONTEXT)
     taken = [fill(slots, [token]) for token in (1, 2, 3)]
@@ -141,24 +114,6 @@ def test_the_least_recently_used_slot_is_given_away():
         assert slot is not None
         slots.release(slot)
     assert take(slots, np.array([9])) == taken[1]
-
-
-def test_the_same_prompt_again_leaves_one_token_to_compute():
-    slots = Slots(1, MAX_CONTEXT)
-    slots.release(fill(slots, [1, 2, 3]) or 0)
-    assert take(slots, np.array([1, 2, 3])) == 0
-    assert slots.lengths[0] == 2
-
-
-def test_memory_grows_as_contexts_do_and_stops_at_the_bound():
-    slots = Slots(2, MAX_CONTEXT)
-    fill(slots, [1, 2])
-    assert slots.capacity == 512
-    slots.reserve(513)
-    assert slots.capacity == 1024, "whole blocks"
-    slots.reserve(MAX_CONTEXT)
-    assert slots.capacity == 1024
-    assert_consistent(slots)
 
 
 def test_rows_that_are_not_neighbours_see_their_own_keys():
@@ -185,3 +140,56 @@ def test_a_context_that_nobody_asked_for_is_the_models_as_far_as_memory_goes(sha
         assert min(slots, 16) * context * per_token <= share
     if context < most and context % 512 == 0 and context > COMMON_CONTEXT:
         assert min(slots, 16) * (context + 513) * per_token > share
+
+
+IDS = np.random.default_rng(0).integers(3, 800, 20)
+
+
+@pytest.fixture(scope="module")
+def hybrid():
+    """Half of its layers keep a state."""
+    return next(family for family in FAMILIES if family.name == "Qwen3.5").model()
+
+
+def assert_plain(model, found: torch.Tensor, *sequences: np.ndarray) -> None:
+    for logits, ids in zip(found, sequences, strict=True):
+        expected = model(input_ids=torch.from_numpy(ids)[None], use_cache=False).logits[0, -1]
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_slots_are_continued_and_begun_anew(hybrid):
+    passes = SinglePasses(hybrid, 3)
+    tokens = np.zeros((2, 9), dtype=np.int64)
+    tokens[0, :5], tokens[1] = IDS[:5], IDS[3:12]
+    found = passes.logits(np.array([2, 0]), tokens, np.array([0, 0]), np.array([5, 9]))
+    assert_plain(hybrid, found, IDS[:5], IDS[3:12])
+    # The first goes on, another is idle, the second begins another sequence.
+    tokens = np.zeros((3, 4), dtype=np.int64)
+    tokens[0], tokens[2, :2] = IDS[5:9], IDS[:2]
+    found = passes.logits(np.array([2, 1, 0]), tokens, np.array([5, 0, 0]), np.array([4, 0, 2]))
+    assert_plain(hybrid, found[[0, 2]], IDS[:9], IDS[:2])
+
+
+def test_a_state_is_continued_whole_or_not_at_all():
+    slots = StateSlots(2, 64)
+    whole = np.array([1, 2, 3])
+    slot = slots.take(whole, slots.shared_prefixes(whole, 0), 0)
+    assert slot is not None
+    slots.lengths[slot] = 3
+    longer = np.array([1, 2, 3, 4])
+    assert slots.shared_prefixes(longer, 0).tolist() == [0, 0]  # it is busy
+    slots.release(slot)
+    assert slots.shared_prefixes(longer, 0)[slot] == 3
+    assert slots.shared_prefixes(longer, 1)[slot] == 0  # another adapter
+    assert slots.shared_prefixes(whole, 0)[slot] == 0
+    assert slots.shared_prefixes(np.array([1, 2, 9, 9]), 0)[slot] == 0
+    assert slots.take(longer, slots.shared_prefixes(longer, 0), 0) == slot
+    assert slots.lengths[slot] == 3
+
+
+def test_the_slots_that_fit_are_measured_on_the_models_own_caches(monkeypatch, hybrid):
+    keys = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 float32 numbers, in one of two layers
+    state = 4 * (4 * 8 * 8) + 4 * (32 + 2 * 16) * 4  # recurrent, and convolution over 4 tokens
+    monkeypatch.setattr(DeviceMemory, "free", lambda self: 4 * 10 * (state + 100 * keys))
+    assert slots_that_fit(hybrid, 100) == 10
