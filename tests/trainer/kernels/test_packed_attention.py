@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, Gemma2Config, Lfm2Config, MistralConfig, NemotronConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, Lfm2Config, Qwen3Config
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
@@ -116,15 +116,6 @@ def test_soft_caps_and_sinks_are_those_of_one_softmax(span, cap, sinks):
     compare(attended(packed, query, key, value, form, span, sinks), expected, query, key, value, 1e-12)
 
 
-def test_parts_that_no_query_sees_are_not_computed():
-    packed = row(1, 4000, 2)
-    length = len(packed.token_ids)
-    parts = PackedRow(packed, [Span(100)], torch.from_numpy(packed.positions)).parts(Plain, Span(100))
-    assert (
-        sum((part.rows.stop - part.rows.start) * (part.keys.stop - part.keys.start) for part in parts) <= 700 * length
-    )
-
-
 def test_half_precision_stays_close_to_single():
     packed = row(9, 30, 2)
     query, key, value = factors(len(packed.token_ids), torch.bfloat16)
@@ -165,25 +156,6 @@ def test_a_model_with_other_layers_than_attention_is_refused():
     model = AutoModelForCausalLM.from_config(Lfm2Config(**TINY, layer_types=["conv", "full_attention"]))
     with pytest.raises(AttentionError, match="not all layers"):
         attend_packed(model.get_decoder())
-
-
-def test_a_model_that_keeps_its_attention_to_itself_is_refused():
-    model = AutoModelForCausalLM.from_config(NemotronConfig(**TINY))
-    with pytest.raises(AttentionError, match="cannot be exchanged"):
-        attend_packed(model.get_decoder())
-
-
-@pytest.mark.parametrize(
-    ("config", "spans"),
-    [
-        (Qwen3Config(**TINY), [FULL, FULL]),
-        (Qwen3Config(**TINY, use_sliding_window=True, sliding_window=8, max_window_layers=1), [FULL, Span(8)]),
-        (MistralConfig(**TINY, sliding_window=8), [Span(8), Span(8)]),
-        (Gemma2Config(**TINY, sliding_window=4), [Span(4), FULL]),
-    ],
-)
-def test_the_spans_are_those_of_the_layers(config, spans):
-    assert attend_packed(AutoModelForCausalLM.from_config(config).get_decoder()) == spans
 
 
 def test_without_a_row_a_prepared_model_is_what_it_was():

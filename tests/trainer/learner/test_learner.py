@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.trainer.config import (
     Cispo,
@@ -75,11 +73,6 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
-def logprob(policy: Policy, tokens: TokenSequence) -> float:
-    with torch.no_grad():
-        return trained_logprobs(policy, [tokens]).sum().item()
-
-
 def base_logprobs(policy: Policy, tokens: TokenSequence) -> torch.Tensor:
     with torch.no_grad(), policy.model.disable_adapter():
         return trained_logprobs(policy, [tokens])
@@ -89,42 +82,6 @@ def base_logprobs(policy: Policy, tokens: TokenSequence) -> torch.Tensor:
 def batch(fresh_policy):
     tokens = make_sequences(fresh_policy, [5, 20, 11, 3, 20, 8])
     return make_batch(tokens, [0.5, -0.5, 0.25, -0.25, 1.0, -1.0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("beta", [0.0, 0.1])
-def test_the_size_of_a_micro_batch_does_not_change_the_gradient(fresh_policy, batch, beta):
-    state = copy.deepcopy(fresh_policy.model.state_dict())
-    outcomes = []
-    for tokens in (1, 40, 60, 10**6):
-        fresh_policy.model.load_state_dict(state)
-        config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=tokens, max_gradient_norm=1e9, beta=beta)
-        metrics = Learner(fresh_policy).step(batch, config)
-        gradient = torch.cat([p.grad.flatten() for p in fresh_policy.parameters() if p.grad is not None])
-        outcomes.append((metrics, gradient))
-    first_metrics, first = outcomes[0]
-    assert first.norm() > 0
-    for metrics, gradient in outcomes[1:]:
-        assert torch.allclose(gradient, first, atol=1e-6 * first.abs().max().item() + 1e-7, rtol=1e-3)
-        assert {**metrics, "tokens_forwarded": 0} == pytest.approx({**first_metrics, "tokens_forwarded": 0}, abs=1e-5)
-
-
-def test_a_group_is_trained_together_and_checkpointing_changes_no_update(fresh_policy, batch, monkeypatch):
-    state = copy.deepcopy(fresh_policy.model.state_dict())
-    score, seen, outcomes = learner_room.trained_scores, [], []
-
-    def recording(policy, tokens, entropy_gradient):
-        seen.append(len(tokens))
-        return score(policy, tokens, entropy_gradient)
-
-    monkeypatch.setattr(learner_room, "trained_scores", recording)
-    groups = [replace(sequence, group=number // 2) for number, sequence in enumerate(batch.sequences)]
-    for checkpointing in (False, True):
-        fresh_policy.model.load_state_dict(state)
-        config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=80, gradient_checkpointing=checkpointing)
-        outcomes.append(Learner(fresh_policy).step(Batch(groups), config))
-    assert all(count > 1 for count in seen[: len({s.group for s in groups}) - 1])
-    assert outcomes[0] == pytest.approx(outcomes[1], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -191,31 +148,6 @@ def test_passes_that_are_small_enough_keep_their_activations(fresh_policy, batch
     assert all(each == pytest.approx(first, abs=1e-5) for each in metrics)
 
 
-def test_a_batch_is_cut_smaller_where_that_saves_more_than_it_repeats(fresh_policy, monkeypatch):
-    monkeypatch.setattr(learner_room, "LEAST_WHOLE", 1)
-    learner = Learner(fresh_policy)
-
-    def passes(prompt: int, reply: int, whole: int) -> int:
-        sequences = []
-        for number in range(4):
-            ids, own = [1] * prompt + [number + 2] * reply, [False] * prompt + [True] * reply
-            sequences.append(TrainedSequence(TokenSequence(ids, own, [-1.0] * len(ids), [1.0] * len(ids)), 1.0, 0))
-        return len(learner._micro_batches(sequences, TrainConfig(micro_batch_tokens=1000, whole_pass_tokens=whole)))
-
-    assert passes(prompt=4, reply=40, whole=50) == 4, "176 tokens with checkpointing cost more than 176 + 12 without"
-    assert passes(prompt=40, reply=4, whole=50) == 1, "the prompt would be computed twice"
-    assert passes(prompt=4, reply=40, whole=30) == 1, "no sequence fits"
-
-
-def test_any_other_fault_is_not_taken_for_a_lack_of_memory(fresh_policy, batch, monkeypatch):
-    def fails(policy, tokens, entropy_gradient):
-        raise RuntimeError("shapes differ")
-
-    monkeypatch.setattr(learner_room, "trained_scores", fails)
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        Learner(fresh_policy).step(batch, CONFIG)
-
-
 def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
     config = TrainConfig(learning_rate=1e-3, max_gradient_norm=1e9)
     metrics = Learner(fresh_policy).step(batch, config)
@@ -236,20 +168,6 @@ def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
         assert torch.allclose(expected.grad, parameter, atol=1e-6, rtol=1e-3)
 
 
-def test_over_a_bfloat16_base_the_adapter_learns_the_same_in_float32(fresh_policy, batch):
-    config = TrainConfig(max_gradient_norm=1e9)
-    Learner(fresh_policy).step(batch, config)
-    expected = gradient_of(fresh_policy).float()
-    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
-    for parameter in policy.model.parameters():
-        if not parameter.requires_grad:
-            parameter.data = parameter.data.bfloat16()
-    metrics = Learner(policy).step(batch, config)
-    assert metrics["logprob_drift"] < 0.1
-    assert all(parameter.dtype == torch.float32 for parameter in policy.parameters())
-    assert torch.cosine_similarity(gradient_of(policy), expected, dim=0) > 0.99
-
-
 def test_an_update_changes_the_adapter_and_no_bit_of_the_base(fresh_policy, batch):
     trained = {id(parameter) for parameter in fresh_policy.parameters()}
     base = {n: p.clone() for n, p in fresh_policy.model.named_parameters() if id(p) not in trained}
@@ -259,14 +177,6 @@ def test_an_update_changes_the_adapter_and_no_bit_of_the_base(fresh_policy, batc
     assert all(torch.equal(p, base[n]) for n, p in fresh_policy.model.named_parameters() if n in base)
     changed = [not torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True)]
     assert sum(changed) >= len(changed) // 2
-
-
-@pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_what_did_well_becomes_likelier_and_what_did_badly_less_likely(fresh_policy, advantage):
-    (tokens,) = make_sequences(fresh_policy, [12])
-    before = logprob(fresh_policy, tokens)
-    Learner(fresh_policy).step(make_batch([tokens], [advantage]), CONFIG)
-    assert (logprob(fresh_policy, tokens) - before) * advantage > 0
 
 
 def test_what_the_ratio_has_outgrown_is_not_learnt_further(fresh_policy):
@@ -290,20 +200,6 @@ def test_the_samplers_weights_are_told_when_they_correct(fresh_policy):
     assert metrics["sampler_weight"] == pytest.approx(1 + share, abs=1e-3)
     assert metrics["sampler_weight_bounded"] == pytest.approx(share)
     assert "sampler_weight" not in Learner(fresh_policy).step(batch, CONFIG)
-
-
-def test_on_policy_nothing_is_clipped_and_the_drift_is_rounding(fresh_policy, batch):
-    metrics = Learner(fresh_policy).step(batch, CONFIG)
-    assert metrics["clip_fraction_low"] == metrics["clip_fraction_high"] == 0.0
-    assert metrics["ratio_min"] == pytest.approx(1, abs=1e-3)
-    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-3)
-    assert metrics["logprob_drift"] < 1e-4
-
-
-def test_the_metrics_are_means_over_all_trained_tokens(fresh_policy, batch):
-    expected = [value for s in batch.sequences for value in s.tokens.logprobs[4:]]
-    metrics = Learner(fresh_policy).step(batch, CONFIG)
-    assert metrics["logprob"] == pytest.approx(sum(expected) / len(expected), abs=1e-4)
 
 
 def test_the_gradient_is_bounded(fresh_policy, batch):
@@ -550,14 +446,6 @@ def test_one_update_needs_one_pass_and_what_else_is_asked_for_its_own(fresh_poli
         assert learner.step(batch, config)["tokens_forwarded"] == passes * tokens
 
 
-def test_however_many_updates_a_batch_gives_it_is_one_step_of_the_schedule(fresh_policy, batch):
-    learner = Learner(fresh_policy)
-    config = TrainConfig(learning_rate=1e-3, total_steps=4, epochs=2, mini_batches=2)
-    rates = [learner.step(batch, config)["learning_rate"] for _ in range(3)]
-    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3])
-    assert learner.steps == 3
-
-
 def test_the_metrics_show_how_far_the_policy_is_from_the_sampler_and_from_the_base(fresh_policy):
     tokens = make_sequences(fresh_policy, [8, 8])
     off = [math.log(2), -math.log(4)]
@@ -613,14 +501,6 @@ def test_the_learning_rate_is_the_one_of_the_schedule():
     cosine = TrainConfig(learning_rate=2.0, total_steps=4, decay="cosine")
     half = math.sqrt(0.5)
     assert [learning_rate(cosine, step) for step in range(6)] == pytest.approx([2, 1 + half, 1, 1 - half, 0, 0])
-
-
-@given(st.integers(0, 20), st.none() | st.integers(1, 50), st.integers(0, 100), st.sampled_from(["linear", "cosine"]))
-def test_the_learning_rate_stays_between_zero_and_its_peak(warmup, total, update, decay):
-    config = TrainConfig(learning_rate=3.0, warmup_steps=warmup, total_steps=total, decay=decay)
-    rate = learning_rate(config, update)
-    assert 0 <= rate <= 3.0
-    assert (rate == 0) == (total is not None and update >= total)
 
 
 @pytest.mark.parametrize("mini_batches", [1, 3])

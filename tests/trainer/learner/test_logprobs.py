@@ -10,7 +10,6 @@ from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.learner.logprobs import trained_logprobs, trained_scores
 from gavel.trainer.policy.policy import Policy
-from tests.trainer.conftest import full_logprobs, sequence
 
 pytestmark = pytest.mark.slow
 
@@ -51,25 +50,6 @@ def adapted(policy):
             parameter.add_(0.05 * torch.randn_like(parameter))
     yield policy
     policy.model.load_state_dict(before, strict=False)
-
-
-@pytest.mark.parametrize("lengths", [[2], [9, 9], [40, 3, 17, 2], [120, 60]])
-def test_a_batch_scores_as_its_sequences_do_one_by_one(adapted, lengths):
-    batch = [random_sequence(seed, length) for seed, length in enumerate(lengths)]
-    expected = [value for tokens in batch for value in obvious(adapted, tokens)]
-    with torch.no_grad():
-        found = trained_logprobs(adapted, batch)
-    assert found.shape == (sum(tokens.trained_tokens for tokens in batch),)
-    assert found.tolist() == pytest.approx(expected, abs=2e-5)
-
-
-def test_the_adapter_takes_part_and_can_be_left_away(adapted, embedded_base):
-    tokens = sequence([1, 5, 9], [7, 8, 2], [-1.0] * 3)
-    base = full_logprobs(embedded_base, tokens.token_ids)[2:].tolist()
-    with torch.no_grad():
-        with adapted.model.disable_adapter():
-            assert trained_logprobs(adapted, [tokens]).tolist() == pytest.approx(base, abs=1e-5)
-        assert trained_logprobs(adapted, [tokens]).tolist() != pytest.approx(base, abs=1e-2)
 
 
 def test_gradients_reach_the_adapter_and_nothing_else(adapted):

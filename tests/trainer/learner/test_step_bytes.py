@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.config import LoraSettings
 from gavel.trainer.device_memory import GIB, DeviceMemory
 from gavel.trainer.distributed import World
 from gavel.trainer.embedded import EMBEDDED_POLICY
@@ -18,10 +18,8 @@ from gavel.trainer.learner.step_bytes import (
     MARGIN,
     MOST_TOKENS,
     PassBytes,
-    fitting_tokens,
     measure_pass,
     probe_sequence,
-    with_defaults,
 )
 
 CPU = DeviceMemory(torch.device("cpu"))
@@ -33,20 +31,6 @@ def test_the_most_tokens_that_fit_do_fit_and_one_more_does_not(fixed, per_token,
     tokens = need.tokens(free)
     assert tokens == 0 or need.of(tokens) <= free
     assert need.of(tokens + 1) > free or free < fixed
-
-
-@given(st.integers(0, 10**9), st.integers(1, 10**6), st.sampled_from(["cpu", "cuda"]), st.integers(0, 10**12))
-def test_a_micro_batch_leaves_the_margin_and_stays_within_its_bounds(fixed, per_token, device, free):
-    need = PassBytes(fixed, per_token)
-    tokens = fitting_tokens(need, free, device)
-    assert LEAST_TOKENS <= tokens <= MOST_TOKENS[device]
-    assert tokens == LEAST_TOKENS or need.of(tokens) <= free * (1 - MARGIN) + 1
-
-
-def test_the_line_goes_through_what_was_measured():
-    need = PassBytes.through((100, 5000), (300, 9000))
-    assert (need.of(100), need.of(300), need.of(1000)) == (5000, 9000, 23000)
-    assert PassBytes.through((100, 9000), (300, 8000)).per_token == 1, "it rises, whatever was measured"
 
 
 @pytest.mark.slow
@@ -86,16 +70,6 @@ def test_less_free_memory_gives_smaller_micro_batches_and_what_others_will_take_
     assert plenty.tokens == MOST_TOKENS["cpu"]
     assert LEAST_TOKENS < little.tokens < plenty.tokens
     assert little.free < GIB // 16
-
-
-@pytest.mark.parametrize(("device", "on", "tokens"), [("cpu", False, 16384), ("cuda", None, 32768)])
-def test_a_gpu_checkpoints_by_default_and_both_ways_can_be_set(device, on, tokens):
-    filled = with_defaults(TrainConfig(), device)
-    assert (filled.gradient_checkpointing, filled.micro_batch_tokens) == (on, tokens)
-    assert with_defaults(TrainConfig(whole_pass_tokens=7), device).gradient_checkpointing is None, "begun on a GPU"
-    for given_on in (False, True):
-        chosen = TrainConfig(gradient_checkpointing=given_on, micro_batch_tokens=7)
-        assert with_defaults(chosen, device) == chosen
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -10,7 +10,7 @@ from renderers import ParsedToolCall
 from gavel.trainer.policy.template_renderer import TOOLS, HermesCalls
 from gavel.trainer.serving.chat_objects import reply_message, text_with
 from gavel.trainer.serving.turn_cache import TurnCache
-from tests.trainer.policy.test_template_renderer import HERMES, renderer
+from tests.trainer.policy.test_chat_formats import HERMES, renderer
 
 ASKED: list[Any] = [{"role": "user", "content": "Where is it?"}]
 OPENED = '<tool_call>\n{"name": "look_up", "arguments": {"word": 10\n'

@@ -1,5 +1,6 @@
-"""A model's own chat template: what ends a turn, which calls are read, which tokens a policy would have sampled."""
+"""Which renderer a model gets, and what its own template shows: turns, tools and calls."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,17 @@ from renderers import ToolCallParseStatus
 from transformers import AutoTokenizer
 
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.policy.template_renderer import CALLED, TOOLS, ChatFormatError, TemplateRenderer, template_arguments
+from gavel.trainer.policy.chat_format import RememberedEncodings, chat_renderer
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.template_renderer import (
+    CALLED,
+    TOOLS,
+    ChatFormatError,
+    HermesCalls,
+    TemplateRenderer,
+    in_words,
+    template_arguments,
+)
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -29,10 +40,6 @@ PLAIN_TEXT = (
 ALTERNATING = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('only user and assistant') }}"
     "{% endif %}{% endfor %}" + CHATML
-)
-FORGETFUL = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{{ m.content if loop.last or m.role == 'user' else '…' }}<|im_end|>\n{% endfor %}" + PROMPT
 )
 
 
@@ -67,24 +74,6 @@ def test_a_callers_arguments_are_what_the_template_reads_and_is_not_given(templa
     assert template_arguments(template) == read
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "tokenize", "name", "content", "role"])
-def test_what_is_not_a_callers_is_refused_whatever_the_template_says(name: str) -> None:
-    with pytest.raises(ChatFormatError, match=f"does not read {name}, but no argument"):
-        renderer(HERMES, **{name: "x"})
-
-
-@pytest.mark.parametrize("template", [CHATML, HERMES, ALTERNATING, FORGETFUL])
-def test_what_the_template_puts_behind_a_turn_ends_it(template: str) -> None:
-    found = renderer(template)
-    assert found.get_stop_token_ids()[0] == ids_of(found, "<|im_end|>")[0]
-
-
-def test_without_such_a_token_the_tokenizers_own_and_the_models_end_a_turn() -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
-    tokenizer.chat_template = PLAIN_TEXT
-    assert TemplateRenderer(tokenizer, {}, [7, 9]).get_stop_token_ids() == [tokenizer.eos_token_id, 7, 9]
-
-
 roles = st.sampled_from(["user", "assistant", "system"])
 texts = st.text("ab <>\n.é", max_size=8).map("é{}".format)  # a line break would be one token with the template's own
 messages = st.lists(st.tuples(roles, texts), min_size=1, max_size=5)
@@ -107,14 +96,6 @@ def test_a_rendering_is_the_templates_and_sampled_is_what_follows_the_generation
         assert sampled == (f"{content}<|im_end|>" if role == "assistant" and at else "")
     opening = [n for n, index in enumerate(rendered.message_indices) if index == -1]
     assert tokenizer.decode([rendered.token_ids[n] for n in opening]) == "<|im_start|>assistant\n" * prompt
-
-
-def test_a_turn_that_the_template_rewrites_has_no_sampled_tokens() -> None:
-    found = renderer(FORGETFUL)
-    conversation: Any = [USER, {"role": "assistant", "content": "one"}, USER, {"role": "assistant", "content": "two"}]
-    rendered = found.render(conversation)
-    sampled = [token for token, own in zip(rendered.token_ids, rendered.sampled_mask, strict=True) if own]
-    assert found._tokenizer.decode(sampled) == "two<|im_end|>"
 
 
 @pytest.mark.parametrize("template", [HERMES, HERMES.replace("<tool_call>", "<tool_call> "), CHATML])
@@ -199,23 +180,185 @@ def test_calls_are_read_whether_or_not_thinking_is_switched_off(kwargs: dict[str
     assert text.endswith("</think>\n\n" if kwargs.get("enable_thinking") is False else "assistant\n")
 
 
-def test_a_conversation_that_the_template_refuses_says_why() -> None:
-    with pytest.raises(ChatFormatError, match="only user and assistant"):
-        renderer(ALTERNATING).render_ids([{"role": "system", "content": "Be brief."}, USER])
-
-
 @pytest.mark.parametrize("template", ["{{ raise_exception('never') }}", "nothing of it", "{% for m in %}"])
 def test_a_template_that_shows_nothing_is_refused(template: str) -> None:
     with pytest.raises(ChatFormatError):
         renderer(template)
 
 
-def test_arguments_reach_the_template() -> None:
-    template = CHATML + "{% if not thinking %}<think>\n\n</think>{% endif %}"
-    on, off = (
-        renderer(template, thinking=value).render_ids([USER], add_generation_prompt=True) for value in (True, False)
-    )
-    assert off == on + ids_of(renderer(template, thinking=True), "<think>\n\n</think>")
-
-
 CHATML_RENDERER = renderer(CHATML)
+
+
+def tokenizer(template: str | None = None) -> Any:
+    found: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    found.chat_template = template
+    return found
+
+
+def name_of(template: str | None, model_type: str = "qwen3", name: str | None = None, **kwargs: Any) -> str:
+    return type(chat_renderer(tokenizer(template), model_type, name, "mine", kwargs)).__name__
+
+
+LIKE_QWEN3 = (
+    "{%- if tools %}{{ raise_exception('no tools') }}{% endif %}"
+    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{%- if m.role == 'assistant' and loop.last %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    "{{- m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def test_a_familys_format_is_used_where_the_template_renders_alike() -> None:
+    assert name_of(LIKE_QWEN3) == "Qwen3Renderer"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LIKE_QWEN3.replace("<|im_start|>assistant\\n", "<|im_start|>assistant\\nSure: "),
+        LIKE_QWEN3.replace("{%- for m", "{{- '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{%- for m"),
+        LIKE_QWEN3.replace("{{ raise_exception('no tools') }}", "{{ '<|im_start|>system\\ntools<|im_end|>\\n' }}"),
+    ],
+)
+def test_a_fine_tune_with_a_format_of_its_own_keeps_it_and_that_is_told(
+    template: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = chat_renderer(tokenizer(template), "qwen3", None, "mine", {})
+    assert "mine does not use the chat renderer qwen3 of its family" in caplog.text
+    assert type(found).__name__ == "TemplateRenderer"
+    expected = tokenizer(template).apply_chat_template([USER], add_generation_prompt=True, return_dict=False)
+    assert found.render_ids([USER], add_generation_prompt=True) == list(expected)  # type: ignore[list-item]
+
+
+def test_arguments_of_the_template_reach_an_exact_renderer_too() -> None:
+    def prompt(**kwargs: Any) -> Any:
+        found = chat_renderer(tokenizer(), "qwen3", "qwen3", "mine", kwargs)
+        return tokenizer().decode(found.render_ids([USER], add_generation_prompt=True))  # type: ignore[list-item]
+
+    assert prompt(enable_thinking=False) == prompt(enable_thinking=True) + "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "template", "problem"),
+    [
+        ("no-such-format", {}, CHATML, "no-such-format"),
+        ("qwen3", {"enable_thought": False}, CHATML, "does not suit"),
+        ("template", {}, None, "has no chat template"),
+        (None, {}, None, "has no chat template"),
+        (None, {}, "{{ raise_exception('never') }}", "cannot be used: .*never"),
+        (None, {"enable_thought": False}, CHATML, "does not read enable_thought"),
+        ("template", {"preserve_all_thinking": True}, CHATML + "{{ preserve_all_thinking }}", "thinking_retention"),
+    ],
+)
+def test_a_format_that_cannot_be_used_is_refused_with_a_remedy(
+    name: str | None, kwargs: dict[str, Any], template: str | None, problem: str
+) -> None:
+    with pytest.raises(BaseModelError, match=problem) as error:
+        chat_renderer(tokenizer(template), "llama", name, "mine", kwargs)
+    assert "renderer" in error.value.remedy
+
+
+FOREIGN = ["auto", "default", "deepseek-r1", "gemma4", "glm-4.5", "hy3", "kimi-k2", "llama-3", "minimax-m2", "qwen3-vl"]
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "qwen3.5"])
+def test_a_renderer_that_does_not_fit_the_tokenizer_is_refused_in_a_sentence(name: str) -> None:
+    with pytest.raises(BaseModelError, match="does not suit 'mine': ") as error:
+        chat_renderer(tokenizer(None), "llama", name, "mine", {})
+    assert "renderer='template'" in error.value.remedy
+
+
+class Characters:
+    """One token for each character."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(map(chr, ids))
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        return [*map(ord, text)]
+
+
+def extracted(text: str) -> tuple[str, list[tuple[str | None, object, ToolCallParseStatus]]]:
+    rest, calls = HermesCalls(Characters()).extract([*map(ord, text)])
+    return "".join(map(chr, rest)), [(call.name, call.arguments, call.status) for call in calls]
+
+
+values = st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab\n"), st.lists, max_leaves=4)
+arguments = st.dictionaries(st.text("xyz", min_size=1), values, max_size=3)
+
+
+@given(st.text("ab c"), st.lists(st.tuples(st.text("fg", min_size=1), arguments), max_size=3))
+def test_text_and_calls_are_what_was_written(before: str, calls: list[tuple[str, dict[str, object]]]) -> None:
+    written = [json.dumps({"name": name, "arguments": given}) for name, given in calls]
+    text = before + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written)
+    assert extracted(text) == (before, [(name, given, ToolCallParseStatus.OK) for name, given in calls])
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ('<tool_call>{"name": "f"', ToolCallParseStatus.UNCLOSED_BLOCK),
+        ("<tool_call>{name: f}</tool_call>", ToolCallParseStatus.INVALID_JSON),
+        ('<tool_call>{"arguments": {}}</tool_call>', ToolCallParseStatus.MISSING_NAME),
+        ('<tool_call>{"name": 3}</tool_call>', ToolCallParseStatus.MISSING_NAME),
+        ("<tool_call>[]</tool_call>", ToolCallParseStatus.MISSING_NAME),
+    ],
+)
+def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus) -> None:
+    (call,) = extracted(text)[1]
+    assert call[2] is status
+
+
+def test_calls_and_results_are_text_and_tools_stand_in_the_first_turn() -> None:
+    system = {"role": "system", "content": "Be brief."}
+    first, asked, called, answered = in_words([system, *CALLED, RESULT, {**RESULT, "content": None}], TOOLS)
+    assert first["role"] == "system"
+    assert first["content"].startswith("Be brief.\n\nYou can call these tools, each described by a JSON schema:\n{")
+    assert json.loads(first["content"].splitlines()[3]) == TOOLS[0]["function"]
+    assert asked == CALLED[0]
+    assert called["content"] == '<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call>'
+    assert "tool_calls" not in called
+    assert in_words([*CALLED, RESULT], [])[0] == CALLED[0], "without tools nothing is told of them"
+    results = "<tool_response>\n17\n</tool_response>\n<tool_response>\n\n</tool_response>"
+    assert answered == {"role": "user", "content": results}
+
+
+turns = st.lists(st.sampled_from(["user", "assistant", "tool", "call"]), max_size=6)
+
+
+@given(turns, st.booleans(), st.booleans())
+def test_no_turn_is_lost_and_none_has_calls(kinds: list[str], first: bool, system: bool) -> None:
+    made: dict[str, dict[str, Any]] = {"tool": RESULT, "call": CALLED[-1]}
+    said = [made.get(kind) or {"role": kind, "content": f"{n}."} for n, kind in enumerate(kinds)]
+    given = [*([{"role": "system", "content": "Be brief."}] if first else []), *said]
+    before = json.dumps(given)
+    found = in_words(given, TOOLS, system=system)
+    assert json.dumps(given) == before
+    assert {each["role"] for each in found} <= {"system", "user", "assistant"}
+    assert all(set(each) <= {"role", "content"} for each in found)
+    text = "".join(each["content"] for each in found)
+    assert all(f"{n}." in text for n, kind in enumerate(kinds) if kind not in made)
+    assert text.count("<tool_response>\n17") == kinds.count("tool")
+    assert text.count('"arguments": {"word"') == kinds.count("call")
+    assert ("Be brief." in text) == first
+
+
+PLAIN = {"add_special_tokens": False}
+
+
+@pytest.fixture(scope="module")
+def own_tokenizer():
+    return AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+
+
+@given(texts=st.lists(st.text(max_size=80), max_size=4))
+def test_encodings_are_the_tokenizers_own_the_first_time_and_later(own_tokenizer, texts):
+    remembering = RememberedEncodings(own_tokenizer)
+    for text in texts * 2:
+        assert remembering.encode(text, **PLAIN) == own_tokenizer.encode(text, **PLAIN)
+        assert remembering.encode(text) == own_tokenizer.encode(text)
+        found, expected = (each(text, **PLAIN, return_offsets_mapping=True) for each in (remembering, own_tokenizer))
+        assert dict(found) == dict(expected)
+        assert remembering(text)["input_ids"] == own_tokenizer(text)["input_ids"]

@@ -1,5 +1,8 @@
-"""Merged weights give the policy's log-probs, for families of every kind."""
+"""Adapters that a policy begins with, is compared with, or is merged with."""
 
+import json
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,17 +10,151 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import merged_model
-from gavel.trainer.policy.loading import auto_class, plain_logits
-from gavel.trainer.policy.merged_model import ExportError, export_dtype, write_merged
+from gavel.trainer.policy.loading import BaseModelError, auto_class, plain_logits
+from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
+from gavel.trainer.policy.reference import ReferencePolicyError, check_adapter, reference_weights
+from gavel.trainer.policy.starting_adapter import adapter_base, check_base, start_from
+from tests.trainer.backends.test_local import a_group
 from tests.trainer.families import FAMILIES, Family
 
 pytestmark = pytest.mark.slow
+
+
+def a_model(name: str, **lora: int) -> TrainableModel:
+    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(**lora))
+
+
+def moved(**lora: object) -> Policy:
+    policy = Policy(EMBEDDED_POLICY, LoraSettings.model_validate(lora))
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return policy
+
+
+@pytest.mark.parametrize("reference", ["start", "1", "path"])
+async def test_a_reference_is_the_state_that_it_names_also_after_a_restart(tmp_path: Path, reference: str) -> None:
+    """Supervised steps first: the divergence from the state after them is 0 in the first step, from the base not."""
+    model = a_model("tuned")
+    config = TrainConfig(learning_rate=1e-2, beta=0.1, kl_estimator="k3")
+    checkpoints = tmp_path / "tests" / "tuned" / "checkpoints"
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        recorded = await a_group(model, [0.0, 1.0, 0.5])
+        await model.train_sft([recorded.trajectories[1]], SftConfig(learning_rate=1e-2))
+        named = str(checkpoints / "000001") if reference == "path" else reference
+        from_it = config.model_copy(update={"reference": named})
+        first = (await model.train([recorded], from_it)).metrics["kl"]
+        await model.delete_checkpoints()
+        second = (await model.train([recorded], from_it)).metrics["kl"]
+    assert first == pytest.approx(0, abs=1e-5)
+    assert second > 1e-3
+    again = a_model("tuned")
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        assert 1 not in backend.checkpoints(again)
+        third = (await again.train([recorded], from_it)).metrics["kl"]
+        base = (await again.train([recorded], config)).metrics["kl"]
+        back = (await again.train([recorded], from_it)).metrics["kl"]
+    assert third > 1e-3
+    assert min(base, back) > 1e-3
+    assert base != pytest.approx(back, rel=1e-3)
+
+
+def test_another_scale_and_fewer_layers_of_a_reference_are_the_same_function(tmp_path: Path) -> None:
+    other, own = moved(rank=4, alpha=8), Policy(EMBEDDED_POLICY, LoraSettings(rank=4, alpha=32))
+    other.save_adapter(tmp_path)
+    weights = reference_weights(own, tmp_path)
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        expected, base = other.model(input_ids=ids).logits, own.model(input_ids=ids).logits
+        with own.with_weights(weights):
+            found = own.model(input_ids=ids).logits
+        after = own.model(input_ids=ids).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(base, expected, atol=1e-2)
+    assert torch.equal(base, after)
+
+
+def test_a_reference_that_does_not_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    moved(rank=8).save_adapter(tmp_path / "wide")
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    with pytest.raises(ReferencePolicyError, match="does not fit") as error:
+        reference_weights(policy, tmp_path / "wide")
+    assert "same rank" in error.value.remedy
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "wide").rename(tmp_path / "run" / "checkpoints" / "000003")
+    with pytest.raises(ReferencePolicyError, match="no directory of an adapter") as error:
+        check_adapter(tmp_path / "run")
+    assert "000003" in error.value.remedy
+    (tmp_path / "run" / "checkpoints" / "000003" / "adapter_config.json").write_text(json.dumps({"r": "x"}))
+    with pytest.raises(ReferencePolicyError, match="cannot be read"):
+        reference_weights(policy, tmp_path / "run" / "checkpoints" / "000003")
+
+
+@pytest.mark.parametrize("reference", ["7", "nowhere"])
+async def test_a_reference_that_is_not_there_stops_a_run_before_its_first_rollout(
+    tmp_path: Path, reference: str
+) -> None:
+    model = a_model("lost")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(ReferencePolicyError) as error:
+            await backend.prepare(model, TrainConfig(beta=0.1, reference=reference))
+    assert "'start'" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("asked", "trained", "warned"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", False),
+        ("Qwen/Qwen3-8B", "", False),
+        ("Qwen/Qwen3-8B", "/data/qwen3-8b", True),
+        (str(EMBEDDED_PATH), f"{EMBEDDED_PATH}/", False),
+        (str(EMBEDDED_PATH), "Qwen/Qwen3-8B", True),
+    ],
+)
+def test_a_directory_may_hold_the_same_model(
+    asked: str, trained: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        check_base(asked, trained, Path("adapter"))
+    assert bool(caplog.records) == warned
+
+
+def test_experts_are_named_in_the_remedy(tmp_path: Path, policy: Policy) -> None:
+    family = next(each for each in FAMILIES if each.name == "Qwen3-MoE")
+    family.read_config().save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    with_experts, without = (
+        Policy(str(tmp_path), LoraSettings(experts=experts), "qwen3", load=lambda *_: family.model())
+        for experts in (True, False)
+    )
+    with_experts.save_adapter(tmp_path / "with")
+    start_from(with_experts, tmp_path / "with")
+    with pytest.raises(BaseModelError, match="only it has") as error:
+        start_from(without, tmp_path / "with")
+    assert "--lora-target v_proj --lora-experts;" in error.value.remedy
+
+
+def test_an_adapter_whose_weights_are_not_finite_is_refused(tmp_path: Path) -> None:
+    policy = Policy(EMBEDDED_POLICY, LoraSettings())
+    with torch.no_grad():
+        policy.parameters()[0][0, 0] = torch.inf
+    policy.save_adapter(tmp_path)
+    assert adapter_base(tmp_path) == str(EMBEDDED_PATH)
+    with pytest.raises(BaseModelError, match="not finite"):
+        start_from(Policy(EMBEDDED_POLICY, LoraSettings()), tmp_path)
+
 
 IDS = [[5, 9, 31, 7, 7, 12, 40, 3, 18, 22, 64, 2, 90, 11]]
 NATS = {torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float16: 0.05}
@@ -119,21 +256,6 @@ def test_a_merge_that_comes_out_wrong_is_no_export(monkeypatch, fresh_policy, tm
     with pytest.raises(ExportError, match="nats"):
         write_merged(EMBEDDED_POLICY, PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", torch.float32)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_adapter_of_another_rank_or_base_is_refused(tmp_path, policy):
-    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=3))
-    other.save_adapter(tmp_path / "checkpoint")
-    (tmp_path / "checkpoint" / "adapter_model.safetensors").write_bytes(b"torn")
-    with pytest.raises(ExportError, match="cannot be put over"):
-        write_merged(EMBEDDED_POLICY, PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", torch.float32)
-
-
-def test_auto_is_the_dtype_of_the_bases_own_files(tmp_path):
-    family = next(each for each in FAMILIES if each.name == "Qwen3")
-    family.model().to(torch.bfloat16).save_pretrained(tmp_path)
-    assert export_dtype(str(tmp_path), "auto") == torch.bfloat16
-    assert export_dtype(str(tmp_path), "float16") == torch.float16
 
 
 def test_the_export_of_a_4bit_base_has_the_weights_that_the_policy_computed_with(tmp_path, policy):
