@@ -1,23 +1,29 @@
-"""Demonstrations as the tokens that an endpoint would have recorded, and the gradient of cloning them."""
+"""The embedded policies: their tokenizer, and the demonstrations that they were cloned from."""
 
 import asyncio
 import random
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.behavior_cloning import (
     COURSES,
     END_OF_TURN,
+    MARKERS,
     PADDING,
+    SPECIAL_TOKENS,
     Demonstration,
     Writer,
     backward,
     make_model,
     preamble_of,
     token_id,
+    train_tokenizer,
 )
 
 
@@ -70,3 +76,49 @@ def test_the_gradient_is_that_of_the_mean_over_all_cloned_tokens() -> None:
     for one, parameter in zip(gradients, model.parameters(), strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(one, parameter.grad, rtol=1e-3, atol=1e-5)
+
+
+TEXTS = ['{"name": "refund", "arguments": {"order_id": "7890"}}', "I want a refund for order 1234."] * 20
+VOCABULARY = 300
+
+
+@pytest.fixture(scope="module")
+def spelling():
+    return train_tokenizer(TEXTS, VOCABULARY)
+
+
+@given(st.text(max_size=60))
+def test_any_text_comes_back_as_it_was(policy, text):
+    for marker in (*MARKERS, *SPECIAL_TOKENS):
+        text = text.replace(marker, "")
+    ids = policy.tokenizer.encode(text, add_special_tokens=False)
+    assert policy.tokenizer.decode(ids) == text
+
+
+@given(st.from_regex(r"[0-9]{1,12}", fullmatch=True))
+def test_every_digit_is_a_token(policy, number):
+    ids = policy.tokenizer.encode(f"order {number}", add_special_tokens=False)
+    assert [policy.tokenizer.decode([token]) for token in ids[-len(number) :]] == list(number)
+
+
+@pytest.mark.parametrize("marker", [*MARKERS, *SPECIAL_TOKENS])
+def test_a_marker_is_one_token_wherever_it_stands(spelling, policy, marker):
+    for each in (spelling, policy.tokenizer):
+        ids = each.encode(f"a{marker}b", add_special_tokens=False)
+        assert ids.count(token_id(each, marker)) == 1
+        assert each.decode(ids) == f"a{marker}b"
+
+
+@pytest.mark.parametrize("policy", SCENARIOS)
+def test_every_policy_ships_and_was_cloned_from_its_own_scenario(policy: str) -> None:
+    course = COURSES[policy]
+    assert course.scenario is find_scenario(SCENARIOS[policy])
+    shipped = {file.name for file in embedded_path(policy).iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= shipped
+
+
+@pytest.mark.parametrize("policy", SCENARIOS)
+def test_no_held_out_task_is_demonstrated(policy: str) -> None:
+    course = COURSES[policy]
+    demonstrated = {course.tasks[index].id for index in range(0, len(course.tasks), 97)}
+    assert demonstrated.isdisjoint(task.id for task in course.scenario.tasks("held_out"))

@@ -49,18 +49,6 @@ def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(
     assert chosen.scored == len(chosen.trajectories) + chosen.too_low + chosen.not_best
 
 
-def test_a_failed_attempt_is_not_imitated_whatever_its_score() -> None:
-    good = member(0.5)
-    chosen = best_members([TrajectoryGroup([member(1.0, "failed"), good, member(None)])])
-    assert (chosen.trajectories, chosen.unscored) == ([good], 2)
-
-
-@pytest.mark.parametrize(("above", "count"), [(None, 1), (0.4, 1), (0.5, 0), (0.6, 0)])
-def test_a_score_has_to_be_above_the_threshold(above: float | None, count: int) -> None:
-    chosen = best_members([group(0.5, 0.1)], above=above)
-    assert (len(chosen.trajectories), chosen.too_low, chosen.not_best) == (count, 1 - count, 1)
-
-
 @pytest.mark.parametrize(
     ("rewards", "best", "above", "groups", "alike"),
     [

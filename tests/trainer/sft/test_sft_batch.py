@@ -3,7 +3,6 @@
 import copy
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,13 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.packing import assign_to_ranks, unique_tokens
+from gavel.trainer.data.packing import assign_to_ranks
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.data.training_batch import mini_batches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
 from tests.trainer.conftest import OPENING, attempt, sampled_turn
 
@@ -134,14 +132,6 @@ async def test_an_update_averages_over_its_own_tokens_whatever_the_size_of_its_m
     assert outcomes[0][1] == 6, "three updates of at most three trajectories, twice"
 
 
-async def test_what_the_demonstrations_of_an_update_share_is_computed_once(fresh_policy):
-    given = await demonstrations(8)
-    batch = make_sft_batch(given, fresh_policy)
-    metrics = Learner(fresh_policy).step(batch, as_training(SftConfig(), batch))
-    tokens = [s.tokens for s in batch.sequences]
-    assert metrics["tokens_forwarded"] == unique_tokens(tokens) < 0.7 * sum(len(t.token_ids) for t in tokens)
-
-
 async def test_several_processes_share_an_update(policy):
     batch = make_sft_batch(await demonstrations(9), policy)
     groups = [s.group for s in batch.sequences]
@@ -240,16 +230,6 @@ async def test_a_kill_between_checkpoint_and_metrics_keeps_the_row_of_its_split(
         await again.register(backend)
         (row,) = backend.history(again)
     assert (row["step"], row["split"], row["trajectories_trained"]) == (1, "sft", 2)
-
-
-async def test_a_run_of_imitation_that_lost_its_checkpoints_does_not_begin_again_over_its_metrics(tmp_path: Path):
-    model = a_model("lost")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await model.train_sft(await demonstrations(2))
-    shutil.rmtree(tmp_path / "tests" / "lost" / "checkpoints")
-    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
-        await a_model("lost").register(LocalBackend(tmp_path))
 
 
 async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):
