@@ -1,24 +1,33 @@
-"""Captures at a real endpoint: what a client samples with the key of a capture becomes its trajectory."""
+"""Captures: what any client samples with the key of one becomes its trajectory, whatever 64 agents do at once."""
 
 import asyncio
+import json
 import os
+import random
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai import AsyncOpenAI, AuthenticationError
+from openai.types.chat.chat_completion import Choice
 
 import gavel
-from gavel.trainer.data.token_sequences import sequences
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.data.token_sequences import sequences, turns_of
 from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CaptureError
+from gavel.trainer.engines.protocol import Sampled, SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CapturedTurn, CaptureError, captured_trajectory
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, tool_result
 
 pytestmark = pytest.mark.slow
+
 
 OPENING = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 
@@ -265,3 +274,187 @@ async def test_the_key_is_found_wherever_a_client_puts_it(server, owner, headers
         url = f"{server.base_url}/chat/completions"
         assert (await plain.post(url, json=body, headers=given, timeout=HANG_SECONDS)).status_code == 200
     assert capture.trajectory.metrics["turns"] == 1
+
+
+LOOK_UP = [{"type": "function", "function": {"name": "look_up"}}]
+
+
+def captured_turn(number: int, parent: int | None = None, **extra) -> CapturedTurn:
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": f"reply {number}"},
+        "policy_version": 3,
+        **extra,
+    }
+    return CapturedTurn(parent, [{"role": "user", "content": f"question {number}"}], LOOK_UP, choice)
+
+
+def tree(*parents: int | None) -> Trajectory:
+    return captured_trajectory([captured_turn(number, parent) for number, parent in enumerate(parents)])
+
+
+def replies_of(trajectory: Trajectory) -> list[list[str]]:
+    """Of each history the replies; those that are trained have a star."""
+    return [
+        [
+            f"{message['content'].split()[1]}{'*' * isinstance(item, Choice)}"
+            for item, message in zip(history.messages_and_choices, history.messages(), strict=True)
+            if message["role"] == "assistant"
+        ]
+        for history in trajectory.histories()
+    ]
+
+
+def test_an_agent_that_waits_for_a_longer_sub_agent_is_the_main_history():
+    assert replies_of(tree(None, None, 1, 2, 3, 0)) == [["0*", "5*"], ["1*", "2*", "3*", "4*"]]
+
+
+def test_of_a_conversation_that_is_rewritten_at_every_turn_the_longest_is_the_main_history():
+    turns = [captured_turn(0), captured_turn(1), captured_turn(2)]
+    turns[1].context.append({"role": "user", "content": "more"})
+    assert replies_of(captured_trajectory(turns)) == [["1*"], ["0*"], ["2*"]]
+
+
+def test_a_turn_that_reached_its_limit_truncates_the_trajectory_if_it_is_the_last():
+    cut = captured_turn(1, 0, finish_reason="length")
+    assert captured_trajectory([captured_turn(0), cut]).status == "truncated"
+    assert captured_trajectory([captured_turn(0), cut, captured_turn(2, 1)]).status == "finished"
+
+
+def test_a_capture_of_nothing_failed_with_a_reason():
+    trajectory = captured_trajectory([])
+    assert trajectory.status == "failed"
+    assert "no turn was sampled" in trajectory.status_reason
+
+
+@st.composite
+def forests(draw) -> list[int | None]:
+    size = draw(st.integers(1, 12))
+    return [draw(st.one_of(st.none(), st.integers(0, at - 1)) if at else st.none()) for at in range(size)]
+
+
+@given(forests())
+def test_every_turn_is_a_choice_once_after_what_it_continues(parents):
+    histories = replies_of(tree(*parents))
+    numbers = [[int(reply.rstrip("*")) for reply in history] for history in histories]
+    for history in numbers:
+        assert [parents[number] for number in history] == [None, *history[:-1]]
+    trained = sorted(int(reply[:-1]) for history in histories for reply in history if reply.endswith("*"))
+    assert trained == list(range(len(parents)))
+
+
+AGENTS = 64
+
+
+class Watched:
+    """Notes what an engine samples to its end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sampled: list[tuple[list[int], Sampled]] = []
+        self.engine: TransformersEngine | None = None
+        submit = TransformersEngine.submit
+
+        def noting(engine: TransformersEngine, request: SamplingRequest):
+            self.engine = engine
+            future = submit(engine, request)
+            future.add_done_callback(
+                lambda done: done.cancelled() or self.sampled.append((list(request.prompt_ids), done.result()))
+            )
+            return future
+
+        monkeypatch.setattr(TransformersEngine, "submit", noting)
+
+
+class Agent:
+    """Says what its seed makes it say."""
+
+    def __init__(self, client, seed: int) -> None:
+        self._client = client
+        self._rng = random.Random(seed)
+
+    async def talk(self, messages: list[dict], turns: int) -> None:
+        for _ in range(turns):
+            reply = await self._reply(messages)
+            if reply is None:
+                continue
+            results = [
+                {"role": "tool", "tool_call_id": call["id"], "content": self._rng.choice(["{}", "näh", "\ufffd"])}
+                for call in reply.get("tool_calls", ())
+            ]
+            said = {"role": "user", "content": self._rng.choice(["And?", "日本", "", "😀"])}
+            messages = [*messages, self._rewritten(reply), *(results or [said])]
+            if self._rng.random() < 0.25:  # two go on with the same conversation
+                await asyncio.gather(self.talk(messages, 1), self.talk(messages, 1))
+                return
+
+    async def _reply(self, messages: list[dict]) -> dict | None:
+        """None where it goes away in the middle."""
+        manner = self._rng.choice(["whole", "stream", "stream", "leave"])
+        stream = await self._client.chat.completions.create(
+            model="desk",
+            messages=messages,
+            tools=TOOLS,
+            temperature=1.5,
+            max_tokens=self._rng.choice([3, 9, 30]),
+            seed=self._rng.choice([None, 5, 6]),
+            stream=manner != "whole",
+        )
+        if manner == "whole":
+            return stream.choices[0].message.model_dump(exclude_none=True)
+        text, calls = "", []
+        async for chunk in stream:
+            if manner == "leave" and self._rng.random() < 0.5:
+                await stream.close()
+                return None
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                calls += [call.model_dump(exclude={"index"}) for call in choice.delta.tool_calls or ()]
+        return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+
+    def _rewritten(self, reply: dict) -> dict:
+        reply = json.loads(json.dumps(reply))
+        for call in reply.get("tool_calls", ()):
+            arguments = json.loads(call["function"]["arguments"])
+            call["function"]["arguments"] = json.dumps(arguments, separators=(",", ":"), sort_keys=True)
+        if self._rng.random() < 0.3:
+            reply["content"] = [{"type": "text", "text": reply["content"]}] if reply.get("content") else None
+        elif self._rng.random() < 0.3:
+            reply["content"] = self._rng.choice(["I said something else", reply["content"][:-1] + "é"])
+        return reply
+
+
+async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_counted(policy, monkeypatch):
+    watched = Watched(monkeypatch)
+
+    async def episode(seed: int) -> Capture:
+        async with Capture(owner) as capture:
+            await Agent(owner.with_options(api_key=capture.api_key), seed).talk([*OPENING], 2)
+        return capture
+
+    with serving(policy) as server:
+        async with client_of(server).with_options(timeout=HANG_SECONDS) as owner:
+            captures = await asyncio.gather(*map(episode, range(AGENTS)))
+        engine = watched.engine
+        assert engine is not None
+        async with asyncio.timeout(HANG_SECONDS):
+            while engine._slots.busy.any() or engine._running:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    known = {(tuple(prompt), tuple(each.token_ids), tuple(each.logprobs)) for prompt, each in watched.sampled}
+    captured, abandoned = 0, 0
+    for capture in captures:
+        trajectory = capture.trajectory
+        abandoned += int(trajectory.metrics.get("turns_abandoned", 0))
+        turns = [turn for history in trajectory.histories() for turn in turns_of(history)]
+        captured += len(turns)
+        assert len(turns) == trajectory.metrics["turns"]
+        assert {(tuple(turn.prompt_ids), tuple(turn.token_ids), tuple(turn.logprobs)) for turn in turns} <= known
+        whole = {tuple(turn.prompt_ids + turn.token_ids) for turn in turns}
+        trained = sequences(trajectory)
+        samples = {turn.sample_id: turn for turn in turns}
+        assert None not in samples
+        assert sum(each.trained_tokens for each in trained) == sum(len(turn.token_ids) for turn in samples.values())
+        for each in trained:
+            assert all(tuple(each.token_ids[: end + 1]) in whole for end in each.turn_ends.values())
+    assert abandoned > 0
+    assert captured <= len(watched.sampled) <= captured + abandoned

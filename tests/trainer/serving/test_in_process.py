@@ -1,18 +1,34 @@
-"""Turns that reach an endpoint of the same process without HTTP: the answers, errors and deadlines of the API."""
+"""What carries a turn: a socket, a client of the same process, and an engine that is being asked."""
 
 import asyncio
+import contextlib
 import copy
+import signal
+import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
+import httpx
 import pytest
+import uvicorn
 from openai import APIConnectionError, APITimeoutError, BadRequestError
 from openai.types.chat.chat_completion import ChatCompletion
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from gavel.llm.failures import openai_httpx
+from gavel.trainer.engines.protocol import Grammar, Sampled, SamplingRequest
 from gavel.trainer.serving.capture import KEY_PREFIX
+from gavel.trainer.serving.errors import EndpointError
 from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 from gavel.trainer.serving.openai_server import EndpointServer
+from gavel.trainer.serving.turn_sampling import sample_turn
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving
 
@@ -165,3 +181,99 @@ async def test_a_closing_endpoint_ends_its_turns(client, server, gate):
             await turn
         with pytest.raises(APIConnectionError):  # over HTTP, where nothing listens
             await client.turn(BODY)
+
+
+def test_an_address_of_ipv6_stands_in_brackets():
+    if not socket.has_ipv6:
+        pytest.skip("there is no IPv6 here")
+    try:
+        listener = listen("::1", 0)
+    except EndpointError:
+        pytest.skip("there is no IPv6 here")
+    with closing(listener):
+        assert address_of(listener, "::1") == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "remedy"),
+    [
+        ("127.0.0.1", 70_000, "choose another port"),
+        ("no.such.host.invalid", 0, "an address of this machine"),
+        ("192.0.2.1", 0, "an address of this machine"),
+    ],
+)
+def test_what_cannot_be_listened_on_is_refused_with_a_remedy(host, port, remedy):
+    with pytest.raises(EndpointError, match="cannot listen on") as caught:
+        listen(host, port)
+    assert remedy in caught.value.remedy
+
+
+def test_a_taken_port_is_refused():
+    with closing(listen("127.0.0.1", 0)) as listener, pytest.raises(EndpointError, match="in use"):
+        listen("127.0.0.1", listener.getsockname()[1])
+
+
+async def test_it_is_announced_when_it_answers_and_signals_are_left_alone() -> None:
+    async def hello(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    handler = signal.getsignal(signal.SIGTERM)
+    announced = asyncio.Event()
+    listener: socket.socket = listen("127.0.0.1", 0)
+    app = Starlette(routes=[Route("/", hello)])
+    server = AnnouncedServer(uvicorn.Config(app, log_level="error", lifespan="off"), announced.set)
+    assert not announced.is_set()
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    async with asyncio.timeout(HANG_SECONDS):
+        await announced.wait()
+        assert signal.getsignal(signal.SIGTERM) is handler
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(address_of(listener, "127.0.0.1"))).text == "hello"
+        server.should_exit = True
+        await serving
+
+
+REQUEST = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar())
+
+
+class Compiling:
+    """An engine that is compiling a grammar until it is let go on."""
+
+    def __init__(self) -> None:
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.sampling: Future[Sampled] = Future()
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        self.began.set()
+        self.go_on.wait()
+        return self.sampling
+
+
+async def leave(engine: Compiling, *, and_the_loop: bool) -> list[dict[str, Any]]:
+    """What the loop reports when a client leaves, and when then all tasks are cancelled, as at a loop's end."""
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    turn = asyncio.create_task(sample_turn(engine, REQUEST))  # type: ignore[arg-type]
+    await asyncio.to_thread(engine.began.wait)
+    turn.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await turn
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    if and_the_loop:
+        for task in rest:
+            task.cancel()
+    engine.go_on.set()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.sleep(0)
+    return reported
+
+
+def test_a_client_that_leaves_ends_its_turn_once_it_is_submitted() -> None:
+    engine = Compiling()
+    assert asyncio.run(leave(engine, and_the_loop=False)) == []
+    assert engine.sampling.cancelled()
+
+
+def test_a_loop_that_ends_meanwhile_reports_nothing() -> None:
+    assert asyncio.run(leave(Compiling(), and_the_loop=True)) == []
