@@ -23,16 +23,6 @@ def trained(trajectory: Trajectory) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-@pytest.mark.parametrize("stored", [False, True])
-def test_a_turn_that_a_further_history_took_over_is_trained_once(stored):
-    shared = sampled_turn([1], [2], [-0.4])
-    trajectory = attempt(shared, sampled_turn([1, 2, 3], [4]))
-    trajectory.additional_histories = [History(messages_and_choices=[shared, sampled_turn([1, 2, 8], [5])])]
-    if stored:
-        trajectory = Trajectory.from_json(trajectory.to_json())
-    assert trained(trajectory) == [([1, 2, 3, 4], [2, 4]), ([1, 2, 8, 5], [5])]
-
-
 def test_two_equal_samples_of_one_history_both_count():
     turn = sampled_turn([1], [2])
     assert len(sequences(attempt(turn, sampled_turn([1], [2])))) == 2
@@ -45,17 +35,6 @@ def test_two_equal_samples_of_two_histories_both_count(stored):
     if stored:
         trajectory = Trajectory.from_json(trajectory.to_json())
     assert trained(trajectory) == [([1, 2], [2]), ([1, 2], [2])]
-
-
-def test_a_sample_that_histories_repeat_counts_once_beside_its_equal():
-    one, two = sampled_turn([1], [2], sample_id="one"), sampled_turn([1], [2], sample_id="two")
-    trajectory = attempt(one, sampled_turn([1, 2, 3], [4], sample_id="three"))
-    fork = sampled_turn([1, 2, 8], [5], sample_id="four")
-    trajectory.additional_histories = [
-        History(messages_and_choices=[one, fork]),
-        History(messages_and_choices=[two, two, one]),
-    ]
-    assert trained(trajectory) == [([1, 2, 3, 4], [2, 4]), ([1, 2, 8, 5], [5]), ([1, 2], [2])]
 
 
 @given(st.lists(st.tuples(ids, ids), max_size=6))
@@ -114,13 +93,6 @@ def test_the_graph_is_that_of_the_definition_however_the_turns_are_spread_over_h
         assert any(each.sampled)
         rest = zip(each.sampled, each.logprobs, each.temperatures, strict=True)
         assert {(lp, heat) for own, lp, heat in rest if not own} <= {(0.0, 1.0)}
-
-
-def test_stitching_leaves_the_recorded_turns_alone():
-    first, second = sampled_turn([1], [2]), sampled_turn([1, 2, 3], [4])
-    sequences(attempt(first, second))
-    assert turn_of(first).prompt_ids == [1]
-    assert turn_of(second).prompt_ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize("missing", ["token_ids", "prompt_token_ids", "logprobs"])
@@ -211,16 +183,6 @@ def test_a_plan_covers_all_and_keeps_to_its_limit(batch, data, most):
     assert sorted(index for indices in planned for index in indices) == list(range(len(batch)))
     for indices in planned:
         assert len(indices) == 1 or unique_tokens([batch[index] for index in indices]) <= most
-
-
-@given(batches, st.data(), st.integers(1, 40))
-def test_a_group_that_fits_is_not_cut(batch, data, most):
-    groups = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
-    planned = micro_batches(batch, groups, most)
-    for group in set(groups):
-        members = {index for index, own in enumerate(groups) if own == group}
-        if unique_tokens([batch[index] for index in members]) <= most:
-            assert sum(bool(members & set(indices)) for indices in planned) == 1
 
 
 @given(batches, st.data(), st.integers(1, 5))

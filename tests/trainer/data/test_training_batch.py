@@ -183,22 +183,6 @@ def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_
     assert not branched.left_out_members
 
 
-def test_what_the_template_shows_otherwise_is_trained_as_branches(caplog):
-    rewritten = two_turns("user", "thoughtreply", "userreplynext", continues_sampled=True)
-    batch = make_batch([TrajectoryGroup([rewritten, member(0.0)])], CONFIG)
-    assert [s.advantage for s in batch.sequences] == [0.5, 0.5, -0.5]
-    assert batch.token_mismatches == {"template": 1}
-    assert not batch.left_out_members
-    assert not caplog.records
-
-
-def test_a_group_of_which_nothing_can_be_trained_is_left_out_and_the_batch_says_why():
-    batch = make_batch([TrajectoryGroup([EDITED, EDITED.model_copy(update={"reward": 0.0})])], CONFIG)
-    assert (batch.groups, batch.trajectories, batch.unique_tokens) == (0, 0, 0)
-    assert batch.left_out_groups == {LeftOut.NO_TRAINABLE_MEMBER: 1}
-    assert f"2 {LeftOut.CLIENT_EDIT.sentence}" in batch.why_empty()
-
-
 def test_a_member_with_a_turn_of_another_distribution_is_left_out_and_it_is_said_how_to_keep_it(caplog):
     shaped = attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3, 4], [5], shaped_by=["top_p"]), reward=1.0)
     batch = make_batch([TrajectoryGroup([shaped, member(0.0), member(0.5)])], CONFIG)
@@ -235,7 +219,6 @@ def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(t
 
 
 decode = Letters().decode
-words = st.text("abcxyz", min_size=1, max_size=6)
 
 
 def mismatch_turns(first: str, said: str, second: str, finish_reason: str = "stop", **extra: object) -> Trajectory:
@@ -268,26 +251,10 @@ def test_a_turn_that_does_not_go_on_is_told_by_its_cause(trajectory, kind):
     assert mismatches(Trajectory.from_json(trajectory.to_json()), decode) == {kind: 1}
 
 
-@given(st.lists(st.tuples(words, words), min_size=1, max_size=4))
-def test_a_conversation_that_only_grows_has_none(parts):
-    context, said = "", []
-    for added, reply in parts:
-        said.append(sampled_turn(spelled(context + added), spelled(reply)))
-        context += added + reply
-    assert not mismatches(attempt(*said), decode)
-
-
 def test_a_turn_may_be_sampled_again_and_any_of_the_samples_gone_on_from():
     again = [sampled_turn([1], [2]), sampled_turn([1], [3]), sampled_turn([1], [4])]
     for chosen in (2, 3, 4):
         assert not mismatches(attempt(*again, sampled_turn([1, chosen, 5], [6])), decode)
-
-
-def test_a_further_history_may_begin_with_anything_and_what_it_took_over_is_not_counted_again():
-    trajectory = mismatch_turns("systemuser", "reply", "systemuserrefusednext")
-    rewritten = History(messages_and_choices=[sampled_turn(spelled("summary"), spelled("reply"))])
-    trajectory.additional_histories = [rewritten, *trajectory.histories()]
-    assert mismatches(trajectory, decode) == {"client_edit": 1}
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()

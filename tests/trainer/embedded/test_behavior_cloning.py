@@ -14,16 +14,13 @@ from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.behavior_cloning import (
     COURSES,
     END_OF_TURN,
-    MARKERS,
     PADDING,
-    SPECIAL_TOKENS,
     Demonstration,
     Writer,
     backward,
     make_model,
     preamble_of,
     token_id,
-    train_tokenizer,
 )
 
 
@@ -43,15 +40,6 @@ def test_what_the_clerk_says_is_cloned_and_nothing_else(policy: str) -> None:
         assert text.count("<tool_call>") == text.count(END_OF_TURN) - 1 >= 1
         assert "tool_response" not in text
         assert each.cloned[-1]
-
-
-@pytest.mark.parametrize("policy", SCENARIOS)
-def test_all_demonstrations_begin_with_system_prompt_and_tools(policy: str) -> None:
-    found, _ = written(policy, "careful", 6)
-    preamble = preamble_of(found)
-    assert all(each.token_ids[: len(preamble)] == preamble for each in found)
-    assert not any(any(each.cloned[: len(preamble) + 1]) for each in found)
-    assert len(preamble) > 40
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_cloned_tokens() -> None:
@@ -78,35 +66,10 @@ def test_the_gradient_is_that_of_the_mean_over_all_cloned_tokens() -> None:
         torch.testing.assert_close(one, parameter.grad, rtol=1e-3, atol=1e-5)
 
 
-TEXTS = ['{"name": "refund", "arguments": {"order_id": "7890"}}', "I want a refund for order 1234."] * 20
-VOCABULARY = 300
-
-
-@pytest.fixture(scope="module")
-def spelling():
-    return train_tokenizer(TEXTS, VOCABULARY)
-
-
-@given(st.text(max_size=60))
-def test_any_text_comes_back_as_it_was(policy, text):
-    for marker in (*MARKERS, *SPECIAL_TOKENS):
-        text = text.replace(marker, "")
-    ids = policy.tokenizer.encode(text, add_special_tokens=False)
-    assert policy.tokenizer.decode(ids) == text
-
-
 @given(st.from_regex(r"[0-9]{1,12}", fullmatch=True))
 def test_every_digit_is_a_token(policy, number):
     ids = policy.tokenizer.encode(f"order {number}", add_special_tokens=False)
     assert [policy.tokenizer.decode([token]) for token in ids[-len(number) :]] == list(number)
-
-
-@pytest.mark.parametrize("marker", [*MARKERS, *SPECIAL_TOKENS])
-def test_a_marker_is_one_token_wherever_it_stands(spelling, policy, marker):
-    for each in (spelling, policy.tokenizer):
-        ids = each.encode(f"a{marker}b", add_special_tokens=False)
-        assert ids.count(token_id(each, marker)) == 1
-        assert each.decode(ids) == f"a{marker}b"
 
 
 @pytest.mark.parametrize("policy", SCENARIOS)

@@ -107,15 +107,6 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
         assert_consistent(slots)
 
 
-def test_the_least_recently_used_slot_is_given_away():
-    slots = Slots(3, MAX_CONTEXT)
-    taken = [fill(slots, [token]) for token in (1, 2, 3)]
-    for slot in (taken[1], taken[0], taken[2]):
-        assert slot is not None
-        slots.release(slot)
-    assert take(slots, np.array([9])) == taken[1]
-
-
 def test_rows_that_are_not_neighbours_see_their_own_keys():
     slots = Slots(4, MAX_CONTEXT)
     for token in range(4):

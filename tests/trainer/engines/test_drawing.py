@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.trainer.engines.grammar import GrammarError
-from gavel.trainer.engines.protocol import DEADLINE, SamplingRequest, Shaping, deadline
+from gavel.trainer.engines.protocol import SamplingRequest, Shaping
 from gavel.trainer.engines.transformers import Draw, draw_tokens
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, 0.0])
@@ -64,13 +64,6 @@ def test_tokens_under_a_grammar_are_those_of_the_policy_among_those_that_fit(tem
                 assert each.logprob == pytest.approx(value if each.again else float(policy[token]), abs=1e-5)
     assert sum(each.again for each in drawn) / len(rows) == pytest.approx(float(policy[[0, 2]].exp().sum()), abs=0.05)
     assert [each.constraint.taken for each in rows] == [[each.token] for each in drawn]
-
-
-def test_a_grammar_that_allows_everything_changes_nothing():
-    free, under = (draw(*(row(seed, only=only) for seed in range(50))) for only in (None, (0, 1, 2, 3, 4)))
-    assert [(each.token, each.logprob, each.again) for each in free] == [
-        (each.token, each.logprob, each.again) for each in under
-    ]
 
 
 def test_the_likeliest_tokens_are_those_of_the_distribution_that_was_drawn_from():
@@ -133,15 +126,3 @@ def test_penalties_count_what_was_said_and_biases_add():
     repeated = Shaping(repetition_penalty=2.0)
     assert repeated.logits(logits, [0], [1]).tolist() == [1.0, -4.0, 1.0, 0.0]
     assert logits.tolist() == [2.0, -2.0, 1.0, 0.0]
-
-
-def test_what_changes_nothing_is_not_asked():
-    assert Shaping().asked() == {}
-    assert Shaping(top_p=0.9, top_k=0).asked() == {"top_p": 0.9}
-
-
-def test_a_long_turn_may_take_its_time_and_work_without_tokens_the_least():
-    assert deadline() == deadline(0) == DEADLINE
-    assert deadline(1024) < 900
-    assert 2 * 3600 < deadline(32_768) < 3 * 3600
-    assert deadline(5, 32_768, 7) == deadline(32_768)

@@ -59,18 +59,6 @@ def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine
 
 
 @pytest.mark.slow
-def test_what_is_sampled_has_the_learners_logprobs(coarse, engine):
-    update(coarse, 0.01)
-    engine.publish(coarse, 1)
-    futures = [engine.submit(request_for(IDS[:20], seed=n, max_tokens=30)) for n in range(6)]
-    for future in futures:
-        found = future.result(timeout=HANG_SECONDS)
-        with torch.no_grad():
-            expected = trained_logprobs(coarse, [sequence(IDS[:20], found.token_ids, [0.0] * len(found.token_ids))])
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=0.3)  # nats, as bf16 rounds
-
-
-@pytest.mark.slow
 def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
     engine = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256, versions=2)
     engine.publish(coarse, 0)
@@ -114,15 +102,6 @@ def test_in_coarse_precision_the_sampler_scores_as_the_learner_does(coarse, engi
     gaps = (learned(coarse) - torch.tensor(engine.score(IDS))).abs()
     assert gaps.mean() < 0.0125
     assert gaps.max() < 0.05
-
-
-def test_without_factors_the_model_is_the_plain_one_again():
-    model, ids = tiny_model(), [3, 1, 4, 1, 5]
-    before = full_logprobs(model, ids)
-    set_factors(model, [LoraFactors("model.layers.1.mlp.up_proj", torch.ones(3, 32), torch.ones(64, 3), 1.0)])
-    assert not torch.allclose(full_logprobs(model, ids), before)
-    set_factors(model, [])
-    assert torch.equal(full_logprobs(model, ids), before)
 
 
 def test_factors_beside_a_model_are_the_merged_model():

@@ -1,7 +1,6 @@
 """The engine against transformers' own `generate` and against plain forward passes."""
 
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
@@ -116,48 +115,6 @@ def test_a_group_computes_its_shared_prompt_once(make_engine):
     gate.open.set()
     wait([first, *futures], timeout=HANG_SECONDS)
     assert gate.passes == [16, 112, 16]  # in multiples of 16: 2, 100, then the last tokens of seven and an idle slot
-
-
-def test_contexts_outgrow_the_first_capacity_while_others_run(make_engine):
-    engine, model = make_engine(slots=3, max_context=700), tiny_model()
-    prompts = [prompt(0, 250), prompt(1, 5), prompt(2, 520)]
-    futures = [engine.submit(request_for(ids, max_tokens=20, seed=n)) for n, ids in enumerate(prompts)]
-    for ids, future in zip(prompts, futures, strict=True):
-        found = future.result(timeout=HANG_SECONDS)
-        expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_a_context_is_used_to_its_last_token(make_engine):
-    engine, model, ids = make_engine(slots=2, max_context=300), tiny_model(), prompt(0, 290)
-    beside = engine.submit(request_for(prompt(1, 20), max_tokens=40))
-    found = ask(engine, ids, max_tokens=100)
-    assert (len(found.token_ids), found.finish_reason) == (10, "length")
-    expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
-    assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    expected = full_logprobs(model, prompt(1, 20) + beside.result(timeout=HANG_SECONDS).token_ids)[19:]
-    assert beside.result().logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    assert len(ask(engine, prompt(0, 299), max_tokens=100).token_ids) == 1
-
-
-def test_requests_in_flight_keep_the_adapter_that_they_began_with_and_later_ones_get_the_next(make_engine):
-    model = tiny_model()
-    gate = Gate(model)
-    engine = make_engine(model, slots=2)
-    early = engine.submit(request_for(prompt(0, 5), max_tokens=8))
-    assert gate.reached.wait(HANG_SECONDS)
-    publishing = threading.Thread(target=engine.publish, args=(other_weights(), 1))
-    publishing.start()
-    while engine._arrivals.empty():
-        time.sleep(0.001)
-    late = engine.submit(request_for(prompt(1, 5)))
-    gate.open.set()
-    publishing.join(HANG_SECONDS)
-    for future, version, weights, ids in ((early, 0, 0, prompt(0, 5)), (late, 1, OTHER_WEIGHTS, prompt(1, 5))):
-        found = future.result(timeout=HANG_SECONDS)
-        assert found.adapter_version == version
-        expected = full_logprobs(tiny_model(weights), ids + found.token_ids)[4:]
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def test_a_publication_that_does_not_fit_raises_where_it_was_asked_for(make_engine):

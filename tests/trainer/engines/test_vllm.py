@@ -74,19 +74,6 @@ def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp
     engine.close()
 
 
-def test_tokens_are_heard_as_the_server_streams_them(connect, policy):
-    engine = connect()
-    engine.publish(policy, 4)
-    heard: list[tuple[list[int], list[float], int]] = []
-    plain = ask(engine)
-    found = ask(engine, on_tokens=lambda piece: heard.append((piece.token_ids, piece.logprobs, piece.adapter_version)))
-    assert found.token_ids == plain.token_ids
-    assert [len(ids) for ids, *_ in heard] == [2] * 6
-    assert [token for ids, *_ in heard for token in ids] == found.token_ids
-    assert [value for _, values, _ in heard for value in values] == found.logprobs
-    assert {version for *_, version in heard} == {4}
-
-
 @pytest.mark.parametrize(
     ("ailment", "told"), [("error", "EngineCore died"), ("cuts off", "does not answer as vLLM"), ("fails", "500")]
 )
@@ -197,15 +184,6 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
         late = engine.submit(request_for(IDS, seed=1))
     assert late.result(timeout=HANG_SECONDS).token_ids
     assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
-
-
-def test_the_server_wakes_up_when_the_learner_fails(server, connect, policy):
-    engine = connect(sleep=True)
-    engine.publish(policy, 0)
-    with pytest.raises(ZeroDivisionError), engine.release_memory():
-        raise ZeroDivisionError
-    assert server.asked[-1] == "/wake_up"
-    assert ask(engine).token_ids
 
 
 def test_a_server_that_cannot_sleep_says_what_it_needs_and_goes_on_serving(server, connect, policy):

@@ -20,8 +20,6 @@ from gavel.trainer.cached_pass import cached
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.passes import attend_grouped
-from gavel.trainer.kernels.assumed_device import assume, device_type
-from gavel.trainer.kernels.attention_kernels import CpuFlash, CudaFlash, ScoreForm, kernel_for
 from gavel.trainer.kernels.packed_parts import FULL, Span, joined_parts, layer_spans, limited_parts, square_parts
 
 
@@ -108,16 +106,6 @@ def test_with_a_limit_each_query_meets_what_its_span_reaches_once(block, members
     assert (found == wanted(row, span)).all()
 
 
-@given(tries)
-def test_a_part_is_marked_as_the_first_of_its_queries(members):
-    row = packed(members)
-    seen: set[int] = set()
-    for part in joined_parts(row.segments):
-        queries = set(range(part.rows.start, part.rows.stop))
-        assert part.first == (not queries & seen)
-        seen |= queries
-
-
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
 def test_heads_that_share_keys_attend_as_they_do_apart(key_heads):
     torch.manual_seed(0)
@@ -139,22 +127,3 @@ def test_heads_that_share_keys_attend_as_they_do_apart(key_heads):
                 **cached(model, cache),
             )
             assert torch.allclose(step.logits[:, 0], plain[:, place], atol=1e-5)
-
-
-def test_a_model_that_attends_in_its_own_way_keeps_it():
-    config = Qwen3Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8, intermediate_size=8)
-    config._attn_implementation = "flex_attention"
-    model = Qwen3ForCausalLM(config)
-    attend_grouped(model.get_decoder())
-    assert model.config._attn_implementation == "flex_attention"
-
-
-def test_meta_tensors_are_computed_as_those_of_the_assumed_device_and_others_as_their_own():
-    meta = torch.zeros(1, 2, 4, 16, dtype=torch.bfloat16, device="meta")
-    real = torch.zeros(1, 2, 4, 16, dtype=torch.bfloat16)
-    assert device_type(meta) == device_type(real) == "cpu"
-    with assume("cuda"):
-        assert (device_type(meta), device_type(real)) == ("cuda", "cpu")
-        assert kernel_for(meta, meta, ScoreForm(1.0)) is CudaFlash
-        assert kernel_for(real, real, ScoreForm(1.0)) is CpuFlash
-    assert kernel_for(meta, meta, ScoreForm(1.0)) is CpuFlash

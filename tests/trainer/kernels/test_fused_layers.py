@@ -136,17 +136,6 @@ def test_two_wide_activations_of_four_are_kept():
     assert plain - fused == layers * floats * 4
 
 
-def test_an_adapter_that_is_off_leaves_the_base():
-    model = mlp_adapted(fused=True)
-    plain = Qwen3ForCausalLM(Qwen3Config(**SHAPE, **HEADS)).eval()
-    plain.load_state_dict(
-        {k.replace("base_model.model.", "").replace(".base_layer", ""): v for k, v in model.state_dict().items()},
-        strict=False,
-    )
-    with model.disable_adapter(), torch.no_grad():
-        assert torch.equal(model(IDS).logits, plain(IDS).logits)
-
-
 def test_a_family_with_another_activation_keeps_its_own():
     torch.manual_seed(0)
     assert fuse_mlps(Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS))) == 0

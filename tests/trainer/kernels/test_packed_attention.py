@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, Lfm2Config, Qwen3Config
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.kernels import attention_kernels, packed_parts
 from gavel.trainer.kernels import packed_attention as attention
+from gavel.trainer.kernels import packed_parts
 from gavel.trainer.kernels.attention_kernels import CpuFlash, CudaFlash, Plain, ScoreForm, kernel_for
 from gavel.trainer.kernels.packed_attention import AttentionError, PackedRow, attend_packed, packed_attention
 from gavel.trainer.kernels.packed_parts import FULL, Span
@@ -72,14 +72,6 @@ def test_a_packed_row_attends_as_the_mask_of_its_trie_says(monkeypatch, kernel, 
     found = attended(packed, query, key, value)
     expected = scaled_dot_product_attention(query, key, value, trie_mask(packed), scale=0.3, enable_gqa=True)
     compare(found, expected, query, key, value, tolerance)
-
-
-def test_the_plain_kernel_takes_its_queries_in_pieces_and_values_of_another_size(monkeypatch):
-    monkeypatch.setattr(attention_kernels, "_PLAIN_QUERIES", 7)
-    packed = row(6, 40, 3)
-    query, key, value = factors(len(packed.token_ids), torch.float64, value_size=5)
-    expected = scaled_dot_product_attention(query, key, value, trie_mask(packed), scale=0.3, enable_gqa=True)
-    compare(attended(packed, query, key, value), expected, query, key, value, 1e-12)
 
 
 def obvious(query, key, value, mask, form: ScoreForm, sinks) -> torch.Tensor:

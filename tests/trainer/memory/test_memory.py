@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
 from transformers import T5Config
 
 from gavel.trainer import device_memory
@@ -28,7 +27,7 @@ from gavel.trainer.learner.step_bytes import (
     measure_pass,
     probe_sequence,
 )
-from gavel.trainer.memory.needs import PlannedPolicy, as_on, learner_bytes, recomputing, step_peaks
+from gavel.trainer.memory.needs import PlannedPolicy, as_on, learner_bytes, step_peaks
 from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy, load_base, lora_targets, storage_bytes
@@ -122,27 +121,6 @@ def test_views_share_a_storage_and_tensors_made_before_do_not_count():
     assert counted.peak == 400
 
 
-def test_meta_tensors_count_as_if_they_had_values_and_questions_about_these_are_answered():
-    with TensorBytes() as counted:
-        values = torch.zeros(64, 64, device="meta")
-        assert bool((values > 1).all()) is True
-        assert values.sum().item() == 1
-        assert torch.equal(values, values)
-    assert counted.peak >= 64 * 64 * 4
-
-
-def test_grouped_products_of_any_type_have_their_shape_on_the_meta_device():
-    rows, weights = torch.zeros(12, 8, device="meta"), torch.zeros(4, 8, 16, device="meta", requires_grad=True)
-    ends = torch.zeros(4, dtype=torch.int32, device="meta")
-    with TensorBytes():
-        found = torch.nn.functional.grouped_mm(rows.requires_grad_(), weights, offs=ends)
-        found.sum().backward()
-    assert found.shape == (12, 16)
-    assert rows.grad is not None
-    assert weights.grad is not None
-    assert (rows.grad.shape, weights.grad.shape) == (rows.shape, weights.shape)
-
-
 @pytest.mark.parametrize("wide", [16, 24])
 @pytest.mark.parametrize("heads", [4, 2])
 def test_attention_has_its_shape_and_does_not_keep_all_scores(heads, wide):
@@ -155,17 +133,6 @@ def test_attention_has_its_shape_and_does_not_keep_all_scores(heads, wide):
     assert query.grad is not None
     if wide == 16:
         assert counted.peak < 4 * 512 * 512 * 4
-
-
-def test_layers_that_are_computed_again_meet_the_same_attention():
-    x = torch.zeros(1, 2, 64, 8, device="meta", requires_grad=True)
-    with as_on("cpu"):
-        found = checkpoint(
-            lambda y: scaled_dot_product_attention(y, y, y), x, use_reentrant=False, context_fn=recomputing
-        )
-        assert isinstance(found, torch.Tensor)
-        found.sum().backward()
-    assert x.grad is not None
 
 
 @pytest.mark.parametrize("family", FAMILIES[::6], ids=lambda family: family.name)
@@ -183,43 +150,6 @@ def test_bytes_and_adapted_layers_are_those_of_the_real_model(family):
 def test_a_model_that_cannot_be_trained_is_refused_with_a_remedy():
     with pytest.raises(BaseModelError, match="Choose another"):
         PlannedPolicy(T5Config(), LoraSettings(), torch.float32)
-
-
-ATTENTION = 2 * 32 * 32 + 2 * 32 * 16
-"""Weights of queries and output, keys and values; hidden size 32, 4 heads of 8 over 2 of keys."""
-MLP = 3 * 32 * 48
-NORMS = 2 * 32
-EXPERT = 3 * 32 * 16
-GATE = 4 * 32
-ENDS = 2 * 832 * 32 + 32
-"""Embedding, head and last norm."""
-TO_ATTENTION = 2 * (32 + 32) + 2 * (32 + 16)
-"""Of LoRA, for each rank: inputs and outputs of the four layers."""
-TO_MLP = 3 * (32 + 48)
-
-
-@pytest.mark.parametrize(
-    ("name", "layer", "ends", "adapted"),
-    [
-        ("Llama 3", ATTENTION + MLP + NORMS, ENDS, TO_ATTENTION + TO_MLP),
-        ("SmolLM2", ATTENTION + MLP + NORMS, ENDS - 832 * 32, TO_ATTENTION + TO_MLP),
-        ("SmolLM3", ATTENTION + MLP + NORMS, ENDS, TO_ATTENTION + TO_MLP),
-        ("Qwen2.5", ATTENTION + 32 + 2 * 16 + MLP + NORMS, ENDS, TO_ATTENTION + TO_MLP),
-        ("Qwen3", ATTENTION + 2 * 8 + MLP + NORMS, ENDS, TO_ATTENTION + TO_MLP),
-        ("Mistral", ATTENTION + MLP + NORMS, ENDS, TO_ATTENTION + TO_MLP),
-        ("OLMo 2", ATTENTION + 32 + 16 + MLP + NORMS, ENDS, TO_ATTENTION + TO_MLP),
-        ("Phi 3, Phi 4", ATTENTION + MLP + NORMS, ENDS, 32 + 64 + 32 + 32 + 32 + 96 + 48 + 32),
-        ("Qwen3-MoE", ATTENTION + 2 * 8 + 4 * EXPERT + GATE + NORMS, ENDS, TO_ATTENTION),
-        ("Mixtral", ATTENTION + 4 * MLP + GATE + NORMS, ENDS, TO_ATTENTION),
-    ],
-)
-def test_the_counts_are_those_written_out_for_the_family(name, layer, ends, adapted):
-    config = next(family for family in FAMILIES if family.name == name).read_config()
-    planned = PlannedPolicy(config, LoraSettings(rank=2), torch.bfloat16)
-    assert planned.parameter_count == 2 * layer + ends
-    frequencies = 2 * 4 * 4  # of RoPE, and as they were at first: 4 of each, in float32
-    assert planned.base_bytes == 2 * planned.parameter_count + frequencies
-    assert sum(parameter.numel() for parameter in planned.parameters()) == 2 * 2 * adapted
 
 
 CLOSE = 0.02
@@ -276,13 +206,6 @@ def test_a_step_of_a_family_holds_what_is_planned(name, checkpointing):
     planned = PlannedPolicy(family.read_config(), LoraSettings(), torch.float32)
     (plan,) = step_peaks(planned, [TOKENS], device="cpu", checkpointing=checkpointing)
     found = measured(real_policy(family, torch.float32), TOKENS, checkpointing=checkpointing)
-    assert plan == pytest.approx(found, rel=CLOSE)
-
-
-def test_bfloat16_needs_what_is_planned_too():
-    planned = PlannedPolicy(BY_NAME["Qwen3"].read_config(), LoraSettings(), torch.bfloat16)
-    (plan,) = step_peaks(planned, [TOKENS], device="cpu", checkpointing=False)
-    found = measured(real_policy(BY_NAME["Qwen3"], torch.bfloat16), TOKENS, checkpointing=False)
     assert plan == pytest.approx(found, rel=CLOSE)
 
 
@@ -498,10 +421,3 @@ def test_experts_that_are_adapted_count(directory):
     assert found.adapter_parameters == without.adapter_parameters + more
     assert found.adapted_layers == without.adapted_layers + 2 * layers
     assert found.pass_whole > without.pass_whole
-
-
-@pytest.mark.parametrize("name", ["DeepSeek V3", "Qwen3-MoE", "LFM2"])
-def test_every_kind_of_family_has_a_plan(directory, name):
-    found = plan(directory(name, max_position_embeddings=4096), GIB)  # as few sequences as can be
-    assert found.fits
-    assert found.pass_checkpointed < found.pass_whole

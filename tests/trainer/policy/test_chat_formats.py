@@ -258,16 +258,6 @@ def test_a_format_that_cannot_be_used_is_refused_with_a_remedy(
     assert "renderer" in error.value.remedy
 
 
-FOREIGN = ["auto", "default", "deepseek-r1", "gemma4", "glm-4.5", "hy3", "kimi-k2", "llama-3", "minimax-m2", "qwen3-vl"]
-
-
-@pytest.mark.parametrize("name", [*FOREIGN, "qwen3.5"])
-def test_a_renderer_that_does_not_fit_the_tokenizer_is_refused_in_a_sentence(name: str) -> None:
-    with pytest.raises(BaseModelError, match="does not suit 'mine': ") as error:
-        chat_renderer(tokenizer(None), "llama", name, "mine", {})
-    assert "renderer='template'" in error.value.remedy
-
-
 class Characters:
     """One token for each character."""
 
@@ -309,20 +299,6 @@ def test_text_and_calls_are_what_was_written(before: str, calls: list[tuple[str,
 def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus) -> None:
     (call,) = extracted(text)[1]
     assert call[2] is status
-
-
-def test_calls_and_results_are_text_and_tools_stand_in_the_first_turn() -> None:
-    system = {"role": "system", "content": "Be brief."}
-    first, asked, called, answered = in_words([system, *CALLED, RESULT, {**RESULT, "content": None}], TOOLS)
-    assert first["role"] == "system"
-    assert first["content"].startswith("Be brief.\n\nYou can call these tools, each described by a JSON schema:\n{")
-    assert json.loads(first["content"].splitlines()[3]) == TOOLS[0]["function"]
-    assert asked == CALLED[0]
-    assert called["content"] == '<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call>'
-    assert "tool_calls" not in called
-    assert in_words([*CALLED, RESULT], [])[0] == CALLED[0], "without tools nothing is told of them"
-    results = "<tool_response>\n17\n</tool_response>\n<tool_response>\n\n</tool_response>"
-    assert answered == {"role": "user", "content": results}
 
 
 turns = st.lists(st.sampled_from(["user", "assistant", "tool", "call"]), max_size=6)

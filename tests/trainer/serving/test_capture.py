@@ -99,20 +99,6 @@ async def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_wa
         assert trajectory.tools == TOOLS
 
 
-async def test_a_trajectory_of_a_capture_is_the_one_that_a_rollout_makes_itself(server, owner):
-    trajectory = gavel.Trajectory(messages_and_choices=[*OPENING], tools=TOOLS)
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        for turn in range(2):
-            reply = await client.chat.completions.create(
-                model="desk", messages=trajectory.messages(), tools=TOOLS, seed=turn, max_tokens=24
-            )
-            trajectory.messages_and_choices.append(reply.choices[0])
-            trajectory.messages_and_choices += (await answered(trajectory.messages()[-1]))[1:]
-    said = capture.trajectory.messages()
-    assert said == trajectory.messages()[: len(said)]
-    assert sequences(capture.trajectory) == sequences(trajectory)
-
-
 async def test_what_the_client_leaves_away_is_captured_all_the_same(server, owner):
     async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
         await say(client, OPENING, logprobs=False, extra_body={"return_token_ids": False})
@@ -304,10 +290,6 @@ def replies_of(trajectory: Trajectory) -> list[list[str]]:
         ]
         for history in trajectory.histories()
     ]
-
-
-def test_an_agent_that_waits_for_a_longer_sub_agent_is_the_main_history():
-    assert replies_of(tree(None, None, 1, 2, 3, 0)) == [["0*", "5*"], ["1*", "2*", "3*", "4*"]]
 
 
 def test_of_a_conversation_that_is_rewritten_at_every_turn_the_longest_is_the_main_history():

@@ -298,17 +298,6 @@ async def test_a_turn_of_one_call_ends_after_it(client, paced):
     assert choice.token_ids == reply.whole.token_ids[: len(choice.token_ids)]
 
 
-async def test_an_engine_that_tells_nothing_before_the_end_ends_at_the_stop_string_too(policy):
-    recited = Recited(policy)
-    recited.text = "one STOP two"
-    server = serve(policy, recited)
-    async with client_of(server) as client:
-        choice = (await create(client, stop="STOP")).choices[0]
-        assert choice.message.content == "one "
-        assert policy.decode(choice.token_ids) == "one STOP"
-    server.close()
-
-
 async def test_events_are_those_of_the_protocol(server, paced):
     paced.text = "Well."
     body = {"model": "desk", "messages": OPENING, "stream": True}

@@ -47,15 +47,6 @@ def test_a_sampled_conversation_goes_on_from_its_own_tokens(turns, policy, call_
     assert policy.tokenizer.decode(ids) == policy.tokenizer.decode(rendered)
 
 
-def test_a_sampled_conversation_is_known_again_whatever_tools_are_offered_then(turns, call_tokens):
-    first = turns.prompt(OPENING, TOOLS)
-    turns.sampled(OPENING, TOOLS, REPLY, first.token_ids, call_tokens)
-    assert not first.continues
-    assert turns.prompt([*OPENING, REPLY, ANSWER], TOOLS).continues
-    assert turns.prompt([*OPENING, REPLY, ANSWER], None).continues
-    assert not turns.prompt([*OPENING, REPLY | {"content": "Well."}, ANSWER], TOOLS).continues
-
-
 QUESTION = {"role": "user", "content": "And order 1234?"}
 
 

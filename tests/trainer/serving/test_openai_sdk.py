@@ -16,7 +16,6 @@ from openai import (
     DefaultAioHttpClient,
     LengthFinishReasonError,
     NotFoundError,
-    pydantic_function_tool,
 )
 from pydantic import BaseModel, ConfigDict
 
@@ -42,10 +41,6 @@ class Verdict(BaseModel):
     model_config = ConfigDict(extra="forbid")
     action: Literal["refund", "refuse"]
     sure: bool
-
-
-class look_up(BaseModel):
-    order_id: Literal["1001", "1002"]
 
 
 FORMAT = {
@@ -211,14 +206,6 @@ async def test_a_turn_that_is_cut_says_so(client, limit):
     assert (choice.finish_reason, len(choice.token_ids)) == ("length", 2)
 
 
-@pytest.mark.parametrize("stop", ['"', ['"', "zzz"]])
-async def test_a_turn_ends_before_its_stop_string(client, stop):
-    choice = await choose(client, tools=TOOLS, temperature=0, stop=stop)
-    assert choice.finish_reason == "stop"
-    assert '"' not in choice.message.content
-    assert choice.stop_reason == '"'
-
-
 @pytest.mark.parametrize("top", [0, 1, 5, 20])
 async def test_log_probs_are_shown_as_asked(client, top):
     choice = await choose(client, logprobs=True, top_logprobs=top)
@@ -250,15 +237,6 @@ async def test_no_tool_is_called_where_none_may_be(client):
 async def test_calls_come_one_by_one_where_they_should(client):
     choice = await choose(client, tools=TOOLS, parallel_tool_calls=False, temperature=0, max_completion_tokens=64)
     assert len(choice.message.tool_calls) == 1
-
-
-async def test_a_conversation_goes_on_from_its_very_tokens(client):
-    first = await choose(client, tools=TOOLS, temperature=0, max_completion_tokens=64)
-    results = [{"role": "tool", "tool_call_id": call.id, "content": "{}"} for call in first.message.tool_calls]
-    second = await choose(client, messages=[*MESSAGES, first.message, *results], tools=TOOLS)
-    ids = [*first.prompt_token_ids, *first.token_ids]
-    assert second.continues_sampled
-    assert second.prompt_token_ids[: len(ids)] == ids
 
 
 @pytest.mark.parametrize(
@@ -341,69 +319,6 @@ async def test_a_format_beside_tools_leaves_the_choice_to_the_policy(client):
     if not choice.message.tool_calls:
         Verdict.model_validate_json(choice.message.content)
     assert choice.message.tool_calls or choice.shaped_by == ["response_format"]
-
-
-async def test_a_tool_of_a_model_can_be_forced(client):
-    found = await client.chat.completions.create(
-        model="desk",
-        messages=MESSAGES,
-        tools=[pydantic_function_tool(look_up)],
-        tool_choice="required",
-        max_completion_tokens=80,
-        temperature=0,
-    )
-    assert found.choices[0].finish_reason in ("tool_calls", "length")
-
-
-@pytest.mark.parametrize("asked", [{}, {"instructions": "Be brief."}, {"store": False}, {"temperature": 0}], ids=str)
-async def test_a_response_is_made(client, asked):
-    found = await client.responses.create(model="desk", input=QUESTION, max_output_tokens=16, **asked)
-    assert (found.object, found.status in ("completed", "incomplete")) == ("response", True)
-    assert found.usage.output_tokens > 0
-
-
-async def test_a_response_goes_on_from_an_earlier_one(client):
-    first = await client.responses.create(model="desk", input="hello", max_output_tokens=8)
-    second = await client.responses.create(
-        model="desk", input="and?", previous_response_id=first.id, max_output_tokens=8
-    )
-    assert second.previous_response_id == first.id
-    assert second.usage.input_tokens > first.usage.input_tokens
-
-
-async def test_a_response_is_streamed(client):
-    async with client.responses.stream(model="desk", input=QUESTION, max_output_tokens=16) as stream:
-        kinds = [event.type async for event in stream]
-    assert kinds[0] == "response.created"
-    assert kinds[-1] in ("response.completed", "response.incomplete")
-
-
-async def test_a_response_is_parsed(client):
-    found = await client.responses.parse(model="desk", input=QUESTION, max_output_tokens=90, text_format=Verdict)
-    assert isinstance(found.output_parsed, Verdict)
-
-
-async def test_a_response_calls_functions(client):
-    functions = [{"type": "function", **tool["function"]} for tool in TOOLS]
-    found = await client.responses.create(
-        model="desk", input=QUESTION, tools=functions, tool_choice="required", max_output_tokens=64
-    )
-    assert "function_call" in [item.type for item in found.output]
-
-
-@pytest.mark.parametrize(
-    "asked", [{}, {"n": 2}, {"stop": ["e"]}, {"prompt": ["one", "two"]}, {"logprobs": 3}, {"max_tokens": 1}], ids=str
-)
-async def test_a_text_is_completed(client, asked):
-    found = await client.completions.create(**{"model": "desk", "prompt": "The order", "seed": 1, **asked})
-    assert len(found.choices) == (2 if "n" in asked or "prompt" in asked else 1)
-    assert [choice.index for choice in found.choices] == list(range(len(found.choices)))
-    assert found.usage.completion_tokens == sum(len(choice.token_ids) for choice in found.choices)
-
-
-async def test_a_text_is_streamed(client):
-    stream = await client.completions.create(model="desk", prompt="The order", stream=True, max_tokens=4)
-    assert [chunk.object async for chunk in stream] == ["text_completion"]
 
 
 @pytest.mark.parametrize("name", ["desk", f"desk@{VERSION}"])

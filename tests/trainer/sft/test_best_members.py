@@ -20,15 +20,6 @@ def group(*rewards: float | None) -> TrajectoryGroup:
     return TrajectoryGroup([member(reward) for reward in rewards])
 
 
-@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_no_finite_number_is_none_wherever_it_stands(odd: float) -> None:
-    for rewards in ([odd, 0.9, 0.1], [0.1, odd, 0.9], [0.1, 0.9, odd]):
-        chosen = best_members([group(*rewards)], above=0.5)
-        assert [one.reward for one in chosen.trajectories] == [0.9]
-        assert (chosen.scored, chosen.unscored) == (2, 1)
-    assert not best_members([group(odd, odd)]).trajectories
-
-
 scores = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 
 
