@@ -55,7 +55,7 @@ TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes $(PYTEST_PROCESSES)
 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
-NUMERIC_TESTS := tests/trainer/data tests/trainer/embedded/test_behavior_cloning.py tests/trainer/engines/test_transformers.py \
+NUMERIC_TESTS := tests/trainer/data tests/trainer/embedded/test_clone_policy.py tests/trainer/engines/test_transformers.py \
 	tests/trainer/kernels tests/trainer/learner tests/trainer/sft tests/trainer/test_exactness.py
 JUDGE_TESTS := tests/judge tests/scenarios
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from gavel.trainer.engines.adapter_cache import AdaptedExperts, set_factors
 from gavel.trainer.kernels.lora_experts import LoraExperts, compute_experts
-from gavel.trainer.policy.adapted_weight import adapted_weights
+from gavel.trainer.policy.adapters import adapted_weights
 from tests.trainer.families import FAMILIES
 
 TARGETS = ["experts.gate_up_proj", "experts.down_proj"]

@@ -17,11 +17,17 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import merged_model
+from gavel.trainer.policy.adapters import (
+    ReferencePolicyError,
+    adapter_base,
+    check_adapter,
+    check_base,
+    reference_weights,
+    start_from,
+)
 from gavel.trainer.policy.loading import BaseModelError, auto_class, plain_logits
 from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
-from gavel.trainer.policy.reference import ReferencePolicyError, check_adapter, reference_weights
-from gavel.trainer.policy.starting_adapter import adapter_base, check_base, start_from
 from tests.trainer.backends.test_local import a_group
 from tests.trainer.families import FAMILIES, Family
 

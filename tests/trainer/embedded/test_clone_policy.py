@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from gavel.scenarios.scenario import find_scenario
-from gavel.trainer.embedded import SCENARIOS, embedded_path
-from gavel.trainer.embedded.behavior_cloning import (
+from benchmarks.clone_policy import (
     COURSES,
     END_OF_TURN,
     PADDING,
@@ -22,6 +20,8 @@ from gavel.trainer.embedded.behavior_cloning import (
     preamble_of,
     token_id,
 )
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.embedded import SCENARIOS, embedded_path
 
 
 def written(policy: str, clerk: str, count: int) -> tuple[list[Demonstration], list[str]]:

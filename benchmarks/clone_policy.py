@@ -1,6 +1,6 @@
 """Makes an embedded policy from scratch: tokenizer, model, behavior cloning on noisy demonstrations.
 
-    python -m gavel.trainer.embedded.behavior_cloning embedded/booking-desk --out DIR
+    python benchmarks/clone_policy.py embedded/booking-desk --out DIR
 
 takes about a quarter of an hour on one core.
 
