@@ -122,13 +122,6 @@ def test_a_hub_that_refuses_is_named_in_the_error(hub: type[Hub], status: int) -
         small_model_path()
 
 
-def test_a_hub_without_the_weights_leaves_nothing_behind(cache: Path, hub: type[Hub]) -> None:
-    hub.files = {"config.json": b"{}"}
-    with pytest.raises(SmallModelError, match=r"the hub has no model\.safetensors"):
-        small_model_path()
-    assert not model_in(cache).exists()
-
-
 def test_what_a_kill_left_behind_is_removed_and_a_torn_directory_replaced(cache: Path, hub: type[Hub]) -> None:
     torn = model_in(cache)
     torn.mkdir(parents=True)

@@ -175,21 +175,6 @@ def test_one_that_comes_back_serves_once_it_has_the_live_adapter_and_is_admitted
     assert not pool.leave_out(returned, ValueError("serves")), "one that serves is not left out for nothing"
 
 
-def test_one_that_comes_back_and_cannot_be_proven_stays_out(servers, connect, policy):
-    pool = connect()
-    pool.publish(policy, 1)
-    servers[0].die()
-    until(lambda: len(pool.serving) == 1)
-    servers[0].start_again()
-    until(lambda: pool._members[0].state == "back")
-    pool.publish(policy, 2)
-    (returned,) = pool.returned
-    assert pool.leave_out(returned, ValueError("serves another adapter"))
-    assert pool.returned == []
-    assert len(pool.serving) == 1
-    assert ask(pool).adapter_version == 2
-
-
 def test_a_conversation_of_an_earlier_adapter_goes_to_one_that_has_it(servers, connect, policy):
     pool = connect(versions=2)
     pool.publish(policy, 1)

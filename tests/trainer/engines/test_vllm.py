@@ -186,16 +186,6 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
     assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
 
 
-def test_a_server_that_cannot_sleep_says_what_it_needs_and_goes_on_serving(server, connect, policy):
-    server.missing = {"/sleep"}
-    engine = connect(sleep=True)
-    engine.publish(policy, 0)
-    with pytest.raises(EngineError, match="/sleep") as error, engine.release_memory():
-        pass
-    assert "VLLM_SERVER_DEV_MODE=1" in error.value.remedy
-    assert ask(engine).token_ids
-
-
 def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, policy, monkeypatch):
     engine = connect()
     engine.publish(policy, 0)

@@ -73,11 +73,6 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
-def base_logprobs(policy: Policy, tokens: TokenSequence) -> torch.Tensor:
-    with torch.no_grad(), policy.model.disable_adapter():
-        return trained_logprobs(policy, [tokens])
-
-
 @pytest.fixture
 def batch(fresh_policy):
     tokens = make_sequences(fresh_policy, [5, 20, 11, 3, 20, 8])
@@ -196,26 +191,6 @@ def test_a_restored_learner_makes_bitwise_the_same_next_update(fresh_policy, bat
     assert resumed.steps == 2
     assert resumed.step(batch, config) == metrics
     assert all(torch.equal(*pair) for pair in zip(adapter(fresh_policy), adapter(other), strict=True))
-
-
-@pytest.mark.slow
-def test_the_divergence_pulls_towards_the_base(fresh_policy):
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in fresh_policy.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    tokens = make_sequences(fresh_policy, [30, 30])
-    learner = Learner(fresh_policy)
-
-    def distance() -> float:
-        with torch.no_grad():
-            own = trained_logprobs(fresh_policy, tokens)
-        return (own - torch.cat([base_logprobs(fresh_policy, each) for each in tokens])).square().mean().item()
-
-    before = distance()
-    for _ in range(5):
-        learner.step(make_batch(tokens, [0.0, 0.0]), TrainConfig(learning_rate=1e-3, beta=1.0))
-    assert distance() < 0.8 * before
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,13 @@ from openai.types.chat.chat_completion import Choice
 import gavel
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import sequences, turns_of
-from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CapturedTurn, CaptureError, captured_trajectory
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, tool_result
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving
 
 pytestmark = pytest.mark.slow
 
@@ -57,15 +56,6 @@ async def say(client: AsyncOpenAI, messages, **settings) -> dict:
     return choice.message.model_dump(exclude_none=True)
 
 
-async def answered(reply: dict) -> list[dict]:
-    """The reply and what its tools say, or a question."""
-    calls = reply.get("tool_calls", ())
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": await tool_result(**call["function"])} for call in calls
-    ]
-    return [reply, *(results or [{"role": "user", "content": "And then?"}])]
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(HANG_SECONDS):
         while not condition():  # noqa: ASYNC110
@@ -80,48 +70,10 @@ async def test_equal_samples_of_two_requests_are_both_trained(server, owner):
     assert (first.token_ids, first.sampled) == (second.token_ids, second.sampled)
 
 
-async def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_was_sampled(server, owner, policy):
-    async def episode(seed: int) -> Capture:
-        async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-            messages = [*OPENING]
-            for turn in range(3):
-                messages += await answered(await say(client, messages, seed=seed + turn))
-        return capture
-
-    for capture in await asyncio.gather(*map(episode, range(0, 80, 10))):
-        trajectory = capture.trajectory
-        assert trajectory.metrics == {"turns": 3}
-        assert trajectory.policy_version == 3
-        assert [choice.continues_sampled for choice in trajectory.choices()] == [False, True, True]
-        trained = sum(sequence.trained_tokens for sequence in sequences(trajectory))
-        assert trained == sum(len(choice.token_ids) for choice in trajectory.choices())
-        assert set(mismatches(trajectory, policy.decode)) <= {"template"}
-        assert trajectory.tools == TOOLS
-
-
 async def test_what_the_client_leaves_away_is_captured_all_the_same(server, owner):
     async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
         await say(client, OPENING, logprobs=False, extra_body={"return_token_ids": False})
     assert sequences(capture.trajectory)[0].trained_tokens
-
-
-async def test_sub_agents_and_branches_are_histories_of_their_own(server, owner):
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        main = [*OPENING, *await answered(await say(client, OPENING))]
-        other = [{"role": "user", "content": "What is the policy for lamps?"}]
-        for _ in range(3):
-            other += await answered(await say(client, other))
-        await say(client, main, seed=1)
-        await say(client, main, seed=2)
-    trajectory = capture.trajectory
-    assert trajectory.metrics["turns"] == 6
-    assert [
-        len(list(gavel.Trajectory(messages_and_choices=history.messages_and_choices).choices()))
-        for history in trajectory.histories()
-    ] == [2, 1, 3]
-    assert trajectory.messages()[:2] == OPENING
-    trained = sum(sequence.trained_tokens for sequence in sequences(trajectory))
-    assert trained == sum(len(choice.token_ids) for choice in trajectory.choices())
 
 
 async def test_a_request_in_flight_at_the_end_is_waited_for(server, owner, gate):

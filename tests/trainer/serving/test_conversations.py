@@ -351,11 +351,6 @@ def test_the_text_is_what_was_sampled(content: str, calls: list[tuple[str, str]]
     assert text_with(content, found, [*map(ord, whole)], decode) in (whole, whole.lstrip("\n "))
 
 
-def test_a_span_that_is_not_the_calls_is_not_believed() -> None:
-    call = ParsedToolCall(raw="refund(1", token_span=(0, 2))
-    assert text_with("Well.", [call], [*map(ord, "Well. | refund(1")], decode) == "Well.\nrefund(1"
-
-
 @pytest.mark.parametrize("said", SAID)
 @pytest.mark.parametrize("form", ["exact", "template", "tags are text"])
 def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, form: str, said: str) -> None:

@@ -96,22 +96,6 @@ async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, sche
     assert error.value.code == "invalid_json_schema"
 
 
-async def test_the_likeliest_tokens_are_streamed_too(server):
-    whole = await ask(server, seed=3, top_logprobs=2, max_tokens=8)
-    async with client_of(server) as client:
-        chunks = await client.chat.completions.create(
-            model="desk", messages=MESSAGES, max_tokens=8, seed=3, top_logprobs=2, stream=True
-        )
-        shown = [
-            token
-            async for chunk in chunks
-            for choice in chunk.choices
-            if choice.logprobs
-            for token in choice.logprobs.content
-        ]
-    assert [token.model_dump() for token in shown] == [token.model_dump() for token in whole.logprobs.content]
-
-
 async def test_a_text_completion_shows_its_likeliest_tokens_and_where_each_begins(server):
     async with client_of(server) as client:
         found = await client.completions.create(model="desk", prompt="The order", logprobs=2, temperature=0, seed=1)

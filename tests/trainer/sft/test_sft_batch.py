@@ -1,6 +1,5 @@
 """Learning from what trajectories say: the loss, what it leaves out, and a run that holds such steps."""
 
-import copy
 import json
 import random
 from pathlib import Path
@@ -117,21 +116,6 @@ async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh
     assert gradient_of(policy).norm().item() == pytest.approx(gradient.norm().item(), rel=1e-4)
 
 
-@pytest.mark.slow
-async def test_an_update_averages_over_its_own_tokens_whatever_the_size_of_its_micro_batches(fresh_policy):
-    given = await demonstrations(7)
-    state = copy.deepcopy(disturbed(fresh_policy).model.state_dict())
-    outcomes = []
-    for tokens in (200, 10**6):
-        fresh_policy.model.load_state_dict(state)
-        config = SftConfig(batch_size=3, epochs=2, micro_batch_tokens=tokens)
-        batch = make_sft_batch(given, fresh_policy)
-        metrics = Learner(fresh_policy).step(batch, as_training(config, batch))
-        outcomes.append((metrics["loss"], metrics["updates"]))
-    assert outcomes[0] == pytest.approx(outcomes[1], rel=1e-3)
-    assert outcomes[0][1] == 6, "three updates of at most three trajectories, twice"
-
-
 async def test_several_processes_share_an_update(policy):
     batch = make_sft_batch(await demonstrations(9), policy)
     groups = [s.group for s in batch.sequences]
@@ -216,20 +200,6 @@ async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_
         return (tmp_path / "tests" / name / "checkpoints" / "000003" / "adapter_model.safetensors").read_bytes()
 
     assert await adapter("through", restart=False) == await adapter("restarted", restart=True)
-
-
-@pytest.mark.slow
-async def test_a_kill_between_checkpoint_and_metrics_keeps_the_row_of_its_split(tmp_path: Path):
-    model = a_model("killed")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await model.train_sft(await demonstrations(2))
-    (tmp_path / "tests" / "killed" / "metrics.jsonl").write_text("")
-    again = a_model("killed")
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
-        (row,) = backend.history(again)
-    assert (row["step"], row["split"], row["trajectories_trained"]) == (1, "sft", 2)
 
 
 async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):
