@@ -1,16 +1,9 @@
-"""A sampled turn as OpenAI's objects: message, choice, completion, and the chunks of a stream.
+"""A sampled turn as OpenAI's objects: message, choice, completion, and what a stream may show of it.
 
 A choice, and the last chunk of a streamed one, carries what exact training needs: `token_ids`, `prompt_token_ids`,
-`policy_version`, `temperature`, `logprobs`, `continues_sampled` and `sample_id`.
-
-Tool calls that cannot be read, as text of the message that they stand in: as they were sampled, with their tags.
-
-A judge sees what the policy said, and a conversation that holds the text goes on from the sampled tokens.
-
-What a stream may show of a turn that is still being sampled.
-
-Text is shown once nothing that follows can take it back: not the beginning of a tool call or of a stop string, no half
-of a character, no space that may be stripped from the end.
+`policy_version`, `temperature`, `logprobs`, `continues_sampled` and `sample_id`. A tool call that cannot be read is
+text of its message, as it was sampled. A stream shows text once nothing that follows can take it back: no beginning of
+a call or of a stop string, no half of a character, no space that may be stripped from the end.
 """
 
 import json
