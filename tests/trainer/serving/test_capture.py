@@ -5,7 +5,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
@@ -23,7 +23,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CapturedTurn, CaptureError, captured_trajectory
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, until
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +54,6 @@ async def say(client: AsyncOpenAI, messages, **settings) -> dict:
     settings = {"model": "desk", "tools": TOOLS, "temperature": 1.0, "max_tokens": 24} | settings
     choice = (await client.chat.completions.create(messages=messages, **settings)).choices[0]
     return choice.message.model_dump(exclude_none=True)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_equal_samples_of_two_requests_are_both_trained(server, owner):

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -61,12 +61,6 @@ def server(policy, paced) -> Iterator[EndpointServer]:
     running = serve(policy, paced)
     yield running
     running.close()
-
-
-@pytest.fixture
-async def client(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def reply_of(paced: Paced, number: int = 0) -> Reply:

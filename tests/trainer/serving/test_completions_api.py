@@ -1,34 +1,21 @@
 """Texts that go on without a chat: OpenAI's completions, and vLLM's own route."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import BadRequestError
 
 from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.serving.capture import Capture
-from gavel.trainer.serving.openai_server import EndpointServer
 from tests.trainer.conftest import full_logprobs
-from tests.trainer.serving.served import VERSION, client_of, serving
+from tests.trainer.serving.served import VERSION, client_of
 
 pytestmark = pytest.mark.slow
 
 
 PROMPT = "I would like to return order"
 ASKING = {"model": "desk", "prompt": PROMPT, "max_tokens": 8, "seed": 1}
-
-
-@pytest.fixture(scope="module")
-def server(policy) -> Iterator[EndpointServer]:
-    with serving(policy) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def test_a_text_goes_on_from_its_own_tokens(client, policy, embedded_base):

@@ -1,7 +1,7 @@
 """The Messages API over the embedded policy, through Anthropic's own client, and its messages as events."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic, DefaultAsyncHttpxClient
@@ -15,7 +15,7 @@ from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.messages_api import MessageStream, message
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.trainer.serving.chunked import chunks_of, completion_of, replies, texts
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving, tool_result
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, tool_result
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +31,6 @@ OWN_TOOLS = [
 ]
 ASKING = {"model": "desk", "system": SYSTEM, "tools": OWN_TOOLS, "max_tokens": 64, "extra_body": {"temperature": 0}}
 ASKED = [{"role": "user", "content": [{"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}]}]
-
-
-@pytest.fixture(scope="module")
-def server(policy) -> Iterator[EndpointServer]:
-    with serving(policy) as running:
-        yield running
 
 
 def anthropic_of(server: EndpointServer, api_key: str = "gavel", base_url: str = "") -> AsyncAnthropic:

@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,6 +23,7 @@ from gavel.trainer.policy.policy import Policy, load_base
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, full_logprobs
+from tests.trainer.serving.served import until
 
 pytestmark = pytest.mark.slow
 
@@ -105,12 +106,6 @@ def client_of(server: EndpointServer) -> AsyncOpenAI:
     return AsyncOpenAI(
         base_url=server.base_url, api_key="x", max_retries=0, http_client=httpx.AsyncClient(trust_env=False)
     )
-
-
-@pytest.fixture
-async def client(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
@@ -332,12 +327,6 @@ async def test_a_closed_engine_is_a_503_that_says_so(policy):
             await ask(client, [{"role": "user", "content": "hi"}], tools=None)
     assert error.value.status_code == 503
     server.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(policy):

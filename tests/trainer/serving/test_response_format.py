@@ -22,7 +22,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import load_base
 from gavel.trainer.serving.chat import ChatCompletions, call_opening, call_rest
 from tests.trainer.conftest import OPENING, TOOLS, WholeModel
-from tests.trainer.serving.served import QUESTION, SYSTEM, client_of, serving
+from tests.trainer.serving.served import QUESTION, SYSTEM, client_of
 from tests.trainer.serving.served import TOOLS as DESK_TOOLS
 
 pytestmark = pytest.mark.slow
@@ -39,12 +39,6 @@ class Decision(BaseModel):
 
 SCHEMA = Decision.model_json_schema() | {"additionalProperties": False}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "decision", "schema": SCHEMA, "strict": True}}
-
-
-@pytest.fixture(scope="module")
-def server(policy):
-    with serving(policy) as running:
-        yield running
 
 
 async def ask(server, **settings):

@@ -1,7 +1,5 @@
 """The Responses API over the embedded policy, through OpenAI's own client, event by event, and what it remembers."""
 
-from collections.abc import AsyncIterator, Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,28 +12,15 @@ from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.serving import responses_api as response_store
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.errors import BadRequest
-from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream, response
 from tests.trainer.serving.chunked import chunks_of, completion_of, replies
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving, tool_result
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, tool_result
 
 pytestmark = pytest.mark.slow
 
 
 FLAT_TOOLS = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
 ASKING = {"model": "desk", "instructions": SYSTEM, "tools": FLAT_TOOLS, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def server(policy) -> Iterator[EndpointServer]:
-    with serving(policy) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def respond(client: AsyncOpenAI, streamed: bool, **settings) -> Response:
