@@ -5,13 +5,12 @@ import torch
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.adapter_cache import AdaptedLinear, set_factors
+from gavel.trainer.engines.adapter_cache import set_factors
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import full_logprobs, request_for, sequence, tiny_model
+from tests.trainer.conftest import request_for, sequence
 
 IDS = [(7 * n) % 800 for n in range(120)]
 TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
@@ -102,19 +101,3 @@ def test_in_coarse_precision_the_sampler_scores_as_the_learner_does(coarse, engi
     gaps = (learned(coarse) - torch.tensor(engine.score(IDS))).abs()
     assert gaps.mean() < 0.0125
     assert gaps.max() < 0.05
-
-
-def test_factors_beside_a_model_are_the_merged_model():
-    torch.manual_seed(0)
-    plain, merged = tiny_model(), tiny_model()
-    layer = "model.layers.1.mlp.up_proj"
-    for scale in (0.5, 2.0):
-        factors = LoraFactors(layer, torch.randn(3, 32), torch.randn(64, 3), scale)
-        set_factors(plain, [factors])
-        with torch.no_grad():
-            weight = merged.get_submodule(layer).weight
-            weight.copy_(tiny_model().get_submodule(layer).weight + scale * factors.b @ factors.a)
-        ids = [3, 1, 4, 1, 5]
-        assert torch.allclose(full_logprobs(plain, ids), full_logprobs(merged, ids), atol=1e-4)
-    adapted = [name for name, module in plain.named_modules() if isinstance(module, AdaptedLinear)]
-    assert adapted == [layer]

@@ -169,15 +169,6 @@ def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
         assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
 
 
-@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6)), min_size=1, max_size=20))
-def test_uniform_numbers_depend_on_seed_and_position_alone(pairs):
-    seeds, positions = (np.array(column) for column in zip(*pairs, strict=True))
-    together = uniform_numbers(seeds, positions)
-    alone = [uniform_numbers(seeds[n : n + 1], positions[n : n + 1])[0] for n in range(len(pairs))]
-    assert together.tolist() == alone
-    assert len(set(alone)) == len(set(pairs))
-
-
 @given(st.integers(1, 400), st.integers(0, 2**32), st.floats(0, 1, exclude_max=True))
 def test_a_token_is_drawn_where_the_cumulative_distribution_passes_the_number(vocabulary, seed, number):
     generator = torch.Generator().manual_seed(seed)

@@ -239,31 +239,6 @@ async def test_calls_come_one_by_one_where_they_should(client):
     assert len(choice.message.tool_calls) == 1
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"tools": TOOLS}, {"temperature": 2}, {"n": 2}, {"stop": ["e"]}], ids=lambda asked: str(asked)[:12]
-)
-async def test_a_stream_adds_up_to_the_whole(client, asked):
-    whole = await complete(client, **asked)
-    texts, calls, ids = {}, {}, {}
-    reasons = {}
-    async for chunk in await complete(client, stream=True, **asked):
-        assert chunk.object == "chat.completion.chunk"
-        for choice in chunk.choices:
-            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
-            ids.setdefault(choice.index, []).extend((choice.delta.model_extra or {}).get("token_ids") or [])
-            reasons[choice.index] = choice.finish_reason or reasons.get(choice.index)
-            for call in choice.delta.tool_calls or ():
-                calls.setdefault(choice.index, []).append(call.function.name)
-    assert texts == {choice.index: choice.message.content for choice in whole.choices}
-    assert ids == {choice.index: choice.token_ids for choice in whole.choices}
-    assert reasons == {choice.index: choice.finish_reason for choice in whole.choices}
-    assert calls == {
-        choice.index: [call.function.name for call in choice.message.tool_calls]
-        for choice in whole.choices
-        if choice.message.tool_calls
-    }
-
-
 @pytest.mark.parametrize("include", [True, False])
 async def test_a_stream_tells_its_usage_if_asked(client, include):
     chunks = [chunk async for chunk in await complete(client, stream=True, stream_options={"include_usage": include})]
@@ -337,35 +312,6 @@ async def test_a_model_that_is_not_served_is_a_404_or_a_400_by_its_name(client, 
     if name:
         with pytest.raises(NotFoundError):
             await client.models.retrieve(name)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"messages": []},
-        {"messages": [{"role": "wizard", "content": "x"}]},
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-        {"messages": [{"role": "user", "content": 7}]},
-        {"temperature": 2.5},
-        {"temperature": "warm"},
-        {"n": 0},
-        {"top_logprobs": 21},
-        {"top_logprobs": 2, "logprobs": False},
-        {"max_completion_tokens": 0},
-        {"tool_choice": "required"},
-        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "none_such"}}},
-        {"response_format": {"type": "xml"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objct"}}}},
-        {"extra_body": {"no_such_parameter": 1}},
-        {"audio": {"voice": "ash", "format": "mp3"}},
-    ],
-    ids=lambda asked: str(asked)[:60],
-)
-async def test_what_cannot_be_served_is_a_400_that_says_what(client, asked):
-    with pytest.raises(BadRequestError) as error:
-        await choose(client, **asked)
-    assert error.value.type == "invalid_request_error"
-    assert error.value.body["message"]
 
 
 async def test_a_prompt_that_is_too_long_is_told_by_its_code(client):

@@ -195,19 +195,6 @@ async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_
     assert said in (await refused(client, extra_body={"chat_template_kwargs": arguments})).message
 
 
-async def test_a_client_that_edits_the_history_gets_a_fresh_rendering(client, policy):
-    first = await ask(client)
-    said = first.message.model_dump(exclude_none=True)
-    said["tool_calls"][0]["function"]["arguments"] = '{"order_id": "5555"}'
-    edited = [*OPENING, said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "{}"}]
-    second = await ask(client, edited)
-    rendered = list(policy.renderer.render_ids(edited, tools=TOOLS, add_generation_prompt=True))
-    assert second.prompt_token_ids == rendered
-    assert "5555" in policy.tokenizer.decode(rendered)
-    assert len(sequences(attempt(first, second))) == 2
-    assert mismatches(attempt(first, second), policy.decode) == {"client_edit": 1}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.5, 1.5])
 async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy, temperature):
@@ -235,19 +222,6 @@ async def test_log_probs_come_as_a_plain_list_on_request(client):
     assert sequences(Trajectory.model_validate_json(attempt(compact).model_dump_json())) == sequences(attempt(standard))
     left_away = await ask(client, logprobs=False, extra_body=COMPACT, max_completion_tokens=2)
     assert "token_logprobs" not in left_away.model_extra
-
-
-async def test_a_tool_call_that_cannot_be_read_stays_in_the_text(recital, recited):
-    recited.text = 'Well.\n<tool_call>\n{"name": "refund", "arguments": {"order\n</tool_call>'
-    async with client_of(recital) as client:
-        choice = await ask(client)
-        assert not choice.message.tool_calls
-        assert '{"name": "refund", "arguments": {"order' in choice.message.content
-        assert choice.finish_reason == "stop"
-        messages = [*OPENING, choice.message.model_dump(), {"role": "tool", "tool_call_id": "x", "content": "Again."}]
-        after = await ask(client, messages)
-    before = choice.prompt_token_ids + choice.token_ids
-    assert after.prompt_token_ids[: len(before)] == before
 
 
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tools": []}, {"tool_choice": "none"}])
