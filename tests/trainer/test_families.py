@@ -105,7 +105,7 @@ def assert_computed(family: Family, own: Policy, directory: Path) -> Any:
 
     batch = forked()
     assert max(len(tokens.token_ids) for tokens in batch) <= own.max_context
-    assert own.shares_prefixes == (not family.alone)
+    assert (own.spans is None) == bool(family.alone)
     expected = torch.cat([plain_logprobs(plain, tokens) for tokens in batch])
     found = trained_logprobs(own, batch)
     torch.testing.assert_close(found, expected, atol=NATS, rtol=0)

@@ -363,11 +363,6 @@ class Policy:
             )
 
     @property
-    def shares_prefixes(self) -> bool:
-        """Whether a prefix that several sequences share is computed once."""
-        return self.spans is not None
-
-    @property
     def device(self) -> torch.device:
         return self.model.device
 

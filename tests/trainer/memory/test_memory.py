@@ -143,7 +143,7 @@ def test_bytes_and_adapted_layers_are_those_of_the_real_model(family):
     assert planned.parameter_count == real.num_parameters()
     config: Any = planned.model.peft_config["default"]
     assert sorted(config.target_modules) == lora_targets(real)
-    assert planned.shares_prefixes == (not family.alone)
+    assert (planned.spans is None) == bool(family.alone)
     assert len(planned.layer_bytes) == real.config.get_text_config().num_hidden_layers
 
 

@@ -213,7 +213,7 @@ def test_unsloth_is_asked_for_the_same_base_and_the_same_adapter(fake_unsloth):
 
 def test_what_unsloth_loads_scores_and_learns_as_what_peft_loads(policy, fresh_policy, fake_unsloth):
     theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
-    assert not theirs.shares_prefixes
+    assert theirs.spans is None
     assert torch.allclose(learned(theirs), learned(policy), atol=1e-4)
     ours = step(fresh_policy, 1e-3)
     assert torch.cosine_similarity(step(theirs, 1e-3), ours, dim=0) > 0.9999
