@@ -159,7 +159,6 @@ def test_values_and_advantages_stay_those_of_the_batchs_start_through_all_update
     assert metrics["tokens_forwarded"] == 2 * once["tokens_forwarded"]
 
 
-@pytest.mark.slow
 def test_an_update_with_a_value_head_can_be_taken_up_again_exactly(fresh_policy, batch, tmp_path):
     config = TrainConfig(loss=Ppo(), learning_rate=1e-3, epochs=2, mini_batches=2)
     learner = Learner(fresh_policy)

@@ -267,7 +267,6 @@ def test_the_most_tokens_that_fit_do_fit_and_one_more_does_not(fixed, per_token,
     assert need.of(tokens + 1) > free or free < fixed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_pass_of_more_tokens_needs_what_two_small_ones_tell(policy, checkpointing):
     need = measure_pass(policy, CPU, checkpointing=checkpointing)
@@ -280,7 +279,6 @@ def test_a_pass_of_more_tokens_needs_what_two_small_ones_tell(policy, checkpoint
     assert need.of(900) == pytest.approx(CPU.peak_of(one_pass), rel=0.1)
 
 
-@pytest.mark.slow
 def test_measuring_changes_nothing(fresh_policy):
     before = [parameter.detach().clone() for parameter in fresh_policy.parameters()]
     drawn = torch.get_rng_state()
@@ -292,7 +290,6 @@ def test_measuring_changes_nothing(fresh_policy):
     assert not learner.optimizer.state
 
 
-@pytest.mark.slow
 def test_less_free_memory_gives_smaller_micro_batches_and_what_others_will_take_counts():
     class Small(DeviceMemory):
         def free(self) -> int:

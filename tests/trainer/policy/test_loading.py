@@ -129,7 +129,6 @@ async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBED
         return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
 
 
-@pytest.mark.slow
 async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_path):
     metrics = await train_once(tmp_path, HALF)
     assert metrics["publish_gap"] < 0.3
@@ -140,7 +139,6 @@ async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_p
             await other.register(backend)
 
 
-@pytest.mark.slow
 async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
     metrics = await train_once(tmp_path, FOUR_BITS, wide)
     assert metrics["publish_gap"] < 1e-3

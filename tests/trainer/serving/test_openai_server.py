@@ -195,7 +195,6 @@ async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_
     assert said in (await refused(client, extra_body={"chat_template_kwargs": arguments})).message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.5, 1.5])
 async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy, temperature):
     async def conversation(seed: int) -> Trajectory:

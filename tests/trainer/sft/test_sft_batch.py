@@ -148,7 +148,6 @@ def a_model(name: str) -> TrainableModel:
     return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
 
 
-@pytest.mark.slow
 async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
     given = await demonstrations(24)
     model = a_model("pupil")
@@ -174,7 +173,6 @@ async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Pa
     assert [group.trajectories[0].to_json() for group in stored] == [trajectory.to_json() for trajectory in given]
 
 
-@pytest.mark.slow
 async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_a_restart(tmp_path: Path):
     given = await demonstrations(6)
     sampler = a_model("sampler")
