@@ -10,8 +10,8 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 from renderers import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
@@ -215,6 +215,19 @@ def completion_object(
     if asked.token_ids and not asked.compact:  # vLLM has them here
         completion["prompt_token_ids"] = prompt.token_ids
     return completion
+
+
+Part = Literal["reasoning", "text", "call"]
+
+
+def parts_of(said: Message) -> Iterator[tuple[Part, Message, str]]:
+    """What an assistant message, or a delta of a streamed one, says: the kind, the call if it is one, and its text."""
+    if said.get("reasoning_content"):
+        yield "reasoning", {}, said["reasoning_content"]
+    if said.get("content"):
+        yield "text", {}, said["content"]
+    for call in said.get("tool_calls") or ():
+        yield "call", call, (call.get("function") or {}).get("arguments") or ""
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ item is done when the next one begins, so no two are open at once.
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
     an_object,
     check_types,
@@ -272,38 +273,35 @@ def complete(begun: Message, output: list[Message], finish_reason: str | None, u
     }
 
 
+_ID_KINDS: dict[Part, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
+
+
 def output_items(message: Message) -> list[Message]:
-    """The reasoning, the text and the tool calls of an assistant message; at least one item."""
-    items: list[Message] = []
-    if message.get("reasoning_content"):
-        items.append(reasoning_item(new_id("rs"), message["reasoning_content"]))
-    calls = message.get("tool_calls") or ()
-    if message.get("content") or not calls:
-        items.append(message_item(new_id("msg"), message.get("content") or ""))
-    return items + [call_item(new_id("fc"), call["id"], **call["function"]) for call in calls]
+    """The reasoning, the text and the tool calls of an assistant message; at least a text or a call."""
+    said = list(parts_of(message))
+    if not said or said[-1][0] == "reasoning":
+        said.append(("text", {}, ""))
+    return [output_item(kind, new_id(_ID_KINDS[kind]), call, text) for kind, call, text in said]
 
 
-def reasoning_item(item_id: str, text: str | None, status: str = "completed") -> Message:
+def output_item(kind: Part, item_id: str, call: Message, text: str | None) -> Message:
     """`text` None: it has just begun."""
-    content = [] if text is None else [{"type": "reasoning_text", "text": text}]
-    return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
-
-
-def message_item(item_id: str, text: str | None, status: str = "completed") -> Message:
-    """`text` None: it has just begun."""
-    content = [] if text is None else [text_part(text)]
-    return {"id": item_id, "type": "message", "role": "assistant", "content": content, "status": status}
-
-
-def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Message:
-    return {
-        "id": item_id,
-        "type": "function_call",
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-        "status": status,
-    }
+    own: Message = {"id": item_id, "status": "in_progress" if text is None else "completed"}
+    match kind:
+        case "reasoning":
+            content = [{"type": "reasoning_text", "text": text}] if text else []
+            return own | {"type": "reasoning", "summary": [], "content": content}
+        case "text":
+            content = [] if text is None else [text_part(text)]
+            return own | {"type": "message", "role": "assistant", "content": content}
+        case "call":
+            name = (call.get("function") or {}).get("name") or ""
+            return own | {
+                "type": "function_call",
+                "call_id": call.get("id") or "",
+                "name": name,
+                "arguments": text or "",
+            }
 
 
 def text_part(text: str) -> Message:
@@ -371,13 +369,11 @@ class ResponseStore:
         return self._items[item_id]
 
 
-_Kind = Literal["reasoning", "text", "call"]
-_EVENTS: dict[_Kind, str] = {
+_EVENTS: dict[Part, str] = {
     "reasoning": "response.reasoning_text",
     "text": "response.output_text",
     "call": "response.function_call_arguments",
 }
-_ID_KINDS: dict[_Kind, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
 class ResponseStream:
@@ -417,13 +413,8 @@ class ResponseStream:
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk["choices"]:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
-            delta = choice["delta"]
-            if delta.get("reasoning_content"):
-                yield from self._grow("reasoning", {}, delta["reasoning_content"])
-            if delta.get("content"):
-                yield from self._grow("text", {}, delta["content"])
-            for call in delta.get("tool_calls") or ():
-                yield from self._grow("call", call, (call.get("function") or {}).get("arguments") or "")
+            for part in parts_of(choice["delta"]):
+                yield from self._grow(*part)
 
     def _last_events(self) -> Iterator[Message]:
         if self._begun is None:
@@ -434,7 +425,7 @@ class ResponseStream:
         response = complete(self._begun, self._items, self._finish_reason, self._usage)
         yield {"type": f"response.{response['status']}", "response": response}
 
-    def _grow(self, kind: _Kind, call: Message, text: str) -> Iterator[Message]:
+    def _grow(self, kind: Part, call: Message, text: str) -> Iterator[Message]:
         index = call.get("index", 0)
         if self._open is None or (self._open.kind, self._open.index) != (kind, index):
             yield from self._close()
@@ -446,35 +437,27 @@ class ResponseStream:
     def _close(self) -> Iterator[Message]:
         if self._open is not None:
             yield from self._open.end()
-            self._items.append(self._open.item("completed"))
+            self._items.append(self._open.item())
             self._open = None
 
 
 class _OpenItem:
     """The output item that grows."""
 
-    def __init__(self, kind: _Kind, position: int, index: int, call: Message) -> None:
+    def __init__(self, kind: Part, position: int, index: int, call: Message) -> None:
         """`index`: of the tool call in the reply. `call`: its first delta."""
-        self.kind: _Kind = kind
+        self.kind: Part = kind
         self.index = index
         self._text = ""
-        self._call_id: str = call.get("id") or ""
-        self._name: str = (call.get("function") or {}).get("name") or ""
+        self._call = call
         self._id = new_id(_ID_KINDS[kind])
         self._position = position
 
-    def item(self, status: str) -> Message:
-        match self.kind:
-            case "reasoning":
-                return reasoning_item(self._id, self._text or None, status)
-            case "text":
-                text = None if status == "in_progress" else self._text
-                return message_item(self._id, text, status)
-            case "call":
-                return call_item(self._id, self._call_id, self._name, self._text, status)
+    def item(self) -> Message:
+        return output_item(self.kind, self._id, self._call, self._text)
 
     def begin(self) -> Iterator[Message]:
-        item = self.item("in_progress")
+        item = output_item(self.kind, self._id, self._call, None)
         yield {"type": "response.output_item.added", "output_index": self._position, "item": item}
         if self.kind != "call":
             yield self._event("response.content_part.added", part=self._part())
@@ -484,13 +467,12 @@ class _OpenItem:
         return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._logprobs)
 
     def end(self) -> Iterator[Message]:
-        done = f"{_EVENTS[self.kind]}.done"
+        done, item = f"{_EVENTS[self.kind]}.done", self.item()
         if self.kind == "call":
-            yield self._event(done, arguments=self._text, name=self._name)
+            yield self._event(done, arguments=self._text, name=item["name"])
         else:
             yield self._event(done, text=self._text, **self._logprobs)
             yield self._event("response.content_part.done", part=self._part())
-        item = self.item("completed")
         yield {"type": "response.output_item.done", "output_index": self._position, "item": item}
 
     def _part(self) -> Message:
