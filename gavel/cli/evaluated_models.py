@@ -153,7 +153,7 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
         number = 0 if adapter is None else int(adapter.name)
         name = f"{known['project']}/{known['name']}@{number}"
     else:
-        from gavel.trainer.policy.starting_adapter import adapter_base
+        from gavel.trainer.policy.adapters import adapter_base
 
         assert adapter is not None
         base = adapter_base(adapter) or config.model.base_model

@@ -2,6 +2,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
 
@@ -18,6 +19,7 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.fake_hub import TOKEN, FakeHub
@@ -183,6 +185,25 @@ def policy() -> Policy:
 def fresh_policy() -> Policy:
     """The embedded policy, for tests that train it."""
     return Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch, policy):
+    """Opens the policy of a family and saves its adapter; its chat format is not what is tested here."""
+    monkeypatch.setattr(policy_room, "chat_renderer", lambda *_: policy.renderer)
+
+    def open_policy(family: Any, *, experts: bool = False) -> Policy:
+        family.read_config().save_pretrained(tmp_path)
+        policy.tokenizer.save_pretrained(tmp_path)
+        own = Policy(str(tmp_path), LoraSettings(rank=2, experts=experts), load=lambda *_: family.model())
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in own.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        own.save_adapter(tmp_path)
+        return own
+
+    return open_policy
 
 
 @pytest.fixture(scope="session")

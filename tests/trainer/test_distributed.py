@@ -80,22 +80,6 @@ def test_two_processes_and_two_nodes_of_two_learn_what_one_learns(alone: dict[st
     compare(led(three_steps, CONFIGS[kind], nodes=nodes), alone[kind])
 
 
-def a_value_head_that_rests(world: World) -> tuple[torch.Tensor, torch.Tensor]:
-    """Learnt with in the first step and the last alone."""
-    team = LearnerReplicas(world, EMBEDDED_POLICY, LORA)
-    batch = make_batch(make_sequences(team.policy, LENGTHS), ADVANTAGES)
-    batch.sequences = [replace(s, rewards=[s.advantage] * s.tokens.trained_tokens) for s in batch.sequences]
-    for config in (VALUED, CONFIG, VALUED):
-        team.step(batch, config)
-    assert team.learner.value_head is not None
-    return flat(adapter(team.policy)), flat([p.detach() for p in team.learner.value_head.parameters()])
-
-
-def test_a_step_without_values_leaves_the_value_head_alone_in_several_processes_too() -> None:
-    for found, expected in zip(led(a_value_head_that_rests), a_value_head_that_rests(World()), strict=True):
-        assert (found - expected).abs().max() < 1e-6
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_over_a_sharded_base_the_same_is_learnt_though_the_processes_have_unequal_work(
     alone: dict[str, Any], kind: str

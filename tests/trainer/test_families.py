@@ -22,7 +22,6 @@ from gavel.trainer.engines.kv_cache import slots_that_fit
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy import policy as policies
 from gavel.trainer.policy.families import chooses_experts, usable_context, why_alone, why_unbatched
 from gavel.trainer.policy.loading import BaseModelError, plain_logits
 from gavel.trainer.policy.policy import Policy
@@ -78,24 +77,6 @@ def leaves(names: set[str]) -> set[str]:
     return {name.split(".lora_A")[0].rpartition(".")[2] for name in names}
 
 
-@pytest.fixture
-def opened(tmp_path, monkeypatch, policy):
-    """Opens the policy of a family; its chat format is not what is tested here."""
-    monkeypatch.setattr(policies, "chat_renderer", lambda *_: policy.renderer)
-
-    def open_policy(family: Family, *, experts: bool = False) -> Policy:
-        family.read_config().save_pretrained(tmp_path)
-        policy.tokenizer.save_pretrained(tmp_path)
-        own = Policy(str(tmp_path), LoraSettings(rank=2, experts=experts), load=lambda *_: family.model())
-        torch.manual_seed(1)
-        with torch.no_grad():
-            for parameter in own.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-        return own
-
-    return open_policy
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_a_family_is_what_its_row_says(family, opened, tmp_path):
     own = opened(family)
@@ -119,13 +100,12 @@ def test_the_experts_of_a_mixture_are_adapted_where_asked(family, opened, tmp_pa
 def assert_computed(family: Family, own: Policy, directory: Path) -> Any:
     """The learner's log-probs and gradients are those of transformers and PEFT over the adapter's files, by their
     slowest ways, which is returned."""
-    own.save_adapter(directory)
     base = family.model(attn_implementation="eager", experts_implementation="eager")
     plain: Any = PeftModel.from_pretrained(base, str(directory), is_trainable=True).eval()
 
     batch = forked()
     assert max(len(tokens.token_ids) for tokens in batch) <= own.max_context
-    assert own.shares_prefixes == (not family.alone)
+    assert (own.spans is None) == bool(family.alone)
     expected = torch.cat([plain_logprobs(plain, tokens) for tokens in batch])
     found = trained_logprobs(own, batch)
     torch.testing.assert_close(found, expected, atol=NATS, rtol=0)

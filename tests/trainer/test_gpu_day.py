@@ -50,22 +50,3 @@ def test_every_part_measures_the_same_step_as_its_peer_and_a_killed_run_goes_on(
     assert found["trl"]["losses"]["own"] == pytest.approx(found["trl"]["losses"]["trl"], abs=1e-5)
     assert found["cycle"]["killed_after_steps"] >= 1
     assert [step["step"] for step in found["cycle"]["steps"]] == [1, 2, 3]
-
-
-@pytest.mark.slow
-def test_a_part_that_takes_too_long_is_ended_keeps_its_figures_and_the_next_one_begins(tmp_path: Path) -> None:
-    (tmp_path / "dense.begun").write_text('{"gradient_errors": {}}')
-    command = [*COMMAND[:-1], "-1", "--out", str(tmp_path), "--parts", "dense", "attention"]  # at once too long
-    assert subprocess.run(command, capture_output=True).returncode == 1
-    found = read(tmp_path)
-    assert set(found) == {"dense", "attention"}
-    assert all("not done in" in each["failed"] for each in found.values())
-    assert found["dense"]["gradient_errors"] == {}
-    assert not [*tmp_path.glob("*.begun")]
-
-
-def test_a_missed_bar_is_told_beside_the_figures(tmp_path: Path) -> None:
-    (tmp_path / "dense.json").write_text('{"gradient_errors": {}, "missed": ["gradient"]}')
-    ended = subprocess.run([*COMMAND, "--out", str(tmp_path), "--parts", "dense"], capture_output=True, text=True)
-    assert (ended.returncode, "missed in dense: gradient" in ended.stderr) == (1, True)
-    assert '"gradient_errors"' in ended.stdout

@@ -19,13 +19,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.proof import PublishError, SamplerProof
-from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy import policy as policies
 from gavel.trainer.policy.families import NOT_SAMPLED, check_sampled_here, usable_context
 from gavel.trainer.policy.loading import BaseModelError, auto_class
 from gavel.trainer.policy.policy import Policy
@@ -95,24 +93,6 @@ def small(kind: str) -> Family:
     if size > _MOST_PARAMETERS:
         pytest.skip(f"{size:,} parameters")
     return family
-
-
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> OpenPolicy:
-    monkeypatch.setattr(policies, "chat_renderer", lambda *_: policy.renderer)
-
-    def open_policy(family: Family) -> Policy:
-        family.read_config().save_pretrained(tmp_path)
-        policy.tokenizer.save_pretrained(tmp_path)
-        own = Policy(str(tmp_path), LoraSettings(rank=2), load=lambda *_: family.model())
-        torch.manual_seed(1)
-        with torch.no_grad():
-            for parameter in own.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-        own.save_adapter(tmp_path)
-        return own
-
-    return open_policy
 
 
 @contextmanager

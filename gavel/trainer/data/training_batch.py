@@ -2,13 +2,9 @@
 
 Groups without a signal are dropped before their tokens are looked at (with a value head every group has one). A
 member without a score is left out and never counts as zero; so is a member whose tokens are not exactly those that
-were sampled.
-
-Why a turn's prompt does not continue the tokens of the turn before it.
-
-Where a later prompt does not contain the earlier turn's tokens, both are still exact as separate sequences, but what
-the history shows (and the judge has read) may not be what the policy saw. The chat template alone can cause this,
-which is harmless; any other cause means that a sampled turn was changed between endpoint and agent.
+were sampled: where a later prompt does not contain the earlier turn's tokens, what the history shows (and the judge has
+read) may not be what the policy saw. The chat template alone can cause this, which is harmless; any other cause means
+that a sampled turn was changed between endpoint and agent.
 """
 
 import logging

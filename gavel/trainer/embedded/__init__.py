@@ -3,7 +3,7 @@
     TrainableModel(name="clerk", project="demo", base_model="embedded/returns-desk")
 
 Each was cloned from noisy demonstrations of one scenario, so it knows the format and the task, and often acts without
-looking first. `python -m gavel.trainer.embedded.behavior_cloning` makes it again.
+looking first. `benchmarks/clone_policy.py` makes it again.
 """
 
 from pathlib import Path

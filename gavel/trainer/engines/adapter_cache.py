@@ -6,11 +6,7 @@
 
 Switching adapters swaps tensor pointers; no weights are copied. In float32 an adapter is merged into a second copy of
 the adapted weights, which costs nothing per token. In lower precision or over quantized weights, merging would round
-small updates away, so the factors stay beside the weights, as in the learner.
-
-LoRA layers of the sampler's plain model, for an adapter that is not merged into the weights.
-
-They compute and round as the learner's layers do, so sampler and learner agree in any precision.
+small updates away, so the factors stay beside the weights, and compute and round as the learner's layers do.
 """
 
 import itertools

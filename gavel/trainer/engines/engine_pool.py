@@ -2,22 +2,12 @@
 
     serving ──lost──▶ gone ──connected──▶ back ──publish, proof──▶ serving
 
-A sampler that is lost is left out, and its requests are begun again on the others. One that comes back has an adapter
-of an earlier step or none, so it takes no request before `publish` loads the live one there and `admit` is called.
+A sampler that is lost is left out, and its requests are begun again on the others; one of which something was heard
+already fails, since another sampler may round otherwise. One that comes back has an adapter of an earlier step or none,
+so it takes no request before `publish` loads the live one there and `admit` is called.
 
-Which of several samplers gets a request: the one that holds its conversation, unless it is much busier; else the
-least loaded.
-
-A sampler keeps the keys and values of what it has computed, so a conversation's next turn is cheapest where its last
-one was sampled. Conversations are told apart by hashes of their tokens: what a wrong one costs is time, no token.
-
-One request to a pool of samplers: begun again on another one when the first is lost, with every token heard once.
-
-    heard from the lost one   12 7 31
-    the next one draws        12 7 31 4 9        the same seed: 4 and 9 are news
-                         or   12 8               it rounds otherwise: ended, and 4 … are drawn behind 12 7 31
-
-Either way the reply is one that the policy gives, and its log-probs are those with which its tokens were drawn.
+A request goes to the sampler that holds its conversation, whose keys and values it has computed, unless that is much
+busier than the least loaded. Conversations are told apart by hashes of their tokens: a wrong one costs time, no token.
 """
 
 import contextlib
@@ -100,118 +90,41 @@ def _states(token_ids: Sequence[int], version: int) -> list[int]:
     return list(accumulate(token_ids, lambda state, token: hash((state, token)), initial=hash((version,))))[1:]
 
 
-_NOTHING = Sampled([], [], "length", 0)
-_CHANGED = EngineError(
-    "the sampler of a reply was lost, and the reply cannot go on from what was streamed of it: a grammar or a penalty "
-    "looks at the whole reply",
-    "Begin the request again.",
-)
-
-
-class PooledRequest:
-    """Follows a request through its attempts, of which one runs at a time."""
+class _Asked:
+    """A request through its attempts, of which one runs at a time."""
 
     def __init__(self, request: SamplingRequest, future: "Future[Sampled]") -> None:
+        self.request = request
         self.future = future
         self.attempts = 0
-        self.strayed = False
-        """Whether the attempt drew other tokens than were heard, so that it is ended."""
-        self._request = request
-        self._kept = _NOTHING
-        """What the attempt samples behind, drawn by earlier ones."""
-        self._heard = _NOTHING
-        """All that was passed on."""
-        self._at = 0
-        """Tokens that the attempt has drawn, those before it included."""
+        self.heard = False
+        """Whether a token of the reply was passed on: another attempt may draw others."""
         self._running: Future[Sampled] | None = None
 
-    @property
-    def asked_version(self) -> int | None:
-        """The adapter that an attempt must have; None: the live one."""
-        return self._heard.adapter_version if self._heard.token_ids else self._request.adapter_version
-
-    @property
-    def prompt_ids(self) -> Sequence[int]:
-        return self._request.prompt_ids
-
-    def heard_to_its_end(self) -> Sampled | None:
-        """The reply, where a lost sampler had drawn all of it."""
-        ids = self._heard.token_ids
-        if ids and ids[-1] in self._request.stop_ids:
-            return replace(self._heard, finish_reason="stop")
-        return replace(self._heard, finish_reason="length") if len(ids) == self._request.max_tokens else None
-
     def attempt(self) -> SamplingRequest:
-        """What to ask a sampler for next. Raises `EngineError` for a reply that cannot go on from what was heard."""
-        if self.strayed:
-            shaping = self._request.shaping
-            if self._request.grammar is not None or (shaping is not None and shaping.looks_back):
-                raise _CHANGED
-            self._kept = self._heard
-        self.attempts, self.strayed, self._running = self.attempts + 1, False, None
-        self._at = len(self._kept.token_ids)
-        return replace(
-            self._request,
-            prompt_ids=[*self._request.prompt_ids, *self._kept.token_ids],
-            max_tokens=self._request.max_tokens - self._at,
-            seed=self._request.seed + self._at,
-            adapter_version=self.asked_version,
-            on_tokens=None if self._request.on_tokens is None else self._listener(self.attempts),
-        )
+        """What to ask a sampler for next."""
+        self.attempts, self._running = self.attempts + 1, None
+        number, on_tokens = self.attempts, self.request.on_tokens
+        if on_tokens is None:
+            return self.request
+
+        def hear(piece: Sampled) -> None:
+            if number == self.attempts:  # no late news of one that was lost
+                self.heard = True
+                on_tokens(piece)
+
+        return replace(self.request, on_tokens=hear)
 
     def runs(self, attempt: "Future[Sampled]") -> None:
-        """To be told of the attempt that was submitted: it ends with the request, or when it strays."""
+        """To be told of the attempt that was submitted: it ends with the request."""
         self._running = attempt
-        if self.strayed or self.future.cancelled():
+        if self.future.cancelled():
             attempt.cancel()
 
     def cancel(self) -> None:
         """Ends the attempt."""
         if self._running is not None:
             self._running.cancel()
-
-    def whole(self, rest: Sampled) -> Sampled:
-        """The reply that an attempt ended with."""
-        return _joined(self._kept, rest) if self._kept.token_ids else rest
-
-    def _listener(self, attempt: int) -> Callable[[Sampled], None]:
-        def hear(piece: Sampled) -> None:
-            if attempt == self.attempts and not self.strayed:
-                self._hear(piece)
-
-        return hear
-
-    def _hear(self, piece: Sampled) -> None:
-        count = len(piece.token_ids)
-        again = self._heard.token_ids[self._at : self._at + count]
-        if piece.token_ids[: len(again)] != again:
-            self.strayed = True
-            self.cancel()
-            return
-        self._at += count
-        if len(again) < count and self._request.on_tokens is not None:
-            news = _from(piece, len(again))
-            self._heard = _joined(self._heard, news)
-            self._request.on_tokens(news)
-
-
-def _joined(one: Sampled, other: Sampled) -> Sampled:
-    return replace(
-        other,
-        token_ids=[*one.token_ids, *other.token_ids],
-        logprobs=[*one.logprobs, *other.logprobs],
-        top_logprobs=[*one.top_logprobs, *other.top_logprobs],
-        redrawn=one.redrawn + other.redrawn,
-    )
-
-
-def _from(piece: Sampled, start: int) -> Sampled:
-    return replace(
-        piece,
-        token_ids=piece.token_ids[start:],
-        logprobs=piece.logprobs[start:],
-        top_logprobs=piece.top_logprobs[start:],
-    )
 
 
 logger = logging.getLogger(__name__)
@@ -231,6 +144,9 @@ _GO_ON = (
     "Start them again, or give the addresses of others, and register the model again: it goes on from the last "
     "checkpoint."
 )
+
+
+_AGAIN = "Begin the request again, as OpenAI's clients do."
 
 
 class PooledEngine(Engine, Protocol):
@@ -336,7 +252,7 @@ class EnginePool:
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         future: Future[Sampled] = Future()
-        pooled = PooledRequest(request, future)
+        pooled = _Asked(request, future)
         future.add_done_callback(lambda done: pooled.cancel() if done.cancelled() else None)
         self._attempt(pooled)
         return future
@@ -397,13 +313,10 @@ class EnginePool:
         for member in self._members:
             member.engine.close()
 
-    def _attempt(self, pooled: PooledRequest) -> None:
+    def _attempt(self, pooled: _Asked) -> None:
         """Sends the request to a sampler; what becomes of it, `_ended` hears."""
+        asked = pooled.attempt()
         try:
-            if (reply := pooled.heard_to_its_end()) is not None:
-                _settle(pooled.future, reply)
-                return
-            asked = pooled.attempt()
             with self._lock:
                 member = self._choose(asked)
                 engine = member.engine
@@ -411,7 +324,7 @@ class EnginePool:
             _settle(pooled.future, error)
             return
         attempt = engine.submit(asked)
-        attempt.add_done_callback(lambda done: self._ended(pooled, asked, member, engine, done))
+        attempt.add_done_callback(lambda done: self._ended(pooled, member, engine, done))
         pooled.runs(attempt)
 
     def _choose(self, asked: SamplingRequest) -> _Member:
@@ -428,28 +341,21 @@ class EnginePool:
         live = self.adapter_version if version is None else version
         return self._members[self._schedule.place(asked.prompt_ids, live, holders)]
 
-    def _ended(
-        self,
-        pooled: PooledRequest,
-        asked: SamplingRequest,
-        member: _Member,
-        engine: PooledEngine,
-        attempt: "Future[Sampled]",
-    ) -> None:
+    def _ended(self, pooled: _Asked, member: _Member, engine: PooledEngine, attempt: "Future[Sampled]") -> None:
         """What comes after an attempt; called in a thread of `engine`, which the member had then."""
         with self._lock:
             self._schedule.done(member.number)
         if attempt.cancelled():
-            if pooled.strayed and not pooled.future.cancelled():
-                self._attempt(pooled)
             return
         error = attempt.exception()
         if error is None:
             sampled = attempt.result()
             with self._lock:
                 if member.engine is engine and member.state == "serving":
-                    self._schedule.hold(member.number, asked.prompt_ids, sampled.token_ids, sampled.adapter_version)
-            _settle(pooled.future, pooled.whole(sampled))
+                    self._schedule.hold(
+                        member.number, pooled.request.prompt_ids, sampled.token_ids, sampled.adapter_version
+                    )
+            _settle(pooled.future, sampled)
             return
         lost = isinstance(error, EngineError) and engine.closed
         if not lost or self._error is not None or pooled.attempts > _ATTEMPTS:
@@ -457,6 +363,9 @@ class EnginePool:
             return
         if member.engine is engine:
             self._leave(member, str(error))
+        if pooled.heard:
+            _settle(pooled.future, EngineError("the sampler of a reply was lost after part of it was heard", _AGAIN))
+            return
         with self._lock:
             self._restarted += 1
         self._attempt(pooled)

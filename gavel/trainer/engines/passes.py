@@ -1,19 +1,15 @@
 """Forward passes of the embedded engine over the tokens that its slots do not hold yet.
 
-`BatchedPasses` computes all slots in one pass, over keys and values in one tensor a layer. `SinglePasses` computes one
-slot after the other, each with a cache of transformers' own: for models with layers that keep another state (linear
-attention, state space, convolution), which no batch of unequal lengths can share.
+`BatchedPasses` computes all slots in one pass, over keys and values in one tensor a layer; query heads that share keys
+read them once. `SinglePasses` computes one slot after the other, each with a cache of transformers' own: for models
+with layers that keep another state (linear attention, state space, convolution), which batches of unequal lengths
+cannot share.
 
 On a CPU a row of `BatchedPasses` gets the same bits whatever else is in the pass, and whether its earlier tokens were
 decoded, prefilled or copied. A BLAS computes products of few rows in another order than those of many, and cuts long
 sums where their length says, so passes are padded to shapes that this machine computes alike (`EvenShapes`); the
 products of experts, whose rows are those of other conversations too, are not. PyTorch's SiLU rounds the last numbers of
 a tensor, or of a thread's share, otherwise than the rest; `_EvenSilu` does not.
-
-Decoding attention for grouped-query models: one new token per row.
-
-The query heads that share a key-value head are treated as queries of that head, so shared keys and values are read once
-and never copied.
 """
 
 import math

@@ -1,11 +1,8 @@
 """The protocol of rollout inference: token ids in, token ids and their log-probs out.
 
 Every sampler used for training implements it, so one endpoint serves them all. Log-probs are those of the distribution
-that was sampled from (temperature applied).
-
-Sampling from another distribution than the policy's: penalties, biases, and the tail cut off.
-
-Log-probs are then those of the distribution that was sampled from, which no learner can compare with the policy's.
+that was sampled from (temperature applied). Where `Shaping` changes it (penalties, biases, the tail cut off), no
+learner can compare them with the policy's.
 """
 
 from collections import Counter
@@ -33,11 +30,6 @@ class Shaping:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
-
-    @property
-    def looks_back(self) -> bool:
-        """Whether a token's distribution depends on which of those before it belong to the reply."""
-        return bool(self.presence_penalty or self.frequency_penalty)
 
     def asked(self) -> dict[str, object]:
         """Those that change something, by name."""

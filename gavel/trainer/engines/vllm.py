@@ -2,12 +2,8 @@
 
 Requests and replies are token ids, with log-probs. Every sampling option that would change the distribution is switched
 off, and a server whose log-probs ignore the temperature is used at temperature 1 only. An adapter's name is never used
-twice, so a request keeps the adapter that it began with.
-
-What vLLM's completions endpoint is asked for, so that it samples from the policy's distribution and no other.
-
-A reply that must fit a grammar is sampled freely first, and kept if it fits: then it is the policy's own. Else vLLM
-samples it once more under the grammar.
+twice, so a request keeps the adapter that it began with. A reply that must fit a grammar is sampled freely first, and
+kept if it fits: then it is the policy's own. Else vLLM samples it once more under the grammar.
 """
 
 import asyncio

@@ -3,7 +3,9 @@
 The backward pass takes output and normalizer of the whole attention, of which the keys may be a part.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +13,29 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gavel.trainer.data.packing import Segment
-from gavel.trainer.kernels.assumed_device import device_type
 from gavel.trainer.kernels.packed_parts import Part, joined_parts, square_parts
 
 _PLAIN_QUERIES = 1024
 """Queries computed at once by the plain kernel; bounds its memory."""
 
 _aten = torch.ops.aten
+
+_assumed: ContextVar[str] = ContextVar("assumed device", default="cpu")
+
+
+def device_type(tensor: torch.Tensor) -> str:
+    """`cpu`, `cuda`, …"""
+    return _assumed.get() if tensor.is_meta else tensor.device.type
+
+
+@contextlib.contextmanager
+def assume(device: str) -> Iterator[None]:
+    """Within it, meta tensors are computed as those of `device` are."""
+    token = _assumed.set(device)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

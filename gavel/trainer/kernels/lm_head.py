@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gavel.base.errors import GavelError
-from gavel.trainer.kernels.assumed_device import device_type
+from gavel.trainer.kernels.attention_kernels import device_type
 
 _CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
 """Positions and vocabulary entries of a tile: sized for a core's cache, and for a GPU's occupancy."""

@@ -1,14 +1,10 @@
 """Attention over a packed row as a list of parts: some rows of queries over some rows of keys.
 
-Each query's parts cover the keys that it sees, each once. A segment's keys are seen by its own later queries and by
-all its descendants; where a layer's span is shorter than the context, parts without a visible key are left out, and
-the others are cut so that a mask covers few queries.
-
-How far back the queries of a layer see: the whole context, a sliding window, or their chunk.
-
     Span(4096).first_visible(positions)     the position of the first key that each query sees
 
-The keys that a query sees are one run that ends at the query, whatever the span is.
+Each query's parts cover the keys that it sees, each once: one run that ends at the query. A segment's keys are seen by
+its own later queries and by all its descendants; where a layer's span (a sliding window, a chunk) is shorter than the
+context, parts without a visible key are left out, and the others are cut so that a mask covers few queries.
 """
 
 from collections.abc import Iterator, Sequence

@@ -30,12 +30,12 @@ from transformers.quantizers.base import get_keys_to_not_convert
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.engines.kv_cache import SHARE_OF_MEMORY, shared_context, slot_bytes
-from gavel.trainer.kernels.assumed_device import assume
+from gavel.trainer.kernels.attention_kernels import assume
 from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.step_bytes import MARGIN, PassBytes, checkpoints_by_default, fitting_tokens, probe_sequence
-from gavel.trainer.policy.adapted_weight import adapted_weights
+from gavel.trainer.policy.adapters import adapted_weights
 from gavel.trainer.policy.families import usable_context, why_alone, why_unbatched
 from gavel.trainer.policy.loading import auto_class, check_settings, dtype_of, text_decoder
 from gavel.trainer.policy.policy import Policy, adapted, load_config, storage_bytes

@@ -2,10 +2,10 @@
 
     plan = make_plan("Qwen/Qwen3-8B", RunConfig(…), Device("cuda", 80 * GIB))
     plan.fits, plan.micro_batch_tokens
-    plan.remedies       ["--max-context 2048: it fits", "--lora-rank 8: saves 0.31 of the 1.20 GiB missing"]
+    plan.remedies       ["--max-context 2048: it fits", "--quantization 4bit: saves 0.31 of the 1.20 GiB missing"]
 
 Each remedy is planned before it is named, with the mildest value that makes the run fit, else with the strongest. Where
-no single one is enough, several that are together are found by adding one after the other, the least costly first.
+no single one is enough, the strongest of each are added one after the other until the run fits.
 """
 
 from bisect import bisect_left
@@ -13,9 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from gavel.trainer.config import VllmSettings
 from gavel.trainer.device_memory import GIB
 from gavel.trainer.learner.step_bytes import checkpoints_by_default
 from gavel.trainer.memory.needs import Device as Device
@@ -25,12 +22,7 @@ from gavel.trainer.run_config import RunConfig, engine_table
 
 _STEP = 256
 """Tokens between two values of an option."""
-_LEAST_RANK = 8
 _PROCESSES = 2, 4, 8
-_SHARES = tuple(step / 20 for step in range(1, 20))
-"""Of a GPU, for vLLM."""
-_WORTH_IT = 0.7
-"""Of the base's bytes: 4 bits are a remedy below this share."""
 _SERVER = "http://HOST:8000"
 _ELSEWHERE = " (a vLLM server elsewhere)"
 
@@ -56,29 +48,21 @@ class Option:
         return RunConfig.model_validate(tables)
 
 
-Choices = Callable[[MemoryNeeds, RunConfig], Sequence[Option]]
-"""Values of one option that may need less than the run's, the mildest first."""
-
-
 def remedies(needs: MemoryNeeds, run: RunConfig) -> list[str]:
     """What helps a run that does not fit and how much; last, what does together where nothing does alone."""
     lacking = needs.of(run).missing
     found: list[str] = []
-    enough = False
+    fits_alone = False
     for choices in _CHOICES:
-        if (option := _best(needs, run, choices)) is None:
+        options = choices(needs, run)
+        if not options or needs.of(options[-1].over(run)).missing >= lacking:
             continue
+        option = _mildest(needs, run, options)
         missing = needs.of(option.over(run)).missing
-        enough = enough or not missing
+        fits_alone = fits_alone or not missing
         saved = f"saves {size(lacking - missing)} of the {size(lacking)} missing" if missing else "it fits"
         found.append(f"{option.text}: {saved}{option.note}")
-    if enough:
-        return found
-    together = _together(needs, run)
-    if together:
-        notes = "".join(dict.fromkeys(option.note for option in together))
-        return [*found, f"{' '.join(option.text for option in together)}: together, it fits{notes}"]
-    return [*found, "A device with more memory, or a smaller base model."]
+    return found if fits_alone else [*found, _together(needs, run)]
 
 
 def size(count: int) -> str:
@@ -86,47 +70,24 @@ def size(count: int) -> str:
     return f"{count / GIB:,.2f} GiB" if count >= GIB / 10 else f"{count * 1024 / GIB:,.2f} MiB"
 
 
-def _best(needs: MemoryNeeds, run: RunConfig, choices: Choices) -> Option | None:
-    """The mildest choice that leaves no more missing than the strongest does; None where even that does not help."""
-    options = choices(needs, run)
-    if not options:
-        return None
+def _mildest(needs: MemoryNeeds, run: RunConfig, options: Sequence[Option]) -> Option:
+    """The first of the options that leaves no more missing than the last, the strongest."""
     least = needs.of(options[-1].over(run)).missing
-    if least >= needs.of(run).missing:
-        return None
     enough = bisect_left(options, True, hi=len(options) - 1, key=lambda each: needs.of(each.over(run)).missing <= least)
     return options[enough]
 
 
-def _together(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    """Options with which the run fits, none of them in vain and each as mild as may be; [] when there are none."""
-    chosen: list[tuple[Option, Choices]] = []
-    changed = run
+def _together(needs: MemoryNeeds, run: RunConfig) -> str:
+    chosen: list[Option] = []
     for choices in _CHOICES:
-        if not needs.of(changed).missing:
-            break
-        options = choices(needs, changed)
         # One that does not help yet may with those after it: a pass is as long as its micro-batch or its context.
-        if options and needs.of(options[-1].over(changed)).missing <= needs.of(changed).missing:
-            chosen.append((options[-1], choices))
-            changed = options[-1].over(changed)
-    if needs.of(changed).missing:
-        return []
-    for each in reversed(list(chosen)):
-        others = [other for other in chosen if other is not each]
-        if not needs.of(_all_over(run, others)).missing:
-            chosen = others
-    for number, (_, choices) in enumerate(chosen):
-        others = _all_over(run, chosen[:number] + chosen[number + 1 :])
-        if (milder := _best(needs, others, choices)) is not None:
-            chosen[number] = milder, choices
-    return [option for option, _ in chosen]
-
-
-def _all_over(run: RunConfig, chosen: Sequence[tuple[Option, Choices]]) -> RunConfig:
-    for option, _ in chosen:
-        run = option.over(run)
-    return run
+        if options := choices(needs, run):
+            chosen.append(options[-1])
+            run = options[-1].over(run)
+        if not needs.of(run).missing:
+            notes = "".join(dict.fromkeys(option.note for option in chosen))
+            return f"{' '.join(option.text for option in chosen)}: together, it fits{notes}"
+    return "A device with more memory, or a smaller base model."
 
 
 def _checkpointing(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
@@ -136,88 +97,33 @@ def _checkpointing(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
 
 def _micro_batch(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
     del needs
-    return _tokens("--micro-batch-tokens", "train.micro_batch_tokens", run.train.micro_batch_tokens or 0, _STEP)
+    return _tokens("--micro-batch-tokens", "train.micro_batch_tokens", run.train.micro_batch_tokens or 0)
 
 
 def _context(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    return _tokens("--max-context", "backend.max_context", needs.of(run).context, _STEP)
+    return _tokens("--max-context", "backend.max_context", needs.of(run).context)
 
 
-def _tokens(name: str, path: str, most: int, least: int) -> list[Option]:
-    values = range((most - 1) // _STEP * _STEP, least - 1, -_STEP)
+def _tokens(name: str, path: str, most: int) -> list[Option]:
+    values = range((most - 1) // _STEP * _STEP, _STEP - 1, -_STEP)
     return [Option(f"{name} {value}", {path: value}) for value in values]
 
 
-def _rank(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    del needs
-    least = min(_LEAST_RANK, max(1, run.model.lora.rank // 2))
-    ranks = [2**power for power in reversed(range(32)) if least <= 2**power < run.model.lora.rank]
-    return [Option(f"--lora-rank {rank}", {"model.lora.rank": rank}) for rank in ranks]
-
-
 def _four_bits(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    policy = needs.policy(run)
-    already = run.model.policy.quantization is not None or published_quantization(needs.config) is not None
-    if already or policy.quantized_bytes >= _WORTH_IT * policy.base_bytes:
+    quantized = run.model.policy.quantization is not None or published_quantization(needs.config) is not None
+    if quantized or run.backend.shard_base:
         return []
-    note = f" (the base takes {size(policy.quantized_bytes)})"
+    note = f" (the base takes {size(needs.policy(run).quantized_bytes)})"
     return [Option("--quantization 4bit", {"model.policy.quantization": "4bit"}, note)]
 
 
-def _half_precision(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    wide = needs.policy(run).dtype == torch.float32
-    return [Option("--set model.policy.dtype=bfloat16", {"model.policy.dtype": "bfloat16"})] if wide else []
-
-
-def _staleness(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    del needs
-    return [Option("--max-staleness 0", {"loop.max_staleness": 0})] if run.loop.max_staleness else []
-
-
-def _earlier_policies(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    del needs
-    none = Option("--set backend.earlier_policies=0", {"backend.earlier_policies": 0})
-    return [none] if run.backend.earlier_policies else []
-
-
-def _slots(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    """Conversations that the embedded engine holds at once."""
-    most = needs.of(run).sampler.conversations if run.backend.engine == "transformers" else 0
-    slots = [2**power for power in reversed(range(32)) if 2**power < most]
-    return [Option(f"--set backend.slots={count}", {"backend.slots": count}) for count in slots]
-
-
-def _samples_beside(needs: MemoryNeeds, run: RunConfig) -> bool:
-    """Whether a vLLM that is started takes memory of this device while the learner computes."""
-    return run.backend.engine != "transformers" and needs.of(run).sampler.held > 0
-
-
-def _sleep(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    if not _samples_beside(needs, run):
-        return []
-    note = " (vLLM hands its memory over while the learner computes)"
-    return [Option("--set backend.engine.sleep=true", {"backend.engine.sleep": True}, note)]
-
-
-def _share(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    """Of vLLM: the nearest with which the run fits, else that which leaves the least missing."""
-    if not _samples_beside(needs, run):
-        return []
-    engine = run.backend.engine
-    now = (engine if isinstance(engine, VllmSettings) else VllmSettings()).gpu_memory_utilization
-    path = "backend.engine.gpu_memory_utilization"
-    options = [Option(f"--set {path}={share:g}", {path: share}) for share in _SHARES]
-    return [min(options, key=lambda each: (needs.of(each.over(run)).missing, abs(each.sets[path] - now)))]
-
-
-def _embedded(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    beside = _samples_beside(needs, run)
-    return [Option("--engine transformers", {"backend.engine": "transformers"})] if beside else []
-
-
-def _elsewhere(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
+def _sampler(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
+    """A vLLM that is started here sleeps while the learner computes; the embedded engine's part is done elsewhere."""
     if needs.device.kind != "cuda" or not needs.of(run).sampler.held:
         return []
+    if run.backend.engine != "transformers":
+        note = " (vLLM hands its memory over while the learner computes)"
+        return [Option("--set backend.engine.sleep=true", {"backend.engine.sleep": True}, note)]
     return [Option(f"--engine {_SERVER}", {"backend.engine": _SERVER}, _ELSEWHERE)]
 
 
@@ -226,36 +132,26 @@ def _shards(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
     policy, backend = needs.policy(run), run.backend
     if needs.device.kind != "cuda" or policy.largest_dequantized or policy.spans is None:
         return []
-    counts = [count for count in _PROCESSES if not backend.shard_base or count > backend.processes]
-    if backend.shard_base:
-        return [Option(f"--nproc {count}", {"backend.processes": count}) for count in counts]
     return [
         Option(
             f"--shard-base --nproc {count} --engine {_SERVER}",
             {"backend.shard_base": True, "backend.processes": count, "backend.engine": _SERVER},
             _ELSEWHERE,
         )
-        for count in counts
+        for count in _PROCESSES
+        if not backend.shard_base or count > backend.processes
     ]
 
 
-_CHOICES: tuple[Choices, ...] = (
+_CHOICES: tuple[Callable[[MemoryNeeds, RunConfig], Sequence[Option]], ...] = (
     _checkpointing,
     _micro_batch,
-    _staleness,
-    _earlier_policies,
-    _slots,
-    _sleep,
-    _share,
-    _embedded,
     _context,
-    _rank,
-    _half_precision,
+    _sampler,
     _four_bits,
-    _elsewhere,
     _shards,
 )
-"""The least costly first."""
+"""Each gives values of an option that may need less than the run's, the mildest first. The least costly comes first."""
 
 
 @dataclass(frozen=True, slots=True)

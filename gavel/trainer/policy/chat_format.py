@@ -2,12 +2,7 @@
 
 In this order: the one that was named; the exact one that the `renderers` library has for a published model; the one of
 its architecture, if it renders probe conversations as the tokenizer's own template does; that template itself.
-
-A tokenizer as renderers use it: they ask for the tokens of the same few headers at every turn.
-
-    renderer = create_renderer(RememberedEncodings(tokenizer), config)
-
-Everything else is the tokenizer's own.
+Renderers ask for the tokens of the same few headers at every turn, so short texts' encodings are remembered.
 """
 
 import logging

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from gavel.trainer.config import ExportDtype, PolicySettings
-from gavel.trainer.policy.adapted_weight import adapted_weights
+from gavel.trainer.policy.adapters import adapted_weights
 from gavel.trainer.policy.loading import BaseModelError, dtype_of, is_quantized, plain_logits
 from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.checkpoints import ExportError

@@ -47,8 +47,8 @@ from gavel.trainer.kernels.liger import liger_is_used, use_liger
 from gavel.trainer.kernels.lora_experts import compute_experts, has_stacked_experts, stacked_weights
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.packed_parts import Span
-from gavel.trainer.policy.adapted_weight import adapted_weights
 from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.policy.adapters import adapted_weights
 from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.loading import (
@@ -361,11 +361,6 @@ class Policy:
             logger.warning(
                 "%s is trained one sequence at a time, which is exact, but slower: %s.", config.model_type, alone
             )
-
-    @property
-    def shares_prefixes(self) -> bool:
-        """Whether a prefix that several sequences share is computed once."""
-        return self.spans is not None
 
     @property
     def device(self) -> torch.device:

@@ -5,14 +5,9 @@
 
 A template only renders whole conversations, so nothing bridges from one turn to the next: the endpoint continues on
 the sampled ids where the next rendering begins with the same text, and counts a mismatch where it does not. What ends a
-turn, and whether tool calls can be read back, is found out by rendering probes.
-
-Tools for a chat template that shows none, or whose calls nobody here can read back: in the words of its turns.
-
-    in_words([user, call, result], tools)    [system, user, assistant, user]
-
-The tools are described in the first turn, calls are JSON between `<tool_call>` tags and results are the user's. What
-comes of it any chat template renders, and a conversation without tools is not touched.
+turn, and whether tool calls can be read back, is found out by rendering probes. Where a template shows no tools, or
+calls that nobody here can read, they are told in words: tools in the first turn, calls as JSON between `<tool_call>`
+tags, results as the user's. A conversation without tools is not touched.
 """
 
 import json

@@ -4,19 +4,8 @@
     async for chunk in chat.stream(body): ...          # dicts, ditto
 
 Every other API of the endpoint translates to and from these two. Each sampled turn is remembered as a turn of its
-conversation, which then goes on from the very tokens.
-
-The chunks of one streamed choice.
-
-OpenAI's client joins the deltas: texts and lists grow, so a turn's `token_ids` and `token_logprobs` come in them, and
-end up in its message; of the other fields of a choice it keeps those of the first chunk. The last chunk has all fields
-of the choice as it is without streaming, for readers of the chunks themselves.
-
-How a turn opens that calls a tool: the tokens that a chat format always begins a call with.
-
-A policy that is to call a tool and does not is asked again behind these tokens. They are then part of its prompt, so
-its log-probs stay those of what it was shown. Where the format writes arguments as JSON, a grammar says how the call
-goes on, so that it can be read however weak the policy is.
+conversation, which then goes on from the very tokens. A policy that must call a tool and does not is asked again behind
+the tokens that a call begins with: they are part of its prompt, so its log-probs stay those of what it was shown.
 """
 
 import asyncio
@@ -50,7 +39,7 @@ from gavel.trainer.serving.chat_objects import (
 from gavel.trainer.serving.chat_request import ChatRequest, check_characters, read_chat_request
 from gavel.trainer.serving.errors import BadRequest, UnknownModel
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
-from gavel.trainer.serving.turn_sampling import Ends, Heard, sample_turn
+from gavel.trainer.serving.turn_sampling import OnTurn, StopCheck, sample_turn
 
 _OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason", "sample_id")
 """Fields of a choice that are not known when it begins."""
@@ -196,7 +185,7 @@ _SHOWN = ("content", "reasoning_content")
 _MAY_CLOSE_A_CALL = re.compile(r"[>}\]|]")
 
 
-def any_of(ends: Sequence[Ends]) -> Ends | None:
+def any_of(ends: Sequence[StopCheck]) -> StopCheck | None:
     match ends:
         case []:
             return None
@@ -206,7 +195,7 @@ def any_of(ends: Sequence[Ends]) -> Ends | None:
             return lambda token_ids: any(end(token_ids) for end in ends)
 
 
-def at_strings(stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Ends:
+def at_strings(stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> StopCheck:
     """Ends with the token that completes one of `stop`."""
     widest = max(len(text.encode()) for text in stop) + 1
     """Tokens that may hold one: each has a byte at least, and one more shows whether a character is complete."""
@@ -218,7 +207,9 @@ def at_strings(stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> E
     return ends
 
 
-def after_one_call(parse: Callable[[Sequence[int]], ParsedResponse], decode: Callable[[Sequence[int]], str]) -> Ends:
+def after_one_call(
+    parse: Callable[[Sequence[int]], ParsedResponse], decode: Callable[[Sequence[int]], str]
+) -> StopCheck:
     """Ends with the token that closes a tool call which can be read."""
 
     def ends(token_ids: Sequence[int]) -> bool:
@@ -468,7 +459,7 @@ class ChatCompletions:
             raise
         return [task.result() for task in sampling]
 
-    async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> "tuple[_Chat, Sampled]":
+    async def _turn(self, chat: "_Chat", index: int, heard: OnTurn | None = None) -> "tuple[_Chat, Sampled]":
         """A turn, and what was asked for it; one that must call a tool and does not is sampled again, opening it."""
         asked = replace(chat.asked, sample_id=secrets.token_hex(8))
         chat = replace(chat, asked=asked, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
@@ -485,8 +476,8 @@ class ChatCompletions:
             freely = replace(forced, request=replace(forced.request, grammar=None))
             return freely, await self._sampled(freely)
 
-    async def _sampled(self, chat: "_Chat", heard: Heard | None = None) -> Sampled:
-        ends: list[Ends] = []
+    async def _sampled(self, chat: "_Chat", heard: OnTurn | None = None) -> Sampled:
+        ends: list[StopCheck] = []
         if chat.asked.stop:
             ends.append(at_strings(chat.asked.stop, self._decode))
         if chat.asked.one_call:

@@ -1,24 +1,17 @@
-"""A sampled turn as OpenAI's objects: message, choice, completion, and the chunks of a stream.
+"""A sampled turn as OpenAI's objects: message, choice, completion, and what a stream may show of it.
 
 A choice, and the last chunk of a streamed one, carries what exact training needs: `token_ids`, `prompt_token_ids`,
-`policy_version`, `temperature`, `logprobs`, `continues_sampled` and `sample_id`.
-
-Tool calls that cannot be read, as text of the message that they stand in: as they were sampled, with their tags.
-
-A judge sees what the policy said, and a conversation that holds the text goes on from the sampled tokens.
-
-What a stream may show of a turn that is still being sampled.
-
-Text is shown once nothing that follows can take it back: not the beginning of a tool call or of a stop string, no half
-of a character, no space that may be stripped from the end.
+`policy_version`, `temperature`, `logprobs`, `continues_sampled` and `sample_id`. A tool call that cannot be read is
+text of its message, as it was sampled. A stream shows text once nothing that follows can take it back: no beginning of
+a call or of a stop string, no half of a character, no space that may be stripped from the end.
 """
 
 import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 from renderers import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
@@ -222,6 +215,19 @@ def completion_object(
     if asked.token_ids and not asked.compact:  # vLLM has them here
         completion["prompt_token_ids"] = prompt.token_ids
     return completion
+
+
+Part = Literal["reasoning", "text", "call"]
+
+
+def parts_of(said: Message) -> Iterator[tuple[Part, Message, str]]:
+    """What an assistant message, or a delta of a streamed one, says: the kind, the call if it is one, and its text."""
+    if said.get("reasoning_content"):
+        yield "reasoning", {}, said["reasoning_content"]
+    if said.get("content"):
+        yield "text", {}, said["content"]
+    for call in said.get("tool_calls") or ():
+        yield "call", call, (call.get("function") or {}).get("arguments") or ""
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """A chat completion's body, read and checked: what is asked of the engine, and how the reply is to be shown.
 
-Fields of a request's JSON, which may be of any shape: each is read as what it must be, or refused by its place.
-
 text(item, "call_id", "input item 2")     ->   "c1", or BadRequest: input item 2 has no call_id
+
+Each field of a request's JSON is read as what it must be, or refused by its place.
 """
 
 import json

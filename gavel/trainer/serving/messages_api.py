@@ -12,7 +12,7 @@ given OpenAI's asks `/v1/v1`, which is served too.
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any, Literal
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
     an_object,
     check_types,
@@ -33,12 +34,11 @@ from gavel.trainer.serving.chat_request import (
 from gavel.trainer.serving.errors import ANSWERED, BadRequest, Unthreaded, shown
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
-_Kind = Literal["thinking", "text", "tool_use"]
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
-_DELTAS: dict[_Kind, tuple[str, str]] = {
-    "thinking": ("thinking_delta", "thinking"),
+_DELTAS: dict[Part, tuple[str, str]] = {
+    "reasoning": ("thinking_delta", "thinking"),
     "text": ("text_delta", "text"),
-    "tool_use": ("input_json_delta", "partial_json"),
+    "call": ("input_json_delta", "partial_json"),
 }
 
 
@@ -53,16 +53,18 @@ def message(completion: Message) -> Message:
 
 def content_blocks(reply: Message) -> list[Message]:
     """Thinking, text and tool calls of an assistant message."""
-    blocks: list[Message] = []
-    if reply.get("reasoning_content"):
-        blocks.append({"type": "thinking", "thinking": reply["reasoning_content"], "signature": ""})
-    if reply.get("content"):
-        blocks.append({"type": "text", "text": reply["content"]})
-    for call in reply.get("tool_calls") or ():
-        function = call["function"]
-        given = _input(function["arguments"])
-        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": given})
-    return blocks
+    return [_block(*part) for part in parts_of(reply)]
+
+
+def _block(kind: Part, call: Message, text: str) -> Message:
+    match kind:
+        case "reasoning":
+            return {"type": "thinking", "thinking": text, "signature": ""}
+        case "text":
+            return {"type": "text", "text": text}
+        case "call":
+            name = (call.get("function") or {}).get("name") or ""
+            return {"type": "tool_use", "id": call.get("id") or "", "name": name, "input": _input(text)}
 
 
 def _input(arguments: str) -> Any:
@@ -86,7 +88,7 @@ class MessageStream:
 
     def __init__(self) -> None:
         self._begun = False
-        self._open: tuple[_Kind, int] | None = None
+        self._open: tuple[Part, int] | None = None
         """Of the block that grows: its kind, and the index of its tool call in the reply."""
         self._blocks = 0
         self._stop: Message = {"stop_reason": "end_turn", "stop_sequence": None}
@@ -111,19 +113,14 @@ class MessageStream:
         for choice in chunk["choices"]:
             if choice.get("finish_reason"):
                 self._stop = _stop(choice)
-            delta = choice["delta"]
-            if delta.get("reasoning_content"):
-                yield from self._grow("thinking", {}, delta["reasoning_content"])
-            if delta.get("content"):
-                yield from self._grow("text", {}, delta["content"])
-            for call in delta.get("tool_calls") or ():
-                yield from self._grow("tool_use", call, (call.get("function") or {}).get("arguments") or "")
+            for part in parts_of(choice["delta"]):
+                yield from self._grow(*part)
 
-    def _grow(self, kind: _Kind, call: Message, text: str) -> Iterator[Message]:
+    def _grow(self, kind: Part, call: Message, text: str) -> Iterator[Message]:
         if self._open != (kind, call.get("index", 0)):
             yield from self._close()
             self._open = (kind, call.get("index", 0))
-            yield {"type": "content_block_start", "index": self._blocks, "content_block": _empty_block(kind, call)}
+            yield {"type": "content_block_start", "index": self._blocks, "content_block": _block(kind, call, "")}
         if text:
             delta_type, field = _DELTAS[kind]
             yield self._delta({"type": delta_type, field: text})
@@ -131,7 +128,7 @@ class MessageStream:
     def _close(self) -> Iterator[Message]:
         if self._open is None:
             return
-        if self._open[0] == "thinking":
+        if self._open[0] == "reasoning":
             yield self._delta({"type": "signature_delta", "signature": ""})
         yield {"type": "content_block_stop", "index": self._blocks}
         self._blocks += 1
@@ -139,17 +136,6 @@ class MessageStream:
 
     def _delta(self, delta: Message) -> Message:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
-
-
-def _empty_block(kind: _Kind, call: Message) -> Message:
-    match kind:
-        case "thinking":
-            return {"type": "thinking", "thinking": "", "signature": ""}
-        case "text":
-            return {"type": "text", "text": ""}
-        case "tool_use":
-            name = (call.get("function") or {}).get("name") or ""
-            return {"type": "tool_use", "id": call.get("id") or "", "name": name, "input": {}}
 
 
 def _message(model: str, usage: Message) -> Message:

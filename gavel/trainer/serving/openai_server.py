@@ -1,21 +1,9 @@
-"""An OpenAI-compatible endpoint over any engine, on loopback.
+"""An OpenAI-compatible endpoint over any engine, on loopback, with the routes of Anthropic's API and of vLLM's own.
 
-`POST /v1/chat/completions` with tools, `GET /v1/models`. The model `name@step` is sampled with that step's adapter,
-`name` with the live one. Each choice carries what exact training needs: `token_ids`, `prompt_token_ids`,
-`policy_version`, `temperature` and the standard `logprobs` (off with `logprobs: false`, `return_token_ids: false`), and
-`continues_sampled`: whether the request extends a turn that was sampled here, unchanged. With `compact_logprobs: true`
-the log-probs come as a plain list, `token_logprobs`, in place of the standard object.
-
-Captures over HTTP: every request belongs to the capture whose key it has; two routes open and close captures.
-
-`POST /v1/captures` -> {"api_key"}; `DELETE /v1/captures/{api_key}?patience=SECONDS` -> {"trajectory", "unfinished"}.
-
-`POST /generate` and `GET /health`, as vLLM's native server has them: token ids in, token ids and log-probs out.
-
-    {"prompt": {"prompt_token_ids": [1, 2]}, "n": 2, "max_tokens": 8, "logprobs": 0}
-    -> {"text": ["…", "…"], "finish_reasons": ["stop", "length"], "logprobs": [[[{"31": -0.2}], …], …]}
-
-Atropos' managed servers of the type `vllm` sample through it. The live policy answers; a `prompt` may be a text too.
+The model `name@step` is sampled with that step's adapter, `name` with the live one. Every request belongs to the
+capture whose key it has: `POST /v1/captures` -> {"api_key"}; `DELETE /v1/captures/{api_key}?patience=SECONDS` ->
+{"trajectory", "unfinished"}. `POST /generate` and `GET /health` are those of vLLM's native server, through which
+Atropos' managed servers of the type `vllm` sample: token ids in, token ids and log-probs of the live policy out.
 """
 
 import asyncio

@@ -6,15 +6,13 @@ tokens too.
 
 Fields that both APIs have pass through, so what the endpoint does not know is refused there, by its name. A
 conversation holds the messages of the one before it, so a chain of responses stores each message once. In a stream an
-item is done when the next one begins, so no two are open at once. Texts are matched with their tokens in the order in
-which they were sampled; runs of characters beyond ASCII, of which a token may hold a part, by where they stand.
+item is done when the next one begins, so no two are open at once.
 """
 
-import re
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +20,7 @@ from starlette.routing import Route
 
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
     an_object,
     check_types,
@@ -65,7 +64,6 @@ _TRANSLATED = {
     "tools",
     "truncation",
 }
-_LOGPROBS = "message.output_text.logprobs"
 
 
 def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Message]) -> Message:
@@ -94,11 +92,6 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     elif kind != "text":
         chat["response_format"] = form
     return chat
-
-
-def shows_logprobs(body: Message) -> bool:
-    """Whether the response has log-probs beside its text."""
-    return _LOGPROBS in (body.get("include") or []) or bool(body.get("top_logprobs"))
 
 
 def input_items(body: Message) -> list[Message]:
@@ -204,51 +197,14 @@ def _tool_choice(choice: Any) -> Any:
 
 def _check(body: Message) -> None:
     check_types(body, _INERT)
+    if "message.output_text.logprobs" in (body.get("include") or ()) or body.get("top_logprobs"):
+        raise BadRequest("log-probs of a response's text are not served here", "Ask /v1/chat/completions for them.")
     if body.get("background"):
         raise BadRequest("background=True is not supported here", "Leave background out.")
     if body.get("truncation") not in (None, "disabled"):
         raise BadRequest(
             f"truncation={shown(body['truncation'])} is not supported here", "Nothing is cut: leave truncation out."
         )
-
-
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-_RUN = "\ufffd"
-
-
-class TextLogprobs:
-    """The tokens of a turn, as a chat completion shows them, given out text by text."""
-
-    def __init__(self) -> None:
-        self._tokens: list[Message] = []
-        self._begin = 0
-        """The first token that may belong to the next text."""
-        self._told = 0
-        """Tokens that were given, or stand before one that was."""
-
-    def add(self, tokens: Sequence[Message]) -> None:
-        self._tokens += tokens
-
-    def of(self, text: str) -> list[Message]:
-        """The tokens that spell `text`, without those given for a text before it; none where they spell it nowhere."""
-        spelled: list[str] = []
-        first: list[int] = []
-        last: list[int] = []
-        for number in range(self._begin, len(self._tokens)):
-            for character in _BEYOND_ASCII.sub(_RUN, self._tokens[number]["token"]):
-                if character == _RUN and spelled[-1:] == [_RUN]:
-                    last[-1] = number
-                    continue
-                spelled.append(character)
-                first.append(number)
-                last.append(number)
-        wanted = _BEYOND_ASCII.sub(_RUN, text)
-        at = "".join(spelled).find(wanted)
-        if not wanted or at < 0:
-            return []
-        begin, end = max(first[at], self._told), last[at + len(wanted) - 1] + 1
-        self._begin, self._told = end - 1, max(end, self._told)  # a token may spell the beginning of the next text too
-        return self._tokens[begin:end]
 
 
 _ECHOED = {
@@ -283,9 +239,8 @@ def new_id(kind: str) -> str:
 def response(request: Message, completion: Message, response_id: str) -> Message:
     """The response to `request` that says what `completion` says."""
     choice = completion["choices"][0]
-    tokens = choice["logprobs"]["content"] if shows_logprobs(request) else ()
     begun = response_object(request, completion["model"], response_id, completion["created"])
-    return complete(begun, output_items(choice["message"], tokens), choice["finish_reason"], completion["usage"])
+    return complete(begun, output_items(choice["message"]), choice["finish_reason"], completion["usage"])
 
 
 def response_object(request: Message, model: str, response_id: str, created: int) -> Message:
@@ -318,49 +273,39 @@ def complete(begun: Message, output: list[Message], finish_reason: str | None, u
     }
 
 
-def output_items(message: Message, tokens: Sequence[Message] = ()) -> list[Message]:
-    """The reasoning, the text and the tool calls of an assistant message; at least one item. `tokens`: those of the
-    turn, with their log-probs, of which the text shows its own."""
-    logprobs = TextLogprobs()
-    logprobs.add(tokens)
-    items: list[Message] = []
-    if message.get("reasoning_content"):
-        logprobs.of(message["reasoning_content"])
-        items.append(reasoning_item(new_id("rs"), message["reasoning_content"]))
-    calls = message.get("tool_calls") or ()
-    if message.get("content") or not calls:
-        text = message.get("content") or ""
-        items.append(message_item(new_id("msg"), text, logprobs=logprobs.of(text)))
-    return items + [call_item(new_id("fc"), call["id"], **call["function"]) for call in calls]
+_ID_KINDS: dict[Part, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
-def reasoning_item(item_id: str, text: str | None, status: str = "completed") -> Message:
+def output_items(message: Message) -> list[Message]:
+    """The reasoning, the text and the tool calls of an assistant message; at least a text or a call."""
+    said = list(parts_of(message))
+    if not said or said[-1][0] == "reasoning":
+        said.append(("text", {}, ""))
+    return [output_item(kind, new_id(_ID_KINDS[kind]), call, text) for kind, call, text in said]
+
+
+def output_item(kind: Part, item_id: str, call: Message, text: str | None) -> Message:
     """`text` None: it has just begun."""
-    content = [] if text is None else [{"type": "reasoning_text", "text": text}]
-    return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
+    own: Message = {"id": item_id, "status": "in_progress" if text is None else "completed"}
+    match kind:
+        case "reasoning":
+            content = [{"type": "reasoning_text", "text": text}] if text else []
+            return own | {"type": "reasoning", "summary": [], "content": content}
+        case "text":
+            content = [] if text is None else [text_part(text)]
+            return own | {"type": "message", "role": "assistant", "content": content}
+        case "call":
+            name = (call.get("function") or {}).get("name") or ""
+            return own | {
+                "type": "function_call",
+                "call_id": call.get("id") or "",
+                "name": name,
+                "arguments": text or "",
+            }
 
 
-def message_item(
-    item_id: str, text: str | None, status: str = "completed", logprobs: Sequence[Message] = ()
-) -> Message:
-    """`text` None: it has just begun."""
-    content = [] if text is None else [text_part(text, logprobs)]
-    return {"id": item_id, "type": "message", "role": "assistant", "content": content, "status": status}
-
-
-def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Message:
-    return {
-        "id": item_id,
-        "type": "function_call",
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-        "status": status,
-    }
-
-
-def text_part(text: str, logprobs: Sequence[Message] = ()) -> Message:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+def text_part(text: str) -> Message:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage(usage: Message) -> Message:
@@ -424,13 +369,11 @@ class ResponseStore:
         return self._items[item_id]
 
 
-_Kind = Literal["reasoning", "text", "call"]
-_EVENTS: dict[_Kind, str] = {
+_EVENTS: dict[Part, str] = {
     "reasoning": "response.reasoning_text",
     "text": "response.output_text",
     "call": "response.function_call_arguments",
 }
-_ID_KINDS: dict[_Kind, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
 class ResponseStream:
@@ -442,8 +385,6 @@ class ResponseStream:
         self._begun: Message | None = None
         self._items: list[Message] = []
         self._open: _OpenItem | None = None
-        self._logprobs = TextLogprobs()
-        self._shows_logprobs = shows_logprobs(request)
         self._sent = 0
         self._finish_reason: str | None = None
         self._usage: Message | None = None
@@ -472,15 +413,8 @@ class ResponseStream:
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk["choices"]:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
-            delta = choice["delta"]
-            if self._shows_logprobs and choice.get("logprobs"):
-                self._logprobs.add(choice["logprobs"]["content"])
-            if delta.get("reasoning_content"):
-                yield from self._grow("reasoning", {}, delta["reasoning_content"])
-            if delta.get("content"):
-                yield from self._grow("text", {}, delta["content"])
-            for call in delta.get("tool_calls") or ():
-                yield from self._grow("call", call, (call.get("function") or {}).get("arguments") or "")
+            for part in parts_of(choice["delta"]):
+                yield from self._grow(*part)
 
     def _last_events(self) -> Iterator[Message]:
         if self._begun is None:
@@ -491,74 +425,65 @@ class ResponseStream:
         response = complete(self._begun, self._items, self._finish_reason, self._usage)
         yield {"type": f"response.{response['status']}", "response": response}
 
-    def _grow(self, kind: _Kind, call: Message, text: str) -> Iterator[Message]:
+    def _grow(self, kind: Part, call: Message, text: str) -> Iterator[Message]:
         index = call.get("index", 0)
         if self._open is None or (self._open.kind, self._open.index) != (kind, index):
             yield from self._close()
             self._open = _OpenItem(kind, len(self._items), index, call)
             yield from self._open.begin()
         if text:
-            yield self._open.grow(text, self._logprobs.of(text))
+            yield self._open.grow(text)
 
     def _close(self) -> Iterator[Message]:
         if self._open is not None:
             yield from self._open.end()
-            self._items.append(self._open.item("completed"))
+            self._items.append(self._open.item())
             self._open = None
 
 
 class _OpenItem:
     """The output item that grows."""
 
-    def __init__(self, kind: _Kind, position: int, index: int, call: Message) -> None:
+    def __init__(self, kind: Part, position: int, index: int, call: Message) -> None:
         """`index`: of the tool call in the reply. `call`: its first delta."""
-        self.kind: _Kind = kind
+        self.kind: Part = kind
         self.index = index
         self._text = ""
-        self._logprobs: list[Message] = []
-        self._call_id: str = call.get("id") or ""
-        self._name: str = (call.get("function") or {}).get("name") or ""
+        self._call = call
         self._id = new_id(_ID_KINDS[kind])
         self._position = position
 
-    def item(self, status: str) -> Message:
-        match self.kind:
-            case "reasoning":
-                return reasoning_item(self._id, self._text or None, status)
-            case "text":
-                text = None if status == "in_progress" else self._text
-                return message_item(self._id, text, status, self._logprobs)
-            case "call":
-                return call_item(self._id, self._call_id, self._name, self._text, status)
+    def item(self) -> Message:
+        return output_item(self.kind, self._id, self._call, self._text)
 
     def begin(self) -> Iterator[Message]:
-        item = self.item("in_progress")
+        item = output_item(self.kind, self._id, self._call, None)
         yield {"type": "response.output_item.added", "output_index": self._position, "item": item}
         if self.kind != "call":
             yield self._event("response.content_part.added", part=self._part())
 
-    def grow(self, text: str, logprobs: list[Message]) -> Message:
+    def grow(self, text: str) -> Message:
         self._text += text
-        self._logprobs += logprobs
-        return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._shown(logprobs))
+        return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._logprobs)
 
     def end(self) -> Iterator[Message]:
-        done = f"{_EVENTS[self.kind]}.done"
+        done, item = f"{_EVENTS[self.kind]}.done", self.item()
         if self.kind == "call":
-            yield self._event(done, arguments=self._text, name=self._name)
+            yield self._event(done, arguments=self._text, name=item["name"])
         else:
-            yield self._event(done, text=self._text, **self._shown(self._logprobs))
+            yield self._event(done, text=self._text, **self._logprobs)
             yield self._event("response.content_part.done", part=self._part())
-        item = self.item("completed")
         yield {"type": "response.output_item.done", "output_index": self._position, "item": item}
 
     def _part(self) -> Message:
         if self.kind == "text":
-            return text_part(self._text, self._logprobs)
+            return text_part(self._text)
         return {"type": "reasoning_text", "text": self._text}
 
-    def _shown(self, logprobs: list[Message]) -> Message:
-        return {"logprobs": logprobs} if self.kind == "text" else {}
+    @property
+    def _logprobs(self) -> Message:
+        """A field that clients expect of a text's events."""
+        return {"logprobs": []} if self.kind == "text" else {}
 
     def _event(self, kind: str, **fields: Any) -> Message:
         within = {} if self.kind == "call" else {"content_index": 0}

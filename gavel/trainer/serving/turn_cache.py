@@ -1,16 +1,12 @@
 """Remembers the token ids of sampled turns, so that a conversation continues from exactly these.
 
-A request that extends a conversation sampled here gets a prompt that starts with the sampled ids, also where its client
-has rewritten the messages without changing what they say. Where the renderer cannot bridge to the next turn, the
-messages are rendered again, and the sampled ids replace the rendered ones if both decode to the same text. Messages
-that say something else are rendered. Least recently used turns are dropped first.
-
-What the messages of a conversation say, whatever a client does to the way in which they say it.
-
     meaning(messages).key == meaning(rewritten).key
 
 for messages whose tool arguments are compacted or in another order, whose tool calls are renamed consistently, whose
-content comes as text parts, that carry null fields, or whose reasoning is left out. Any other change gives another key.
+content comes as text parts, that carry null fields, or whose reasoning is left out. Any other change gives another key,
+and is rendered. A request that extends a conversation sampled here gets a prompt that starts with the sampled ids.
+Where the renderer cannot bridge to the next turn, the messages are rendered again, and the sampled ids replace the
+rendered ones if both decode to the same text. Least recently used turns are dropped first.
 """
 
 import hashlib

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from gavel.trainer.engines.protocol import Engine, EngineError, Sampled, SamplingRequest
 
-Ends = Callable[[Sequence[int]], bool]
+StopCheck = Callable[[Sequence[int]], bool]
 """Whether a turn ends with these tokens; asked after each one."""
-Heard = Callable[[Sampled], None]
+OnTurn = Callable[[Sampled], None]
 """Takes the turn so far, whenever there is more of it; its lists grow."""
 
 
 async def sample_turn(
-    engine: Engine, request: SamplingRequest, ends: Ends | None = None, heard: Heard | None = None
+    engine: Engine, request: SamplingRequest, ends: StopCheck | None = None, heard: OnTurn | None = None
 ) -> Sampled:
     """The turn. Raises what the engine raises; cancelling it ends the sampling."""
     if ends is None and heard is None:
@@ -57,7 +57,7 @@ class _Turn:
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
     redrawn: int = 0
 
-    def extend(self, piece: Sampled, ends: Ends | None, start: int = 0) -> bool:
+    def extend(self, piece: Sampled, ends: StopCheck | None, start: int = 0) -> bool:
         """Appends the tokens of a piece from `start` on, up to the one that ends the turn; whether there was one."""
         self.version = piece.adapter_version
         self.redrawn = piece.redrawn if start else self.redrawn + piece.redrawn

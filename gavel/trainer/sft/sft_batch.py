@@ -1,13 +1,9 @@
 """Supervised fine-tuning: trains the assistant turns of trajectories, whatever their rewards.
 
-It is REINFORCE with an advantage of 1: the loss of an update is the mean of -log p over its trained tokens.
-Packing, log-probs and the AdamW state are those of every other training step.
-
-Demonstrations -> the turns that the endpoint would have recorded, had the policy sampled them.
-
-A turn's prompt extends the tokens of the turn before it where the renderer can prove the bridge, and is
-rendered again where it cannot. Trained are the tokens after the generation prompt, up to the token that ends
-the turn; parsed as a sampled reply, they give exactly the demonstrated message.
+It is REINFORCE with an advantage of 1: the loss of an update is the mean of -log p over its trained tokens. A
+demonstration becomes the turns that the endpoint would have recorded, had the policy sampled them: a turn's prompt
+extends the tokens of the turn before it where the renderer can prove the bridge. Trained are the tokens after the
+generation prompt, up to the token that ends the turn; parsed as a reply, they give exactly the demonstrated message.
 """
 
 import json

@@ -51,17 +51,13 @@ def test_what_does_not_fit_says_so_by_its_status_and_names_options():
 @pytest.mark.parametrize(
     ("arguments", "named", "together"),
     [
-        (["--gpu", "0.03", "--max-context", "4096"], ["--max-context", "--lora-rank"], False),
-        (["--gpu", "0.02", "--lora-rank", "128"], ["--max-context", "--lora-rank"], True),
-        (["--gpu", "0.03", "--lora-rank", "256", "--max-context", "512"], ["--lora-rank"], False),
-        (["--gpu", "0.05", "--lora-rank", "256", "--max-staleness", "2"], ["--max-staleness", "--lora-rank"], False),
+        (["--gpu", "0.03", "--max-context", "4096"], ["--max-context", "--engine"], False),
         (
             ["--gpu", "0.02", "--no-gradient-checkpointing", "--micro-batch-tokens", "16384"],
-            ["--gradient-checkpointing", "--micro-batch-tokens"],
+            ["--gradient-checkpointing", "--micro-batch-tokens", "--shard-base"],
             True,
         ),
-        (["--gpu", "0.03", "--engine", "vllm"], ["backend.engine.sleep", "--engine transformers"], False),
-        (["--gpu", "0.008", "--shard-base", "--nproc", "2", "--engine", "http://x"], ["--nproc", "--lora-rank"], True),
+        (["--gpu", "0.03", "--engine", "vllm"], ["backend.engine.sleep", "--max-context"], False),
     ],
 )
 def test_every_remedy_has_the_effect_that_is_told_of_it(arguments, named, together):

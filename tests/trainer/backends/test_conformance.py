@@ -291,7 +291,7 @@ async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start
 
 
 async def test_mistakes_of_settings_are_told_before_anything_is_trained(kind: str, tmp_path: Path) -> None:
-    from gavel.trainer.policy.reference import ReferencePolicyError
+    from gavel.trainer.policy.adapters import ReferencePolicyError
 
     model = a_model()
     async with a_backend(kind, tmp_path) as backend:

@@ -27,7 +27,7 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy, source_of
-from tests.trainer.engines.test_engine_pool import until
+from tests.trainer.engines.test_pool import until
 from tests.trainer.engines.vllm_stand_in import StandIn
 
 pytestmark = pytest.mark.slow

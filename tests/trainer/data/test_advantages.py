@@ -1,6 +1,5 @@
 """Advantages against their definitions, and against what the two earlier steps (shaping, then advantage) gave."""
 
-import itertools
 import math
 import statistics
 import subprocess
@@ -26,22 +25,6 @@ def test_the_mean_advantage_is_the_reward_minus_the_groups_mean(values):
 
 
 @given(rewards)
-def test_the_std_advantage_divides_by_the_unbiased_deviation(values):
-    mean, deviation = sum(values) / len(values), statistics.stdev(values)
-    expected = [(value - mean) / (deviation + 1e-4) for value in values]
-    assert advantages(values, "std") == pytest.approx(expected, abs=1e-9)
-
-
-@given(rewards)
-def test_the_rloo_advantage_is_the_reward_minus_the_mean_of_the_others(values):
-    expected = []
-    for at, value in enumerate(values):
-        others = values[:at] + values[at + 1 :]
-        expected.append(value - sum(others) / len(others))
-    assert advantages(values, "rloo") == pytest.approx(expected, abs=1e-9)
-
-
-@given(rewards)
 def test_the_rank_advantage_is_the_centred_rank_with_ties_in_the_middle(values):
     values = [round(value, 1) for value in values]
     expected = []
@@ -49,10 +32,6 @@ def test_the_rank_advantage_is_the_centred_rank_with_ties_in_the_middle(values):
         places = [place for place, other in enumerate(sorted(values)) if other == value]
         expected.append(sum(places) / len(places) / (len(values) - 1) - 0.5)
     assert advantages(values, "rank") == pytest.approx(expected, abs=1e-12)
-
-
-def test_a_float_residue_has_no_rank():
-    assert advantages([0.1 + 0.2, 0.3, 0.9], "rank") == [-0.25, -0.25, 0.5]
 
 
 @given(rewards, errors)
@@ -94,35 +73,10 @@ def test_a_shift_of_all_rewards_changes_nothing(values, shift, kind, known):
     assert shifted == pytest.approx(advantages(values, kind, known), abs=1e-7)
 
 
-@given(rewards, kinds, errors)
-def test_a_better_reward_never_has_a_smaller_advantage(values, kind, known):
-    pairs = sorted(zip(values, advantages(values, kind, known), strict=True))
-    assert all(one <= other for (_, one), (_, other) in itertools.pairwise(pairs))
-
-
-def test_a_near_tie_stays_small_unless_divided_by_the_deviation():
-    near = [0.50, 0.51]
-    assert max(advantages(near)) == pytest.approx(0.005)
-    assert max(advantages(near, "std")) > 0.6
-
-
 @pytest.mark.parametrize("values", [[], [1.0]])
 def test_a_group_of_one_has_no_advantage(values):
     with pytest.raises(ValueError, match="group of one"):
         advantages(values)
-
-
-def test_float_residue_is_no_signal():
-    assert 0.1 + 0.2 != 0.3
-    assert group_advantages([0.1 + 0.2, 0.3, 0.3]) == LeftOut.NO_SIGNAL
-    assert group_advantages([0.5, 0.5 + 1e-6 / 2]) == LeftOut.NO_SIGNAL
-    assert group_advantages([0.5, 0.5 + 2e-6]) == advantages([0.5, 0.5 + 2e-6])
-
-
-def test_the_examples_of_the_module_docstring_hold():
-    assert group_advantages([0.2, 0.4, 0.9]) == pytest.approx([-0.3, -0.1, 0.4])
-    assert group_advantages([0.2, 0.4, 0.9], kind="rank") == [-0.5, 0.0, 0.5]
-    assert group_advantages([0.50, 0.52], minimal_spread=0.05) is LeftOut.NEAR_TIE
 
 
 @pytest.mark.parametrize(
@@ -138,24 +92,6 @@ def test_the_examples_of_the_module_docstring_hold():
 )
 def test_a_group_without_a_signal_gives_the_reason_instead(scores, settings, reason):
     assert group_advantages(scores, **settings) is reason
-
-
-grid = st.lists(st.integers(0, 20).map(lambda twentieths: twentieths / 20), min_size=2, max_size=10)
-
-
-@given(grid, errors)
-def test_each_kind_alone_equals_shaping_of_that_kind_followed_by_mean_advantages(values, known):
-    def mean_advantages(shaped: list[float]) -> list[float]:
-        return [reward - statistics.fmean(shaped) for reward in shaped]
-
-    below = [sum(other < own for other in values) + (values.count(own) - 1) / 2 for own in values]
-    ranked = [share / (len(values) - 1) for share in below]
-    mean = statistics.fmean(values)
-    share = score_reliability(values, known)
-    shrunk = [mean + share * (value - mean) for value in values]
-    assert advantages(values, "mean") == pytest.approx(mean_advantages(values), abs=1e-12)
-    assert advantages(values, "rank") == pytest.approx(mean_advantages(ranked), abs=1e-12)
-    assert advantages(values, "shrunk", known) == pytest.approx(mean_advantages(shrunk), abs=1e-12)
 
 
 def test_no_model_library_is_loaded_for_it():

@@ -1,4 +1,4 @@
-"""What is trained is what was sampled, in the context in which it was sampled, once."""
+"""The token sequences of a trajectory, and the packed rows that are made of them."""
 
 from collections import Counter
 
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 from gavel.scenarios.trajectory import History, Trajectory
-from gavel.trainer.data.token_sequences import TokenError, sequences, turn_of
+from gavel.trainer.data.packing import assign_to_ranks, micro_batches, pack, unique_tokens
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence, sequences, turn_of
 from tests.trainer.conftest import attempt, sampled_turn
 
 ids = st.lists(st.integers(0, 9), min_size=1, max_size=5)
@@ -20,48 +21,6 @@ def trained(trajectory: Trajectory) -> list[tuple[list[int], list[int]]]:
         (found.token_ids, [token for token, own in zip(found.token_ids, found.sampled, strict=True) if own])
         for found in sequences(trajectory)
     ]
-
-
-def test_the_turns_of_a_conversation_are_one_sequence():
-    first = sampled_turn([1, 2], [3, 4], [-0.1, -0.2], temperature=0.7)
-    second = sampled_turn([1, 2, 3, 4, 9], [5], [-0.3], temperature=1.3)
-    (found,) = sequences(attempt(first, {"role": "tool", "tool_call_id": "x", "content": "9"}, second))
-    assert found.token_ids == [1, 2, 3, 4, 9, 5]
-    assert found.sampled == [False, False, True, True, False, True]
-    assert found.logprobs == [0, 0, -0.1, -0.2, 0, -0.3]
-    assert found.temperatures == [1, 1, 0.7, 0.7, 1, 1.3]
-    assert found.trained_tokens == 3
-
-
-def test_a_rewritten_history_begins_a_sequence_whose_old_turns_are_context():
-    first = sampled_turn([1, 2], [3])
-    rewritten = sampled_turn([1, 8, 3], [4])
-    assert trained(attempt(first, rewritten)) == [([1, 2, 3], [3]), ([1, 8, 3, 4], [4])]
-
-
-def test_a_turn_that_was_sampled_again_is_a_sequence_of_its_own():
-    assert trained(attempt(sampled_turn([1], [2]), sampled_turn([1], [3]))) == [([1, 2], [2]), ([1, 3], [3])]
-
-
-def test_a_conversation_goes_on_from_the_fork_that_it_extends():
-    turns = [sampled_turn([1], [2]), sampled_turn([1], [3]), sampled_turn([1, 2, 7], [4]), sampled_turn([1, 3, 7], [5])]
-    assert trained(attempt(*turns)) == [([1, 2, 7, 4], [2, 4]), ([1, 3, 7, 5], [3, 5])]
-
-
-def test_additional_histories_are_trained_too():
-    trajectory = attempt(sampled_turn([1], [2]))
-    trajectory.additional_histories = [History(messages_and_choices=[sampled_turn([5], [6])])]
-    assert trained(trajectory) == [([1, 2], [2]), ([5, 6], [6])]
-
-
-@pytest.mark.parametrize("stored", [False, True])
-def test_a_turn_that_a_further_history_took_over_is_trained_once(stored):
-    shared = sampled_turn([1], [2], [-0.4])
-    trajectory = attempt(shared, sampled_turn([1, 2, 3], [4]))
-    trajectory.additional_histories = [History(messages_and_choices=[shared, sampled_turn([1, 2, 8], [5])])]
-    if stored:
-        trajectory = Trajectory.from_json(trajectory.to_json())
-    assert trained(trajectory) == [([1, 2, 3, 4], [2, 4]), ([1, 2, 8, 5], [5])]
 
 
 def test_two_equal_samples_of_one_history_both_count():
@@ -78,29 +37,6 @@ def test_two_equal_samples_of_two_histories_both_count(stored):
     assert trained(trajectory) == [([1, 2], [2]), ([1, 2], [2])]
 
 
-def test_a_sample_that_histories_repeat_counts_once_beside_its_equal():
-    one, two = sampled_turn([1], [2], sample_id="one"), sampled_turn([1], [2], sample_id="two")
-    trajectory = attempt(one, sampled_turn([1, 2, 3], [4], sample_id="three"))
-    fork = sampled_turn([1, 2, 8], [5], sample_id="four")
-    trajectory.additional_histories = [
-        History(messages_and_choices=[one, fork]),
-        History(messages_and_choices=[two, two, one]),
-    ]
-    assert trained(trajectory) == [([1, 2, 3, 4], [2, 4]), ([1, 2, 8, 5], [5]), ([1, 2], [2])]
-
-
-@given(st.lists(st.tuples(ids, ids), min_size=1, max_size=6))
-def test_a_conversation_that_only_grows_is_one_sequence_however_long(parts):
-    context: list[int] = []
-    turns = []
-    for added, said in parts:
-        turns.append(sampled_turn([*context, *added], said))
-        context = [*context, *added, *said]
-    (found,) = sequences(attempt(*turns))
-    assert found.token_ids == context
-    assert found.trained_tokens == sum(len(said) for _, said in parts)
-
-
 @given(st.lists(st.tuples(ids, ids), max_size=6))
 def test_every_sampled_token_is_trained_once_and_stands_behind_its_own_prompt(turns):
     found = sequences(attempt(*(sampled_turn(prompt, said) for prompt, said in turns)))
@@ -110,24 +46,6 @@ def test_every_sampled_token_is_trained_once_and_stands_behind_its_own_prompt(tu
         assert any(s.token_ids[: len(whole)] == whole and all(s.sampled[len(prompt) : len(whole)]) for s in found)
     for s in found:
         assert len(s.token_ids) == len(s.sampled) == len(s.logprobs) == len(s.temperatures)
-
-
-def test_a_history_that_goes_on_from_another_is_one_sequence_with_it_whichever_comes_first():
-    early, late = sampled_turn([1], [2]), sampled_turn([1, 2, 3], [4])
-    for one, other in ((early, late), (late, early)):
-        trajectory = attempt(one)
-        trajectory.additional_histories = [History(messages_and_choices=[other])]
-        assert trained(trajectory) == [([1, 2, 3, 4], [2, 4])]
-
-
-def test_samples_that_differ_in_their_logprobs_alone_are_two():
-    trajectory = attempt(sampled_turn([1], [2], [-0.1]))
-    trajectory.additional_histories = [History(messages_and_choices=[sampled_turn([1], [2], [-0.2])])]
-    assert sorted(found.logprobs for found in sequences(trajectory)) == [[0, -0.2], [0, -0.1]]
-
-
-def test_a_turn_in_which_nothing_was_sampled_is_no_sequence():
-    assert trained(attempt(sampled_turn([1], []), sampled_turn([1, 5], [2]))) == [([1, 5, 2], [2])]
 
 
 @st.composite
@@ -177,18 +95,6 @@ def test_the_graph_is_that_of_the_definition_however_the_turns_are_spread_over_h
         assert {(lp, heat) for own, lp, heat in rest if not own} <= {(0.0, 1.0)}
 
 
-def test_stitching_leaves_the_recorded_turns_alone():
-    first, second = sampled_turn([1], [2]), sampled_turn([1, 2, 3], [4])
-    sequences(attempt(first, second))
-    assert turn_of(first).prompt_ids == [1]
-    assert turn_of(second).prompt_ids == [1, 2, 3]
-
-
-def test_greedy_turns_count_at_temperature_one():
-    assert turn_of(sampled_turn([1], [2], temperature=0.0)).temperature == 1.0
-    assert turn_of(sampled_turn([1], [2])).temperature == 1.0
-
-
 @pytest.mark.parametrize("missing", ["token_ids", "prompt_token_ids", "logprobs"])
 def test_a_turn_without_its_tokens_says_how_to_sample_it(missing):
     turn = sampled_turn([1], [2])
@@ -207,5 +113,88 @@ def test_a_turn_with_too_few_logprobs_is_refused():
         sequences(attempt(sampled_turn([1], [2, 3, 4], [-0.1])))
 
 
-def test_a_trajectory_without_sampled_turns_has_no_sequences():
-    assert sequences(Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}])) == []
+@st.composite
+def packed_sequences(draw: st.DrawFn) -> TokenSequence:
+    """Few different tokens, so that prefixes are shared; the first is never sampled."""
+    ids = draw(st.lists(st.integers(0, 2), min_size=1, max_size=9))
+    sampled = [False, *draw(st.lists(st.booleans(), min_size=len(ids) - 1, max_size=len(ids) - 1))]
+    temperatures = [draw(st.sampled_from([0.5, 1.0])) if own else 1.0 for own in sampled]
+    return TokenSequence(ids, sampled, [0.0] * len(ids), temperatures)
+
+
+batches = st.lists(packed_sequences(), min_size=1, max_size=8)
+
+
+def prefixes(batch):
+    return {tuple(tokens.token_ids[: end + 1]) for tokens in batch for end in range(len(tokens.token_ids))}
+
+
+@given(batches)
+def test_every_sequence_is_found_again_on_its_path(batch):
+    packed = pack(batch)
+    for tokens, path in zip(batch, packed.paths, strict=True):
+        assert packed.token_ids[path].tolist() == tokens.token_ids
+        assert packed.positions[path].tolist() == list(range(len(tokens.token_ids)))
+
+
+@given(batches)
+def test_each_prefix_stands_in_the_row_once(batch):
+    packed = pack(batch)
+    places = {
+        tuple(t.token_ids[: n + 1]): place
+        for t, p in zip(batch, packed.paths, strict=True)
+        for n, place in enumerate(p)
+    }
+    assert len(packed.token_ids) == len(prefixes(batch)) == unique_tokens(batch)
+    assert sorted(places.values()) == list(range(len(packed.token_ids)))
+
+
+@given(batches)
+def test_a_token_sees_exactly_its_own_path_through_the_segments(batch):
+    packed = pack(batch)
+    seen = {}
+    for segment in packed.segments:
+        assert segment.start < segment.stop <= segment.end
+        for place in range(segment.start, segment.end):
+            seen.setdefault(place, []).extend(range(segment.start, min(place + 1, segment.stop)))
+    for path in packed.paths:
+        for depth, place in enumerate(path):
+            assert seen[place] == path[: depth + 1].tolist()
+
+
+@given(batches)
+def test_each_trained_token_keeps_its_predictor_target_and_temperature(batch):
+    packed = pack(batch)
+    found = [(packed.predictors[s], packed.targets[s], packed.temperatures[s]) for s in packed.scored]
+    expected = [
+        (path[place - 1], tokens.token_ids[place], tokens.temperatures[place])
+        for tokens, path in zip(batch, packed.paths, strict=True)
+        for place, own in enumerate(tokens.sampled)
+        if own
+    ]
+    assert found == expected
+    assert len(packed.predictors) == len(set(expected))
+
+
+@given(batches, st.data(), st.integers(1, 40))
+def test_a_plan_covers_all_and_keeps_to_its_limit(batch, data, most):
+    groups = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
+    planned = micro_batches(batch, groups, most)
+    assert sorted(index for indices in planned for index in indices) == list(range(len(batch)))
+    for indices in planned:
+        assert len(indices) == 1 or unique_tokens([batch[index] for index in indices]) <= most
+
+
+@given(batches, st.data(), st.integers(1, 5))
+def test_whole_groups_are_spread_so_that_no_part_is_heavier_than_another_by_more_than_a_group(batch, data, count):
+    groups = data.draw(st.lists(st.integers(0, 4), min_size=len(batch), max_size=len(batch)))
+    parts = assign_to_ranks(batch, groups, count)
+    assert len(parts) == count
+    assert sorted(index for part in parts for index in part) == list(range(len(batch)))
+    sizes = {
+        group: unique_tokens([batch[at] for at, own in enumerate(groups) if own == group]) for group in set(groups)
+    }
+    held = [{groups[index] for index in part} for part in parts]
+    assert sum(len(each) for each in held) == len(sizes)
+    loads = [sum(sizes[group] for group in each) for each in held]
+    assert max(loads) - min(loads) <= max(sizes.values())

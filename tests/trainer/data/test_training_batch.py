@@ -1,20 +1,25 @@
-"""Which members are trained, and what is said of the rest."""
+"""From judged groups to the sequences of a step: what is trained with which advantage, and what is left out and why."""
 
 import math
+import re
+from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import History, Trajectory
-from gavel.trainer.config import TrainConfig
+from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data import training_batch as room
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.token_sequences import TokenError
-from gavel.trainer.data.training_batch import Batch, mini_batches
+from gavel.trainer.data.step_rewards import step_advantages, token_advantages, token_rewards
+from gavel.trainer.data.token_sequences import TokenError, sequences
+from gavel.trainer.data.training_batch import Batch, has_signal, mini_batches, mismatches
 from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
 
 CONFIG = TrainConfig()
@@ -76,12 +81,6 @@ def test_a_reward_that_is_not_finite_is_left_out(reward):
     assert batch.left_out_members == {LeftOut.REWARD_NOT_FINITE: 1}
 
 
-def test_a_group_without_a_finite_reward_is_counted_with_what_its_members_lack():
-    batch = make_batch([group(math.nan, math.inf, None)], CONFIG)
-    assert batch.left_out_groups == {LeftOut.NO_TRAINABLE_MEMBER: 1}
-    assert batch.left_out_members == {LeftOut.REWARD_NOT_FINITE: 2, LeftOut.UNSCORED: 1}
-
-
 @pytest.mark.parametrize(
     ("left_out", "reason"),
     [
@@ -100,26 +99,6 @@ def test_a_group_without_a_signal_is_left_out_and_counted(left_out, reason):
     assert (batch.groups, batch.trajectories) == (1, 2)
 
 
-def test_the_least_spread_can_be_set():
-    assert make_batch([group(0.5, 0.54)], TrainConfig(minimal_spread=0.05)).left_out_groups == {LeftOut.NEAR_TIE: 1}
-    assert make_batch([group(0.5, 0.54)], CONFIG).groups == 1
-
-
-def test_a_group_without_a_signal_is_never_looked_into_for_tokens():
-    foreign = Trajectory(messages_and_choices=[sampled_turn([1], [2])], reward=0.5)
-    foreign.choices().__next__().logprobs = None
-    assert make_batch([TrajectoryGroup([foreign, foreign])], CONFIG).left_out_groups == {LeftOut.NO_SIGNAL: 1}
-    with pytest.raises(TokenError):
-        make_batch([TrajectoryGroup([foreign, member(0.9)])], CONFIG)
-
-
-def test_a_scored_member_that_sampled_nothing_counts_in_the_mean_but_is_not_trained():
-    silent = Trajectory(messages_and_choices=[{"role": "user", "content": "task"}], reward=0.0)
-    batch = make_batch([TrajectoryGroup([silent, member(0.5), member(1.0)])], CONFIG)
-    assert [s.advantage for s in batch.sequences] == pytest.approx([0.0, 0.5])
-    assert batch.left_out_members == {LeftOut.NOTHING_SAMPLED: 1}
-
-
 async def test_rewards_of_rollouts_are_not_trained_when_the_judge_raises():
     async def rollout(reward: float) -> Trajectory:
         return member(reward)
@@ -134,33 +113,11 @@ async def test_rewards_of_rollouts_are_not_trained_when_the_judge_raises():
     assert batch.left_out_members == {LeftOut.UNSCORED: 4}
 
 
-def test_the_sequences_of_one_trajectory_share_its_advantage():
-    forked = attempt(sampled_turn([1], [2]), reward=1.0)
-    forked.additional_histories = [History(messages_and_choices=[sampled_turn([9], [3])])]
-    batch = make_batch([TrajectoryGroup([forked, member(0.0)])], CONFIG)
-    assert [s.advantage for s in batch.sequences] == [0.5, 0.5, -0.5]
-    assert batch.trajectories == 2
-
-
-def test_an_empty_batch_says_why_in_one_sentence():
-    batch = make_batch([group(0.3, 0.3), group(0.3, 0.3), group(None, 0.1)], CONFIG)
-    assert not batch.sequences
-    assert "2 groups whose members all have the same score" in batch.why_empty()
-    assert make_batch([], CONFIG).why_empty() == "nothing was trained: nothing was given"
-
-
 @given(st.lists(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=5), max_size=4))
 def test_however_the_groups_look_all_of_them_are_accounted_for(groups):
     batch = make_batch([TrajectoryGroup(member(*pair) for pair in pairs) for pairs in groups], CONFIG)
     assert batch.groups + batch.left_out_groups.total() == len(groups)
     assert {sequence.group for sequence in batch.sequences} == set(range(batch.groups))
-
-
-def test_scores_that_differ_by_less_than_the_minimal_spread_are_left_out_for_that_reason():
-    groups = [group(0.5, 0.52), group(0.5, 0.5), group(0.5, 0.6)]
-    batch = make_batch(groups, TrainConfig(advantage="rank", minimal_spread=0.05))
-    assert batch.left_out_groups == {LeftOut.NEAR_TIE: 1, LeftOut.NO_SIGNAL: 1}
-    assert [sequence.advantage for sequence in batch.sequences] == [-0.5, 0.5]
 
 
 def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
@@ -184,11 +141,6 @@ def test_a_group_in_which_the_judge_was_only_guessing_is_left_out():
     assert not batch.sequences
 
 
-def test_a_tie_by_rank_is_a_group_of_equal_scores_however_small_a_spread_is_asked_for():
-    batch = make_batch([group(0.3, 0.3 + 1e-9)], TrainConfig(advantage="rank", minimal_spread=0))
-    assert batch.left_out_groups == {LeftOut.NO_SIGNAL: 1}
-
-
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20), st.integers(1, 9), st.text(max_size=3))
 def test_mini_batches_are_whole_groups_and_hold_every_sequence_once(groups, count, seed):
     parts = mini_batches(groups, count, seed)
@@ -198,14 +150,6 @@ def test_mini_batches_are_whole_groups_and_hold_every_sequence_once(groups, coun
     assert len(parts) == min(count, len(set(groups)))
     assert max(map(len, held)) - min(map(len, held)) <= 1
     assert parts == mini_batches(groups, count, seed)
-
-
-def test_mini_batches_are_drawn_anew_for_every_seed():
-    assert len({str(mini_batches(range(8), 2, str(seed))) for seed in range(20)}) > 10
-
-
-def test_a_single_mini_batch_keeps_the_order_of_the_batch():
-    assert mini_batches([1, 0, 1, 0], 1, "any") == [[0, 1, 2, 3]]
 
 
 def two_turns(first: str, said: str, second: str, **extra: object) -> Trajectory:
@@ -239,22 +183,6 @@ def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_
     assert not branched.left_out_members
 
 
-def test_what_the_template_shows_otherwise_is_trained_as_branches(caplog):
-    rewritten = two_turns("user", "thoughtreply", "userreplynext", continues_sampled=True)
-    batch = make_batch([TrajectoryGroup([rewritten, member(0.0)])], CONFIG)
-    assert [s.advantage for s in batch.sequences] == [0.5, 0.5, -0.5]
-    assert batch.token_mismatches == {"template": 1}
-    assert not batch.left_out_members
-    assert not caplog.records
-
-
-def test_a_group_of_which_nothing_can_be_trained_is_left_out_and_the_batch_says_why():
-    batch = make_batch([TrajectoryGroup([EDITED, EDITED.model_copy(update={"reward": 0.0})])], CONFIG)
-    assert (batch.groups, batch.trajectories, batch.unique_tokens) == (0, 0, 0)
-    assert batch.left_out_groups == {LeftOut.NO_TRAINABLE_MEMBER: 1}
-    assert f"2 {LeftOut.CLIENT_EDIT.sentence}" in batch.why_empty()
-
-
 def test_a_member_with_a_turn_of_another_distribution_is_left_out_and_it_is_said_how_to_keep_it(caplog):
     shaped = attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3, 4], [5], shaped_by=["top_p"]), reward=1.0)
     batch = make_batch([TrajectoryGroup([shaped, member(0.0), member(0.5)])], CONFIG)
@@ -269,11 +197,6 @@ def test_a_member_with_a_logprob_that_is_none_is_left_out(logprob):
     batch = make_batch([TrajectoryGroup([doubtful, member(0.0), member(0.5)])], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([-0.5, 0.0])
     assert batch.left_out_members == {LeftOut.INVALID_LOGPROBS: 1}
-
-
-def test_a_sure_tokens_logprob_may_be_rounded_above_zero():
-    sure = attempt(sampled_turn([1], [2], [1e-6]), reward=1.0)
-    assert make_batch([TrajectoryGroup([sure, member(0.0)])], CONFIG).trajectories == 2
 
 
 def test_a_member_longer_than_the_context_is_left_out():
@@ -295,14 +218,137 @@ def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(t
     assert "tokenizer" in error.value.remedy
 
 
-def test_tokens_that_spell_nothing_are_refused_before_anybody_spells_them(monkeypatch):
-    monkeypatch.setattr(Letters, "decode", lambda *_: pytest.fail("spelled"))
-    torn = attempt(sampled_turn([1], [-1]), sampled_turn([2], [3]), reward=1.0)
-    with pytest.raises(TokenError, match="the token -1"):
-        make_batch([TrajectoryGroup([torn, member(0.0)])], CONFIG)
+decode = Letters().decode
 
 
-def test_the_tokens_that_sequences_share_are_counted_once():
-    batch = make_batch([group(0.0, 0.5, 1.0), TrajectoryGroup([member(0.0, 3), member(1.0, 4)])], CONFIG)
-    assert batch.trained_tokens == 13
-    assert batch.unique_tokens == 6
+def mismatch_turns(first: str, said: str, second: str, finish_reason: str = "stop", **extra: object) -> Trajectory:
+    return attempt(
+        sampled_turn(spelled(first), spelled(said), finish_reason=finish_reason),
+        sampled_turn(spelled(second), spelled("done"), **extra),
+    )
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "kind"),
+    [
+        (mismatch_turns("systemuser", "thoughtreply", "systemuserreplynext", continues_sampled=True), "template"),
+        (attempt(sampled_turn([0, 1], [2]), sampled_turn([26, 2, 3], [4])), "retokenisation"),
+        (attempt(sampled_turn([2], [0, 1]), sampled_turn([2, 26, 3], [4], continues_sampled=True)), "retokenisation"),
+        (mismatch_turns("systemuser", "reply", "userreplynext"), "truncation"),  # the beginning is gone
+        (mismatch_turns("systemoneuser", "reply", "systemuserreplynext"), "truncation"),  # a stretch in the middle is
+        (mismatch_turns("systemuser", "reply", "system"), "truncation"),  # the turn itself is
+        (mismatch_turns("systemuser", "repl", "systemuserrefused", finish_reason="length"), "truncation"),
+        (mismatch_turns("systemuser", "reply", "systemuserrefusednext"), "client_edit"),
+        (
+            mismatch_turns("systemuser", "reply", "systemquestionreplynext"),
+            "client_edit",
+        ),  # the user's message is another
+        (mismatch_turns("systemuser", "reply", "systemusernext"), "client_edit"),
+    ],
+)
+def test_a_turn_that_does_not_go_on_is_told_by_its_cause(trajectory, kind):
+    assert mismatches(trajectory, decode) == {kind: 1}
+    assert mismatches(Trajectory.from_json(trajectory.to_json()), decode) == {kind: 1}
+
+
+def test_a_turn_may_be_sampled_again_and_any_of_the_samples_gone_on_from():
+    again = [sampled_turn([1], [2]), sampled_turn([1], [3]), sampled_turn([1], [4])]
+    for chosen in (2, 3, 4):
+        assert not mismatches(attempt(*again, sampled_turn([1, chosen, 5], [6])), decode)
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+
+
+def test_the_page_lists_every_reason_with_its_sentence_and_no_other():
+    table = PAGE.partition("### Reasons")[2].partition("## ")[0]
+    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", table, flags=re.MULTILINE) == [(r.value, r.sentence) for r in LeftOut]
+
+
+def test_a_turns_reward_comes_with_its_last_token_and_the_trajectorys_with_the_end_of_every_sequence():
+    first, second = sampled_turn([1, 2], [3, 4]), sampled_turn([1, 2, 3, 4, 9, 9], [5, 6, 7])
+    aside = sampled_turn([8], [2, 2])
+    trajectory = attempt(first, second, reward=10.0, step_rewards=[0.1, 0.2, 7.0, 0.4])
+    trajectory.additional_histories = [History(messages_and_choices=[first, aside])]
+    main, other = sequences(trajectory)
+    assert token_rewards(trajectory, main) == pytest.approx([0, 0.1, 0, 0, 10.2])
+    assert token_rewards(trajectory, other) == pytest.approx([0, 10.4])
+    assert token_rewards(attempt(first, reward=1.0), main) == [0, 0, 0, 0, 1]
+
+
+steps = st.lists(st.floats(-2, 2), min_size=1, max_size=4)
+
+
+@given(st.lists(steps, min_size=2, max_size=4), st.booleans())
+def test_a_token_gets_the_advantages_of_its_own_turn_and_of_later_ones(rewards, divide):
+    """DeepSeekMath's process supervision written out."""
+    everything = [reward for member in rewards for reward in member]
+    mean = fmean(everything)
+    spread = (stdev(everything) if len(everything) > 1 else 0.0) + 1e-4 if divide else 1.0
+    members = []
+    for number, own in enumerate(rewards):
+        ids, step_turns = [number], []
+        for _ in own:
+            step_turns.append(sampled_turn(list(ids), [7, 8]))
+            ids += [7, 8, 9]
+        members.append(attempt(*step_turns, reward=float(number), step_rewards=own))
+    found = step_advantages(members, divide=divide)
+    for number, member in enumerate(members):
+        (tokens,) = sequences(member)
+        expected = []
+        for turn in range(len(rewards[number])):
+            later = sum((reward - mean) / spread for reward in rewards[number][turn:])
+            expected += [0.25 + later] * 2
+        assert token_advantages(0.25, found[number], tokens) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_equal_trajectories_with_other_turns_are_trained_and_members_with_too_few_rewards_are_counted():
+    def member(*rewards: float):
+        return attempt(sampled_turn([1], [2]), sampled_turn([1, 2, 3], [4]), reward=0.5, step_rewards=[*rewards])
+
+    group = TrajectoryGroup([member(1.0, 0.0), member(0.0, 0.0), member(1.0)])
+    batch = room.make_batch([group], TrainConfig(step_advantages=True), Letters())
+    assert [each.advantages for each in batch.sequences] == [[0.5, -0.25], [-0.5, -0.25]]
+    assert batch.left_out_members == {LeftOut.STEP_REWARDS_MISMATCH: 1}
+    assert has_signal(group, TrainConfig(step_advantages=True))
+    unlike = TrajectoryGroup([member(1.0, 0.0), attempt(sampled_turn([1], [2]), reward=0.0)])
+    with pytest.warns(UserWarning, match="step_advantages=True or loss=Ppo"):
+        plain = room.make_batch([unlike], TrainConfig(), Letters())
+    assert all(not each.advantages for each in plain.sequences)
+    assert not has_signal(group, TrainConfig())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"kl_in_reward": 0.1}, {"normalize_over_batch": True}, {"advantage": "rank"}, {"loss": Ppo()}]
+)
+def test_what_does_not_go_with_compared_turns_is_refused(settings):
+    with pytest.raises(ValidationError, match="step_advantages"):
+        TrainConfig(step_advantages=True, **settings)
+
+
+def test_advantages_that_turns_carry_are_those_of_their_tokens():
+    first = sampled_turn([1, 2], [3, 4], token_advantages=[0.5, -0.25])
+    second = sampled_turn([1, 2, 3, 4, 9], [5], token_advantages=[2.0])
+    members = [attempt(first, second, reward=1.0), attempt(sampled_turn([1, 2], [6]), reward=0.0)]
+    batch = room.make_batch([TrajectoryGroup(members)], TrainConfig(), Letters())
+    given, other = batch.sequences
+    assert given.advantages == [0.5, -0.25, 2.0]
+    assert (list(other.advantages), other.advantage) == ([], -0.5)  # the other member's reward counts in its mean
+
+
+def test_given_advantages_are_a_signal_where_the_rewards_are_none_and_zeros_are_not():
+    def group(*values: float) -> TrajectoryGroup:
+        step_turns = [sampled_turn([1, 2], [3], token_advantages=[value]) for value in values]
+        return TrajectoryGroup([attempt(turn, reward=0.5) for turn in step_turns])
+
+    assert has_signal(group(1.0, 0.0), TrainConfig())
+    assert not has_signal(group(0.0, 0.0), TrainConfig())
+    (alone,) = room.make_batch([group(3.0)], TrainConfig(), Letters()).sequences
+    assert alone.advantages == [3.0]
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, float("nan")]])
+def test_given_advantages_that_do_not_fit_their_tokens_are_refused(values):
+    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3], token_advantages=values), reward=1.0)])
+    with pytest.raises(TokenError, match="token_advantages"):
+        room.make_batch([group], TrainConfig(), Letters())

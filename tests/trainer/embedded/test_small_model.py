@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from gavel.trainer.embedded import small_model
-from gavel.trainer.embedded.small_model import HUB_NAME, SMALL_MODEL, SmallModelError, small_model_path, source_text
+from gavel.trainer.embedded.small_model import HUB_NAME, SmallModelError, small_model_path, source_text
 from tests.limits import HANG_SECONDS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -122,20 +122,6 @@ def test_a_hub_that_refuses_is_named_in_the_error(hub: type[Hub], status: int) -
         small_model_path()
 
 
-def test_a_hub_without_the_weights_leaves_nothing_behind(cache: Path, hub: type[Hub]) -> None:
-    hub.files = {"config.json": b"{}"}
-    with pytest.raises(SmallModelError, match=r"the hub has no model\.safetensors"):
-        small_model_path()
-    assert not model_in(cache).exists()
-
-
-def test_a_hub_that_nobody_answers_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(SmallModelError, match="the hub cannot be reached"):
-        small_model_path()
-
-
 def test_what_a_kill_left_behind_is_removed_and_a_torn_directory_replaced(cache: Path, hub: type[Hub]) -> None:
     torn = model_in(cache)
     torn.mkdir(parents=True)
@@ -156,18 +142,3 @@ def test_two_at_once_make_one_model(hub: type[Hub]) -> None:
     assert len(paths) == 4
     assert len({*paths}) == 1
     assert sum(path.endswith("/model.safetensors") for path in hub.asked) <= 2  # its head and its body
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("GAVEL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(SmallModelError, match="cannot be written") as caught:
-        small_model_path()
-    assert "GAVEL_CACHE" in caught.value.remedy
-
-
-def test_its_name_is_a_name_for_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from gavel.trainer.policy.policy import source_of
-
-    made = whole(model_in(tmp_path / "cache"))
-    assert source_of(SMALL_MODEL) == str(made)

@@ -176,13 +176,6 @@ def test_logprobs_are_those_of_the_sampling_temperature(engine, base, temperatur
         assert_sampled_by(base, prompt(n, 3 + 5 * n), found, temperature)
 
 
-def test_greedy_and_sampled_requests_of_one_batch_keep_their_own_temperatures(engine, base):
-    temperatures = [0.0, 0.6, 0.0, 1.5]
-    futures = [engine.submit(request_for(prompt(n, 9), temperature=t)) for n, t in enumerate(temperatures)]
-    for n, (future, temperature) in enumerate(zip(futures, temperatures, strict=True)):
-        assert_sampled_by(base, prompt(n, 9), future.result(timeout=HANG_SECONDS), temperature or 1.0)
-
-
 def test_tokens_are_drawn_from_the_whole_distribution(engine, base):
     ids = prompt(0, 5)
     futures = [engine.submit(request_for(ids, max_tokens=1, temperature=1.5, seed=n)) for n in range(300)]
@@ -206,16 +199,6 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine, seed):
     assert within.logprobs == pytest.approx(alone.logprobs, abs=TOLERANCE)
     assert [len(future.result(timeout=HANG_SECONDS).token_ids) for future in crowd] == [2 * n for n in range(1, 8)]
     assert ask(engine, prompt(0, 20), seed=seed + 1, max_tokens=20).token_ids != alone.token_ids
-
-
-def test_many_conversations_go_on_side_by_side(engine, base):
-    conversations = [prompt(n, 10 + 7 * n) for n in range(8)]
-    for turn in range(3):
-        futures = [engine.submit(request_for(ids, seed=turn, max_tokens=5)) for ids in conversations]
-        for ids, future in zip(conversations, futures, strict=True):
-            found = future.result(timeout=HANG_SECONDS)
-            assert_sampled_by(base, ids, found)
-            ids += [*found.token_ids, turn]
 
 
 def test_a_seeded_request_may_have_a_long_prompt_beside_others(engine, base):
@@ -265,12 +248,6 @@ def test_a_prompt_as_long_as_the_context_is_refused_and_one_shorter_is_not(engin
             ask(engine, prompt(0, length))
     last = ask(engine, prompt(0, MAX_CONTEXT - 1), max_tokens=9)
     assert (len(last.token_ids), last.finish_reason) == (1, "length")
-
-
-def test_an_empty_prompt_is_refused_and_harms_nobody(engine):
-    with pytest.raises(EngineError, match="empty"):
-        ask(engine, [])
-    assert ask(engine, [1]).token_ids
 
 
 def test_scoring_is_one_forward_pass_at_temperature_one(engine, base):

@@ -99,13 +99,6 @@ def test_a_reply_that_opens_a_tool_call_is_free_from_there_on():
     assert all(map(rules.take, [*ids("anything } at all"), STOP]))
 
 
-def test_a_reply_that_begins_as_json_can_open_no_call_any_more():
-    opening = ids("<tool_call>\n")
-    rules = constraint(opening=opening)
-    assert rules.take(ids("{")[0])
-    assert not rules.take(opening[0])
-
-
 def test_a_call_that_begins_as_json_does_stays_possible_while_both_fit():
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     opening = ids('{"name')
@@ -145,14 +138,6 @@ def test_a_schema_that_no_grammar_can_keep_is_refused(schema):
     with pytest.raises(GrammarError, match="no grammar can be made") as error:
         constraint(schema)
     assert error.value.remedy
-
-
-def test_a_schema_is_compiled_once_and_its_constraints_are_apart():
-    one, other = constraint(), constraint()
-    assert one.take(ids("{")[0])
-    assert not one.take(STOP)
-    assert other.take(ids("{")[0])
-    assert len(grammars._compiled) >= 1
 
 
 def test_a_tool_call_may_follow_a_thought():

@@ -5,13 +5,12 @@ import torch
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.adapter_cache import AdaptedLinear, set_factors
+from gavel.trainer.engines.adapter_cache import set_factors
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import full_logprobs, request_for, sequence, tiny_model
+from tests.trainer.conftest import request_for, sequence
 
 IDS = [(7 * n) % 800 for n in range(120)]
 TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
@@ -59,18 +58,6 @@ def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine
 
 
 @pytest.mark.slow
-def test_what_is_sampled_has_the_learners_logprobs(coarse, engine):
-    update(coarse, 0.01)
-    engine.publish(coarse, 1)
-    futures = [engine.submit(request_for(IDS[:20], seed=n, max_tokens=30)) for n in range(6)]
-    for future in futures:
-        found = future.result(timeout=HANG_SECONDS)
-        with torch.no_grad():
-            expected = trained_logprobs(coarse, [sequence(IDS[:20], found.token_ids, [0.0] * len(found.token_ids))])
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=0.3)  # nats, as bf16 rounds
-
-
-@pytest.mark.slow
 def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
     engine = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256, versions=2)
     engine.publish(coarse, 0)
@@ -114,33 +101,3 @@ def test_in_coarse_precision_the_sampler_scores_as_the_learner_does(coarse, engi
     gaps = (learned(coarse) - torch.tensor(engine.score(IDS))).abs()
     assert gaps.mean() < 0.0125
     assert gaps.max() < 0.05
-
-
-def test_without_factors_the_model_is_the_plain_one_again():
-    model, ids = tiny_model(), [3, 1, 4, 1, 5]
-    before = full_logprobs(model, ids)
-    set_factors(model, [LoraFactors("model.layers.1.mlp.up_proj", torch.ones(3, 32), torch.ones(64, 3), 1.0)])
-    assert not torch.allclose(full_logprobs(model, ids), before)
-    set_factors(model, [])
-    assert torch.equal(full_logprobs(model, ids), before)
-
-
-def test_factors_beside_a_model_are_the_merged_model():
-    torch.manual_seed(0)
-    plain, merged = tiny_model(), tiny_model()
-    layer = "model.layers.1.mlp.up_proj"
-    for scale in (0.5, 2.0):
-        factors = LoraFactors(layer, torch.randn(3, 32), torch.randn(64, 3), scale)
-        set_factors(plain, [factors])
-        with torch.no_grad():
-            weight = merged.get_submodule(layer).weight
-            weight.copy_(tiny_model().get_submodule(layer).weight + scale * factors.b @ factors.a)
-        ids = [3, 1, 4, 1, 5]
-        assert torch.allclose(full_logprobs(plain, ids), full_logprobs(merged, ids), atol=1e-4)
-    adapted = [name for name, module in plain.named_modules() if isinstance(module, AdaptedLinear)]
-    assert adapted == [layer]
-
-
-def test_factors_of_a_layer_that_is_not_there_are_an_error():
-    with pytest.raises(AttributeError):
-        set_factors(tiny_model(), [LoraFactors("model.no_such_layer", torch.zeros(1, 1), torch.zeros(1, 1), 1.0)])

@@ -1,7 +1,6 @@
 """The engine against transformers' own `generate` and against plain forward passes."""
 
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from gavel.trainer.engines.kv_cache import Slots
 from gavel.trainer.engines.passes import BatchedPasses
-from gavel.trainer.engines.protocol import BASE, ContextOverflow, EngineError, Sampled, Shaping
+from gavel.trainer.engines.protocol import BASE, EngineError, Sampled, Shaping
 from gavel.trainer.engines.transformers import TransformersEngine, sample_tokens, uniform_numbers
 from gavel.trainer.tensor_bytes import TensorBytes
 from tests.limits import HANG_SECONDS
@@ -53,51 +52,6 @@ class Gate:
         assert self.open.wait(HANG_SECONDS)
         if len(self.passes) == self.failing_pass:
             raise RuntimeError("out of memory")
-
-
-def test_greedy_sampling_is_transformers_own_generate(make_engine):
-    engine, model = make_engine(max_context=512), tiny_model()
-    for seed, length in enumerate([1, 7, 40]):
-        ids = prompt(seed, length)
-        expected = model.generate(
-            torch.tensor([ids]), do_sample=False, max_new_tokens=20, eos_token_id=None, pad_token_id=0
-        )[0, length:].tolist()
-        found = ask(engine, ids, temperature=0.0, max_tokens=20)
-        assert found.token_ids == expected
-        assert found.logprobs == pytest.approx(full_logprobs(model, ids + expected)[length - 1 :].tolist(), abs=1e-4)
-
-
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
-def test_logprobs_are_those_of_one_forward_pass_at_the_sampling_temperature(make_engine, temperature):
-    engine, model = make_engine(), tiny_model()
-    futures = [engine.submit(request_for(prompt(n, 3 + 5 * n), temperature=temperature, seed=n)) for n in range(8)]
-    for n, future in enumerate(futures):
-        found, ids = future.result(timeout=HANG_SECONDS), prompt(n, 3 + 5 * n)
-        expected = full_logprobs(model, ids + found.token_ids, temperature)[len(ids) - 1 :]
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_tokens_are_drawn_from_the_distribution_that_their_logprobs_tell(make_engine):
-    engine, model, ids = make_engine(slots=64), tiny_model(initializer_range=0.1), prompt(0, 5)
-    engine.publish(WholeModel(model), 1)
-    futures = [engine.submit(request_for(ids, max_tokens=1, temperature=0.7, seed=n)) for n in range(600)]
-    drawn = [future.result(timeout=HANG_SECONDS).token_ids[0] for future in futures]
-    shares = np.bincount(drawn, minlength=VOCABULARY) / len(drawn)
-    with torch.no_grad():
-        expected = torch.softmax(model(input_ids=torch.tensor([ids])).logits[0, -1] / 0.7, -1).numpy()
-    assert np.abs(shares - expected).max() < 0.08
-
-
-def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(make_engine):
-    wanted = request_for(prompt(0, 20), seed=5, max_tokens=30)
-    alone = make_engine().submit(wanted).result(timeout=HANG_SECONDS)
-    engine = make_engine(slots=8)
-    crowd = [engine.submit(request_for(prompt(n, n), seed=n, max_tokens=2 * n)) for n in range(1, 15)]
-    crowd += [engine.submit(request_for(prompt(0, 20), seed=n, max_tokens=9)) for n in range(100, 105)]
-    within = engine.submit(wanted).result(timeout=HANG_SECONDS)
-    assert within == alone
-    assert all(len(future.result(timeout=HANG_SECONDS).token_ids) > 0 for future in crowd)
-    assert len({tuple(future.result().token_ids) for future in crowd[-5:]}) > 1
 
 
 def converse(engine: TransformersEngine, number: int) -> list[Sampled]:
@@ -151,15 +105,6 @@ def test_a_conversation_that_goes_on_computes_only_what_is_new(make_engine):
         ids = [*ids, *found.token_ids, *prompt(turn + 10, 5)]
 
 
-def test_cached_turns_sample_what_uncached_turns_sample(make_engine):
-    cached, ids = make_engine(slots=2, max_context=512), prompt(2, 30)
-    for turn in range(4):
-        found = ask(cached, ids, seed=turn)
-        fresh = ask(make_engine(max_context=512), ids, seed=turn)
-        assert found == fresh
-        ids = [*ids, *found.token_ids, 3, 1, 4]
-
-
 def test_a_group_computes_its_shared_prompt_once(make_engine):
     model = tiny_model()
     gate = Gate(model)
@@ -172,105 +117,6 @@ def test_a_group_computes_its_shared_prompt_once(make_engine):
     assert gate.passes == [16, 112, 16]  # in multiples of 16: 2, 100, then the last tokens of seven and an idle slot
 
 
-def test_there_may_be_more_conversations_than_slots(make_engine):
-    engine, model = make_engine(slots=3), tiny_model()
-    conversations = [prompt(n, 4 + n) for n in range(10)]
-    for turn in range(3):
-        futures = [engine.submit(request_for(ids, seed=turn, max_tokens=5)) for ids in conversations]
-        for ids, future in zip(conversations, futures, strict=True):
-            found = future.result(timeout=HANG_SECONDS)
-            expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
-            assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-            ids += [*found.token_ids, turn]
-
-
-def test_contexts_outgrow_the_first_capacity_while_others_run(make_engine):
-    engine, model = make_engine(slots=3, max_context=700), tiny_model()
-    prompts = [prompt(0, 250), prompt(1, 5), prompt(2, 520)]
-    futures = [engine.submit(request_for(ids, max_tokens=20, seed=n)) for n, ids in enumerate(prompts)]
-    for ids, future in zip(prompts, futures, strict=True):
-        found = future.result(timeout=HANG_SECONDS)
-        expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_a_context_is_used_to_its_last_token(make_engine):
-    engine, model, ids = make_engine(slots=2, max_context=300), tiny_model(), prompt(0, 290)
-    beside = engine.submit(request_for(prompt(1, 20), max_tokens=40))
-    found = ask(engine, ids, max_tokens=100)
-    assert (len(found.token_ids), found.finish_reason) == (10, "length")
-    expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
-    assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    expected = full_logprobs(model, prompt(1, 20) + beside.result(timeout=HANG_SECONDS).token_ids)[19:]
-    assert beside.result().logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    assert len(ask(engine, prompt(0, 299), max_tokens=100).token_ids) == 1
-
-
-def test_a_prompt_as_long_as_the_context_is_refused(make_engine):
-    engine = make_engine(max_context=64)
-    for length in (64, 65):
-        with pytest.raises(ContextOverflow, match=f"{length} tokens; the maximum context length is 64"):
-            ask(engine, prompt(0, length))
-    assert len(ask(engine, prompt(0, 63)).token_ids) == 1
-
-
-def test_an_empty_prompt_is_refused_and_harms_nobody(make_engine):
-    engine = make_engine()
-    with pytest.raises(EngineError, match="empty"):
-        ask(engine, [])
-    assert ask(engine, [1]).token_ids
-
-
-def test_sampling_ends_at_a_stop_token_or_at_the_limit(make_engine):
-    engine, ids = make_engine(), prompt(0, 8)
-    whole = ask(engine, ids, temperature=0.0, max_tokens=10)
-    assert (len(whole.token_ids), whole.finish_reason) == (10, "length")
-    stop = whole.token_ids[4]
-    until = whole.token_ids[: whole.token_ids.index(stop) + 1]
-    stopped = ask(engine, ids, temperature=0.0, max_tokens=10, stop_ids=frozenset([stop]))
-    assert (stopped.token_ids, stopped.finish_reason) == (until, "stop")
-
-
-def test_a_publication_changes_logprobs_and_drops_what_was_cached(make_engine):
-    model = tiny_model()
-    engine, other, ids = make_engine(model), tiny_model(OTHER_WEIGHTS), prompt(0, 40)
-    before = ask(engine, ids, seed=1)
-    assert before.adapter_version == 0
-    engine.publish(other_weights(), 7)
-    assert engine.adapter_version == 7
-    assert engine.score(ids) == pytest.approx(full_logprobs(other, ids).tolist(), abs=1e-4)
-    after = ask(engine, [*ids, *before.token_ids, 5], seed=1)
-    assert after.adapter_version == 7
-    whole = [*ids, *before.token_ids, 5, *after.token_ids]
-    expected = full_logprobs(other, whole)[len(whole) - len(after.token_ids) - 1 :]
-    assert after.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_requests_in_flight_keep_the_adapter_that_they_began_with_and_later_ones_get_the_next(make_engine):
-    model = tiny_model()
-    gate = Gate(model)
-    engine = make_engine(model, slots=2)
-    early = engine.submit(request_for(prompt(0, 5), max_tokens=8))
-    assert gate.reached.wait(HANG_SECONDS)
-    publishing = threading.Thread(target=engine.publish, args=(other_weights(), 1))
-    publishing.start()
-    while engine._arrivals.empty():
-        time.sleep(0.001)
-    late = engine.submit(request_for(prompt(1, 5)))
-    gate.open.set()
-    publishing.join(HANG_SECONDS)
-    for future, version, weights, ids in ((early, 0, 0, prompt(0, 5)), (late, 1, OTHER_WEIGHTS, prompt(1, 5))):
-        found = future.result(timeout=HANG_SECONDS)
-        assert found.adapter_version == version
-        expected = full_logprobs(tiny_model(weights), ids + found.token_ids)[4:]
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_scoring_is_one_forward_pass(make_engine):
-    ids = prompt(4, 50)
-    assert make_engine().score(ids) == pytest.approx(full_logprobs(tiny_model(), ids).tolist(), abs=1e-4)
-
-
 def test_a_publication_that_does_not_fit_raises_where_it_was_asked_for(make_engine):
     engine = make_engine()
     with pytest.raises(KeyError):
@@ -278,42 +124,10 @@ def test_a_publication_that_does_not_fit_raises_where_it_was_asked_for(make_engi
     assert ask(engine, prompt(0, 5)).adapter_version == 0
 
 
-def test_cancelled_requests_give_their_slots_back(make_engine):
-    model = tiny_model()
-    gate = Gate(model)
-    engine = make_engine(model, slots=2, max_context=1000)
-    running = [engine.submit(request_for(prompt(n, 5), max_tokens=900)) for n in range(2)]
-    assert gate.reached.wait(HANG_SECONDS)
-    waiting = [engine.submit(request_for(prompt(n, 6), max_tokens=900)) for n in range(3)]
-    assert all(future.cancel() for future in [*running, *waiting])
-    gate.open.set()
-    futures = [engine.submit(request_for(prompt(n, 7), max_tokens=3)) for n in range(2)]
-    assert [len(future.result(timeout=HANG_SECONDS).token_ids) for future in futures] == [3, 3]
-
-
 def assert_failed(futures: "list[Future[Sampled]]", match: str) -> None:
     for future in futures:
         with pytest.raises(EngineError, match=match):
             future.result(timeout=HANG_SECONDS)
-
-
-def test_closing_fails_what_runs_and_what_waits(make_engine):
-    model = tiny_model()
-    gate = Gate(model)
-    engine = make_engine(model, slots=2)
-    futures = [engine.submit(request_for(prompt(n, 5), max_tokens=200)) for n in range(5)]
-    assert gate.reached.wait(HANG_SECONDS)
-    closing = threading.Thread(target=engine.close)
-    closing.start()
-    while not engine._closed:
-        time.sleep(0.001)
-    gate.open.set()
-    closing.join(HANG_SECONDS)
-    assert_failed(futures, "closed with requests in flight")
-    assert_failed([engine.submit(request_for([1, 2]))], "has been closed")
-    with pytest.raises(EngineError, match="has been closed"):
-        engine.score([1, 2])
-    engine.close()
 
 
 @pytest.mark.parametrize("failing_pass", [1, 2, 3, 5])
@@ -344,15 +158,6 @@ def test_an_error_inside_the_model_fails_every_request_and_hangs_nobody(make_eng
     assert_failed([engine.submit(request_for([1, 2]))], "has been closed")
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63, 2**64 + 5, 2**200])
-def test_a_seed_of_any_size_is_a_seed(make_engine, seed):
-    engine = make_engine()
-    alone = ask(engine, prompt(0, 9), seed=seed)
-    crowd = [engine.submit(request_for(prompt(0, 9), seed=other)) for other in (seed, -7, 3, 2**63 + 1)]
-    assert crowd[0].result(timeout=HANG_SECONDS).token_ids == alone.token_ids
-    assert len({tuple(future.result(timeout=HANG_SECONDS).token_ids) for future in crowd}) > 1
-
-
 def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
     for numbers in (
         uniform_numbers(np.arange(20000), np.zeros(20000, dtype=np.int64)),
@@ -362,15 +167,6 @@ def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
         histogram = np.histogram(numbers, bins=20, range=(0, 1))[0]
         assert (np.abs(histogram - 1000) < 160).all()  # five standard deviations
         assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
-
-
-@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6)), min_size=1, max_size=20))
-def test_uniform_numbers_depend_on_seed_and_position_alone(pairs):
-    seeds, positions = (np.array(column) for column in zip(*pairs, strict=True))
-    together = uniform_numbers(seeds, positions)
-    alone = [uniform_numbers(seeds[n : n + 1], positions[n : n + 1])[0] for n in range(len(pairs))]
-    assert together.tolist() == alone
-    assert len(set(alone)) == len(set(pairs))
 
 
 @given(st.integers(1, 400), st.integers(0, 2**32), st.floats(0, 1, exclude_max=True))
@@ -384,14 +180,6 @@ def test_a_token_is_drawn_where_the_cumulative_distribution_passes_the_number(vo
     token = sample_tokens(probabilities, torch.tensor([number], dtype=torch.float64)).item()
     assert probabilities[0, token] > 0
     assert upto[token] - probabilities[0, token] - 1e-6 <= number * upto[-1] <= upto[token] + 1e-6
-
-
-def test_tokens_come_as_often_as_they_are_likely():
-    probabilities = torch.tensor([0.5, 0.0, 0.3, *[0.0] * 100, 0.2])
-    numbers = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1]
-    counts = torch.bincount(sample_tokens(probabilities.expand(10_000, -1), numbers), minlength=104)
-    assert counts[[0, 2, 103]].tolist() == pytest.approx([5000, 3000, 2000], abs=2)
-    assert counts.sum() == counts[[0, 2, 103]].sum()
 
 
 def prefilled(make_engine, prompts: list[list[int]], **settings) -> tuple[list[Sampled], list[int]]:

@@ -1,13 +1,11 @@
 """The vLLM engine: its faults over a stand-in server, and a training step over the real one (`make test-vllm`)."""
 
-import asyncio
 import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm as vllm_module
-from gavel.trainer.engines.protocol import AdapterGone, EngineError, SamplingRequest, deadline
+from gavel.trainer.engines.protocol import AdapterGone, EngineError
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.model import TrainableModel
@@ -76,19 +74,6 @@ def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp
     engine.close()
 
 
-def test_tokens_are_heard_as_the_server_streams_them(connect, policy):
-    engine = connect()
-    engine.publish(policy, 4)
-    heard: list[tuple[list[int], list[float], int]] = []
-    plain = ask(engine)
-    found = ask(engine, on_tokens=lambda piece: heard.append((piece.token_ids, piece.logprobs, piece.adapter_version)))
-    assert found.token_ids == plain.token_ids
-    assert [len(ids) for ids, *_ in heard] == [2] * 6
-    assert [token for ids, *_ in heard for token in ids] == found.token_ids
-    assert [value for _, values, _ in heard for value in values] == found.logprobs
-    assert {version for *_, version in heard} == {4}
-
-
 @pytest.mark.parametrize(
     ("ailment", "told"), [("error", "EngineCore died"), ("cuts off", "does not answer as vLLM"), ("fails", "500")]
 )
@@ -106,11 +91,6 @@ def test_a_server_of_another_model_is_refused_naming_both(server, tmp_path):
     with pytest.raises(EngineError, match="serves served, not org/other") as error:
         VllmEngine(server.url, "org/other", tmp_path / "adapters", max_context=256)
     assert "--served-model-name" in error.value.remedy
-
-
-def test_nothing_is_sampled_before_an_adapter_is_there(connect):
-    with pytest.raises(EngineError, match="no adapter has been published"):
-        ask(connect())
 
 
 def test_unscaled_logprobs_serve_temperature_one_only(server, connect, policy):
@@ -142,13 +122,6 @@ def test_a_server_is_told_of_experts_that_are_adapted(server, connect, policy, t
     assert len(server.adapters) == 2
 
 
-def test_a_server_that_tells_no_token_ids_is_an_error(server, connect, policy):
-    server.old = True
-    with pytest.raises(EngineError, match=r"KeyError: 'token_ids'") as error:
-        connect().publish(policy, 0)
-    assert "return_token_ids" in error.value.remedy
-
-
 def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, policy, monkeypatch):
     monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
@@ -158,13 +131,6 @@ def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(serv
         ask(engine)
     server.breaks_off = False
     assert ask(engine).finish_reason == "length"
-
-
-def test_a_server_with_a_key_wants_it(server, connect, policy):
-    server.api_key = "secret"
-    with pytest.raises(EngineError, match="answered 401"):
-        connect().publish(policy, 0)
-    connect(api_key="secret").publish(policy, 0)
 
 
 def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_never_used_again(
@@ -220,33 +186,6 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
     assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
 
 
-def test_the_server_wakes_up_when_the_learner_fails(server, connect, policy):
-    engine = connect(sleep=True)
-    engine.publish(policy, 0)
-    with pytest.raises(ZeroDivisionError), engine.release_memory():
-        raise ZeroDivisionError
-    assert server.asked[-1] == "/wake_up"
-    assert ask(engine).token_ids
-
-
-def test_a_server_that_cannot_sleep_says_what_it_needs_and_goes_on_serving(server, connect, policy):
-    server.missing = {"/sleep"}
-    engine = connect(sleep=True)
-    engine.publish(policy, 0)
-    with pytest.raises(EngineError, match="/sleep") as error, engine.release_memory():
-        pass
-    assert "VLLM_SERVER_DEV_MODE=1" in error.value.remedy
-    assert ask(engine).token_ids
-
-
-def test_a_server_that_is_not_asked_to_sleep_never_does(server, connect, policy):
-    engine = connect()
-    engine.publish(policy, 0)
-    with engine.release_memory():
-        assert ask(engine).token_ids
-    assert "/sleep" not in server.asked
-
-
 def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, policy, monkeypatch):
     engine = connect()
     engine.publish(policy, 0)
@@ -280,16 +219,6 @@ def test_a_server_that_is_dying_is_an_error_as_one_that_is_gone(server, connect,
         engine.publish(policy, 1)
 
 
-def test_a_healthy_server_that_fails_one_request_goes_on_serving(server, connect, policy):
-    engine = connect()
-    engine.publish(policy, 0)
-    server.ails = "fails"
-    with pytest.raises(EngineError, match="answered 500: EngineCore"):
-        ask(engine)
-    server.ails = None
-    assert ask(engine).token_ids
-
-
 async def register(tmp_path: Path, settings: VllmSettings | str) -> None:
     model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
     async with LocalBackend(tmp_path, engine=settings) as backend:  # type: ignore[arg-type]
@@ -310,11 +239,6 @@ async def test_an_interpreter_without_vllm_is_an_error_that_says_what_to_install
     with pytest.raises(EngineError, match=r"No module named 'vllm|no interpreter") as error:
         await register(tmp_path, settings)
     assert "GAVEL_VLLM_PYTHON" in error.value.remedy
-
-
-def test_the_interpreter_can_be_named_in_the_environment(monkeypatch):
-    monkeypatch.setenv("GAVEL_VLLM_PYTHON", "/opt/vllm/bin/python")
-    assert VllmSettings().python == "/opt/vllm/bin/python"
 
 
 def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
@@ -353,27 +277,3 @@ async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_
         assert "Register the model again" in error.value.remedy
     assert (tmp_path / "tests" / "clerk" / "vllm.log").is_file()
     assert not (tmp_path / "tests" / "clerk" / "adapters").exists()
-
-
-async def test_a_request_gets_the_time_that_its_tokens_may_take(monkeypatch):
-    asked = []
-
-    class Limits:
-        def timeout(self, seconds):
-            asked.append(seconds)
-            return asyncio.timeout(HANG_SECONDS)
-
-        def __getattr__(self, name):
-            return getattr(asyncio, name)
-
-    engine = VllmEngine.__new__(VllmEngine)
-    engine._max_context = 40_000
-    monkeypatch.setattr(vllm_module, "asyncio", Limits())
-
-    async def work(request=None):
-        return request
-
-    long = SamplingRequest([1], frozenset(), max_tokens=32_768, temperature=1.0, seed=0)
-    for given in ([], [long], [replace(long, max_tokens=10**9)]):
-        await engine._bounded(work, *given)
-    assert asked == [deadline(), deadline(32_768), deadline(40_000)]

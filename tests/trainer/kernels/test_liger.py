@@ -7,7 +7,6 @@ import pytest
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.kernels.liger import LigerError, liger_is_used
-from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 
 LIGER = PolicySettings(use_liger_kernel=True)
@@ -48,14 +47,3 @@ def test_without_the_package_they_are_refused_naming_it(monkeypatch):
     with pytest.raises(LigerError, match="not installed") as error:
         Policy(EMBEDDED_POLICY, LoraSettings(), settings=LIGER, load=refused)
     assert "pip install liger-kernel" in error.value.remedy
-
-
-def test_beside_unsloths_kernels_they_are_refused():
-    with pytest.raises(LigerError, match="kernels of its own"):
-        liger_is_used(PolicySettings(loader="unsloth", use_liger_kernel=True), "cuda", False)
-
-
-def test_with_a_sharded_base_they_are_refused():
-    with pytest.raises(BaseModelError, match="sharded") as error:
-        Policy(EMBEDDED_POLICY, LoraSettings(), settings=LIGER, sharded=True)
-    assert "use_liger_kernel" in error.value.remedy

@@ -56,22 +56,6 @@ def test_logits_far_from_zero_neither_overflow_nor_vanish():
         torch.testing.assert_close(logprobs.double(), expected, atol=1e-3, rtol=0)
 
 
-def test_half_precision_factors_are_summed_in_single():
-    hidden, *others = problem(1.0, torch.bfloat16)
-    logprobs, _ = tiled_logprobs(hidden, *others)
-    expected, _ = full(hidden, *others)
-    assert logprobs.dtype == torch.float32
-    torch.testing.assert_close(logprobs.double(), expected.detach(), atol=1e-5, rtol=0)
-    (gradient,) = torch.autograd.grad(logprobs.sum(), hidden)
-    assert gradient.dtype == torch.bfloat16
-
-
-def test_entropies_carry_no_gradient():
-    logprobs, entropies = tiled_logprobs(*problem(1.0))
-    assert logprobs.requires_grad
-    assert not entropies.requires_grad
-
-
 @pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1000.0])
 @pytest.mark.parametrize("scale", [1.0, 0.125])
 def test_the_gradient_of_the_entropy_is_that_of_autograd_over_the_full_logits(size, scale):
@@ -84,18 +68,6 @@ def test_the_gradient_of_the_entropy_is_that_of_autograd_over_the_full_logits(si
     ways = [sum((w * v).sum() for w, v in zip((one, other), values, strict=True)) for values in (found, expected)]
     own, wanted = (torch.autograd.grad(value, hidden)[0] for value in ways)
     torch.testing.assert_close(own, wanted, atol=1e-8, rtol=1e-8)
-
-
-def test_the_entropys_gradient_holds_no_tensor_of_positions_times_vocabulary(monkeypatch):
-    saved = []
-    hidden, *others = problem(1.0)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.shape), lambda nothing: nothing):
-        tiled_logprobs(hidden, *others, entropy_gradient=True)
-    assert saved == [hidden.shape, hidden.shape]
-
-
-def frozen(bias: bool = False) -> torch.nn.Linear:
-    return torch.nn.Linear(4, 9, bias=bias).requires_grad_(False)
 
 
 @pytest.mark.parametrize("matrix", [torch.nn.Linear(4, 9, bias=False), torch.nn.Identity()])

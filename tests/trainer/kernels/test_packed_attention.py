@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, Gemma2Config, Lfm2Config, MistralConfig, NemotronConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, Lfm2Config, Qwen3Config
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.kernels import attention_kernels, packed_parts
 from gavel.trainer.kernels import packed_attention as attention
+from gavel.trainer.kernels import packed_parts
 from gavel.trainer.kernels.attention_kernels import CpuFlash, CudaFlash, Plain, ScoreForm, kernel_for
 from gavel.trainer.kernels.packed_attention import AttentionError, PackedRow, attend_packed, packed_attention
 from gavel.trainer.kernels.packed_parts import FULL, Span
@@ -74,14 +74,6 @@ def test_a_packed_row_attends_as_the_mask_of_its_trie_says(monkeypatch, kernel, 
     compare(found, expected, query, key, value, tolerance)
 
 
-def test_the_plain_kernel_takes_its_queries_in_pieces_and_values_of_another_size(monkeypatch):
-    monkeypatch.setattr(attention_kernels, "_PLAIN_QUERIES", 7)
-    packed = row(6, 40, 3)
-    query, key, value = factors(len(packed.token_ids), torch.float64, value_size=5)
-    expected = scaled_dot_product_attention(query, key, value, trie_mask(packed), scale=0.3, enable_gqa=True)
-    compare(attended(packed, query, key, value), expected, query, key, value, 1e-12)
-
-
 def obvious(query, key, value, mask, form: ScoreForm, sinks) -> torch.Tensor:
     key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
     scores = query @ key.transpose(2, 3) * form.scale
@@ -114,15 +106,6 @@ def test_soft_caps_and_sinks_are_those_of_one_softmax(span, cap, sinks):
     query, key, value = factors(len(packed.token_ids), torch.float64)
     expected = obvious(query, key, value, trie_mask(packed, span), form, sinks)
     compare(attended(packed, query, key, value, form, span, sinks), expected, query, key, value, 1e-12)
-
-
-def test_parts_that_no_query_sees_are_not_computed():
-    packed = row(1, 4000, 2)
-    length = len(packed.token_ids)
-    parts = PackedRow(packed, [Span(100)], torch.from_numpy(packed.positions)).parts(Plain, Span(100))
-    assert (
-        sum((part.rows.stop - part.rows.start) * (part.keys.stop - part.keys.start) for part in parts) <= 700 * length
-    )
 
 
 def test_half_precision_stays_close_to_single():
@@ -165,25 +148,6 @@ def test_a_model_with_other_layers_than_attention_is_refused():
     model = AutoModelForCausalLM.from_config(Lfm2Config(**TINY, layer_types=["conv", "full_attention"]))
     with pytest.raises(AttentionError, match="not all layers"):
         attend_packed(model.get_decoder())
-
-
-def test_a_model_that_keeps_its_attention_to_itself_is_refused():
-    model = AutoModelForCausalLM.from_config(NemotronConfig(**TINY))
-    with pytest.raises(AttentionError, match="cannot be exchanged"):
-        attend_packed(model.get_decoder())
-
-
-@pytest.mark.parametrize(
-    ("config", "spans"),
-    [
-        (Qwen3Config(**TINY), [FULL, FULL]),
-        (Qwen3Config(**TINY, use_sliding_window=True, sliding_window=8, max_window_layers=1), [FULL, Span(8)]),
-        (MistralConfig(**TINY, sliding_window=8), [Span(8), Span(8)]),
-        (Gemma2Config(**TINY, sliding_window=4), [Span(4), FULL]),
-    ],
-)
-def test_the_spans_are_those_of_the_layers(config, spans):
-    assert attend_packed(AutoModelForCausalLM.from_config(config).get_decoder()) == spans
 
 
 def test_without_a_row_a_prepared_model_is_what_it_was():

@@ -87,19 +87,6 @@ def test_groups_of_replies_are_two_calls_of_the_kernel_however_many_they_are():
     assert (prompts.most_queries, prompts.most_keys) == (8, 3)
 
 
-def test_few_long_runs_are_told_with_their_places(monkeypatch):
-    monkeypatch.setattr(varlen_attention, "_LONG", 4)
-    cpu = torch.device("cpu")
-    sequences = [TokenSequence([1, 2, 3, 4, n, 6], [False] * 6, [0.0] * 6, [1.0] * 6) for n in (7, 8)]
-    first, second = levels(pack(sequences).segments, cpu)
-    assert [*first.long_runs] == [*runs(first)]
-    assert [*second.long_runs] == [*runs(second)]
-    shorter = [TokenSequence([1, 2, 3, 4, n], [False] * 5, [0.0] * 5, [1.0] * 5) for n in (7, 8)]
-    assert not any(level.long_runs for level in levels(pack(shorter).segments, cpu))  # a reply has one token
-    monkeypatch.setattr(varlen_attention, "_LONG", 5)
-    assert not levels(pack(sequences).segments, cpu)[0].long_runs
-
-
 def test_what_attention_gave_is_taken_when_a_layer_is_computed_again():
     packed = row(6, 40, 3)
     query, key, value = factors(len(packed.token_ids), torch.float64)

@@ -1,16 +1,10 @@
 """Log-probs of a batch against the full logits of one sequence at a time."""
 
-from typing import Any
-
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Qwen3MoeConfig
 
-from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.learner.logprobs import trained_logprobs, trained_scores
-from gavel.trainer.policy.policy import Policy
-from tests.trainer.conftest import full_logprobs, sequence
 
 pytestmark = pytest.mark.slow
 
@@ -31,16 +25,6 @@ def random_sequence(seed: int, length: int) -> TokenSequence:
     )
 
 
-def obvious(policy, tokens: TokenSequence) -> list[float]:
-    with torch.no_grad():
-        logits = policy.model(input_ids=torch.tensor([tokens.token_ids])).logits[0]
-    return [
-        torch.log_softmax(logits[place - 1] / tokens.temperatures[place], -1)[tokens.token_ids[place]].item()
-        for place in range(len(tokens.token_ids))
-        if tokens.sampled[place]
-    ]
-
-
 @pytest.fixture(scope="module")
 def adapted(policy):
     """The embedded policy with an adapter that does something, for as long as this module runs."""
@@ -51,34 +35,6 @@ def adapted(policy):
             parameter.add_(0.05 * torch.randn_like(parameter))
     yield policy
     policy.model.load_state_dict(before, strict=False)
-
-
-@pytest.mark.parametrize("lengths", [[2], [9, 9], [40, 3, 17, 2], [120, 60]])
-def test_a_batch_scores_as_its_sequences_do_one_by_one(adapted, lengths):
-    batch = [random_sequence(seed, length) for seed, length in enumerate(lengths)]
-    expected = [value for tokens in batch for value in obvious(adapted, tokens)]
-    with torch.no_grad():
-        found = trained_logprobs(adapted, batch)
-    assert found.shape == (sum(tokens.trained_tokens for tokens in batch),)
-    assert found.tolist() == pytest.approx(expected, abs=2e-5)
-
-
-def test_the_adapter_takes_part_and_can_be_left_away(adapted, embedded_base):
-    tokens = sequence([1, 5, 9], [7, 8, 2], [-1.0] * 3)
-    base = full_logprobs(embedded_base, tokens.token_ids)[2:].tolist()
-    with torch.no_grad():
-        with adapted.model.disable_adapter():
-            assert trained_logprobs(adapted, [tokens]).tolist() == pytest.approx(base, abs=1e-5)
-        assert trained_logprobs(adapted, [tokens]).tolist() != pytest.approx(base, abs=1e-2)
-
-
-def test_gradients_reach_the_adapter_and_nothing_else(adapted):
-    trained_logprobs(adapted, [random_sequence(0, 20), random_sequence(1, 8)]).sum().backward()
-    assert all(parameter.grad is not None for parameter in adapted.parameters())
-    others = [parameter for parameter in adapted.model.parameters() if not parameter.requires_grad]
-    assert all(parameter.grad is None for parameter in others)
-    for parameter in adapted.parameters():
-        parameter.grad = None
 
 
 def conversation(*turns: tuple[int, list[int]]) -> TokenSequence:
@@ -193,36 +149,3 @@ def test_entropies_are_those_of_the_full_distributions(adapted):
                 logprobs = torch.log_softmax(logits[place - 1] / tokens.temperatures[place], -1)
                 expected.append(-(logprobs.exp() * logprobs).sum())
     torch.testing.assert_close(entropies, torch.stack(expected), atol=1e-4, rtol=0)
-
-
-SHAPE: dict[str, Any] = {
-    "vocab_size": 832,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.3,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [
-        LlamaConfig(**SHAPE),
-        MistralConfig(**SHAPE, sliding_window=None),
-        GraniteConfig(**SHAPE, logits_scaling=4.0, attention_multiplier=0.1),
-        Qwen3MoeConfig(**SHAPE, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
-    ],
-    ids=lambda config: config.model_type,
-)
-def test_other_families_score_as_their_own_forward_does(tmp_path, policy, config):
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    policy.tokenizer.save_pretrained(tmp_path)
-    own = Policy(str(tmp_path), LoraSettings(rank=2), renderer="qwen3")
-    batch = ragged_group()
-    expected = [value for tokens in batch for value in obvious(own, tokens)]
-    with torch.no_grad():
-        assert trained_logprobs(own, batch).tolist() == pytest.approx(expected, abs=1e-4)

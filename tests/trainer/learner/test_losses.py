@@ -1,15 +1,19 @@
-"""Every loss against its formula written out token by token in plain Python."""
+"""Every loss, advantage estimate and penalty against its formula written out token by token in plain Python."""
 
 import math
+from statistics import fmean, stdev
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import ValidationError
 
 from gavel.base.fields import FieldError
-from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, Reinforce, SamplerCorrection, TrainConfig
+from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Ppo, Reinforce, SamplerCorrection, TrainConfig
+from gavel.trainer.data.advantages import advantages
+from gavel.trainer.data.training_batch import TrainedSequence
+from gavel.trainer.learner.learner import penalized_advantages, penalized_rewards
 from gavel.trainer.learner.losses import (
     TokenScores,
     cispo,
@@ -19,11 +23,12 @@ from gavel.trainer.learner.losses import (
     kl,
     policy_losses,
     sampler_weights,
-    sequence_ratio,
     token_losses,
     token_ratio,
     token_weights,
 )
+from gavel.trainer.learner.value_head import gae
+from tests.trainer.conftest import sequence as one_turn
 
 logprob = st.floats(-8, 0)
 tokens = st.lists(st.tuples(logprob, logprob, st.floats(-3, 3)), min_size=1, max_size=12)
@@ -40,26 +45,15 @@ def surrogate(new, old, advantages, *bounds):
     return clipped_surrogate(token_ratio(new, old), advantages, *bounds)
 
 
-@given(tokens, clips)
-def test_the_surrogate_is_the_plain_formula_for_every_token(rows, clip):
+@given(tokens, clips, st.none() | st.floats(0.01, 3))
+def test_the_surrogate_is_the_plain_formula_and_a_dual_clip_bounds_the_loss_of_a_bad_token(rows, clip, above):
     low, high = clip
-    expected = []
-    for new, old, advantage in rows:
-        ratio = math.exp(new - old)
-        bounded = min(max(ratio, 1 - low), 1 + high)
-        expected.append(-min(ratio * advantage, bounded * advantage))
-    assert surrogate(*columns(rows), low, high).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-@given(tokens, clips, st.floats(0.01, 3))
-def test_the_dual_clip_bounds_the_loss_of_a_bad_token(rows, clip, above):
-    low, high = clip
-    dual = 1 + high + above
+    dual = None if above is None else 1 + high + above
     expected = []
     for new, old, advantage in rows:
         ratio = math.exp(new - old)
         inner = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
-        expected.append(-(max(inner, dual * advantage) if advantage < 0 else inner))
+        expected.append(-(max(inner, dual * advantage) if dual is not None and advantage < 0 else inner))
     assert surrogate(*columns(rows), low, high, dual).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -75,16 +69,6 @@ def test_what_counts_as_clipped_is_what_has_no_gradient(rows, clip, above):
     assert not (under & over).any()
     assert ((new.grad == 0) | ~(under | over)).all()
     assert ((new.grad != 0) | under | over | (advantages.abs() * token_ratio(new, old) < 1e-300)).all()
-
-
-@given(sequences)
-def test_a_sequences_ratio_is_that_of_its_mean_log_probs(rows):
-    expected = [
-        math.exp(sum(new - old for new, old, _ in sequence) / len(sequence)) for sequence in rows for _ in sequence
-    ]
-    new, old, _ = columns([row for sequence in rows for row in sequence])
-    found = sequence_ratio(new, old, [len(sequence) for sequence in rows])
-    assert found.tolist() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -134,43 +118,6 @@ def test_reinforce_is_the_log_prob_times_the_advantage_whatever_the_sampler_thou
     assert not outcome.clipped_high.any()
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "learns"),
-    [
-        (1.0, 1.0, True),
-        (1.19, 1.0, True),
-        (1.21, 1.0, False),
-        (0.5, 1.0, True),
-        (1.0, -1.0, True),
-        (0.81, -1.0, True),
-        (0.79, -1.0, False),
-        (1.5, -1.0, True),
-    ],
-)
-def test_only_a_ratio_that_has_gone_far_enough_already_is_clipped(ratio, advantage, learns):
-    new = torch.tensor([math.log(ratio)], requires_grad=True)
-    surrogate(new, torch.zeros(1), torch.tensor([advantage]), 0.2, 0.2).sum().backward()
-    assert new.grad is not None
-    assert bool(new.grad.item()) is learns
-    if learns:
-        assert new.grad.item() == pytest.approx(-ratio * advantage, rel=1e-5)
-
-
-def test_the_two_sides_of_the_clip_are_set_apart():
-    new = torch.log(torch.tensor([1.25, 0.75]))
-    losses = surrogate(new, torch.zeros(2), torch.tensor([1.0, -1.0]), 0.1, 0.28)
-    assert losses.tolist() == pytest.approx([-1.25, 0.9])
-
-
-@given(tokens)
-def test_on_policy_the_gradient_is_that_of_reinforce(rows):
-    new, _, advantage = columns(rows)
-    new.requires_grad_(True)
-    surrogate(new, new.detach(), advantage, 0.2, 0.2).sum().backward()
-    assert new.grad is not None
-    assert new.grad.tolist() == pytest.approx((-advantage).tolist())
-
-
 @pytest.mark.parametrize("gap", [50.0, 1e4, math.inf])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("sign", [1, -1])
@@ -201,13 +148,6 @@ def test_the_estimates_of_the_divergence_are_the_plain_formulas(rows, estimator)
 
 
 POLICY, BASE = [0.2, 0.5, 0.3], [0.4, 0.4, 0.2]
-
-
-@pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_the_mean_of_k1_and_of_k3_is_the_divergence(estimator):
-    policy, base = torch.tensor(POLICY).log(), torch.tensor(BASE).log()
-    expected = (policy.exp() * (policy - base)).sum().item()
-    assert (policy.exp() * kl(policy, base, estimator)).sum().item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -302,19 +242,6 @@ def test_weights_make_the_averages_that_they_are_named_for(counts, data):
         assert total == pytest.approx(value, abs=1e-9)
 
 
-@given(lengths, st.sampled_from(["grpo", "dapo", "bnpo"]))
-def test_the_weights_of_all_tokens_sum_to_one(counts, aggregation):
-    weights = token_weights(ClippedSurrogate(aggregation=aggregation), counts, [at // 2 for at in range(len(counts))])
-    assert sum(n * weight for n, weight in zip(counts, weights, strict=True)) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("loss", [ClippedSurrogate(dual_clip=3), Gspo(), Cispo(ratio_cap=2), Reinforce()])
-def test_a_loss_is_chosen_by_its_kind_and_survives_json(loss):
-    assert TypeAdapter(Loss).validate_python({"kind": loss.kind} | loss.model_dump()) == loss
-    config = TrainConfig(loss=loss)
-    assert TrainConfig.model_validate_json(config.model_dump_json()) == config
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -343,3 +270,91 @@ def test_the_chosen_tokens_are_those_that_sorting_by_entropy_puts_first(entropie
 def test_single_tokens_of_a_loss_over_sequences_cannot_be_chosen():
     with pytest.raises(FieldError, match="gspo has one ratio a sequence"):
         TrainConfig(loss=Gspo(), top_entropy=0.2)
+
+
+numbers = st.floats(-5, 5)
+
+
+@given(st.lists(st.tuples(numbers, numbers), max_size=12), st.floats(0.1, 1), st.floats(0, 1))
+def test_an_advantage_is_the_discounted_sum_of_the_later_temporal_differences(pairs, gamma, gae_lambda):
+    rewards, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    following = [*values[1:], 0.0]
+    differences = [r + gamma * later - v for r, v, later in zip(rewards, values, following, strict=False)]
+    slow = [
+        sum((gamma * gae_lambda) ** (later - at) * differences[later] for later in range(at, len(pairs)))
+        for at in range(len(pairs))
+    ]
+    assert gae(rewards, values, gamma, gae_lambda) == pytest.approx(slow, abs=1e-9)
+
+
+WEIGHT = 0.3
+k1s = st.lists(st.floats(-3, 3), min_size=1, max_size=6)
+members = st.lists(st.tuples(st.floats(0, 1), k1s), min_size=2, max_size=5)
+groups = st.lists(members, min_size=1, max_size=3)
+
+
+def trained(found, kind="mean"):
+    """Sequences and k1 of groups of (score, k1 of the tokens)."""
+    sequences, k1 = [], []
+    for number, group in enumerate(found):
+        own = advantages([score for score, _ in group], kind)
+        for advantage, (_, values) in zip(own, group, strict=True):
+            rewards = [*range(len(values))]
+            sequences.append(
+                TrainedSequence(one_turn([1], [2] * len(values), [0.0] * len(values)), advantage, number, rewards)
+            )
+            k1.append(torch.tensor(values, dtype=torch.float64))
+    return sequences, k1
+
+
+@given(groups, st.booleans())
+def test_per_token_the_later_tokens_are_charged_to_each(found, normalize):
+    config = TrainConfig(kl_in_reward=WEIGHT, normalize_over_batch=normalize)
+    sequences, k1 = trained(found)
+    expected = []
+    for each, own in zip(sequences, k1, strict=True):
+        for at in range(len(own)):
+            charged = sum(own[later].item() for later in range(at, len(own)))
+            expected.append(each.advantage - WEIGHT * charged)
+    if normalize:
+        mean, spread = fmean(expected), math.sqrt(stdev(expected) ** 2 + 1e-8)
+        expected = [(value - mean) / spread for value in expected]
+    result = torch.cat(penalized_advantages(sequences, k1, config)).tolist()
+    assert result == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@given(groups, st.sampled_from(["mean", "rloo"]), st.booleans())
+def test_per_sequence_the_advantages_are_those_of_the_rewards_less_the_divergence(found, kind, normalize):
+    config = TrainConfig(
+        kl_in_reward=WEIGHT, kl_in_reward_per="sequence", advantage=kind, normalize_over_batch=normalize
+    )
+    expected = [
+        value
+        for group in found
+        for value in advantages([score - WEIGHT * math.fsum(values) for score, values in group], kind)
+    ]
+    if normalize:
+        scale = math.sqrt(fmean(value**2 for value in expected))
+        if scale < 1e-9:  # rounding decides what it is divided by
+            return
+        expected = [value / scale for value in expected]
+    result = penalized_advantages(*trained(found, kind), config)
+    assert all(torch.equal(own, own[0].expand_as(own)) for own in result)
+    assert [own[0].item() for own in result] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_with_a_value_head_every_token_is_charged_or_the_last():
+    sequences, k1 = trained([[(0.0, [0.1, 0.2]), (1.0, [0.5])]])
+    rewards = [
+        penalized_rewards(sequences, k1, TrainConfig(kl_in_reward=2.0, kl_in_reward_per=per, loss=Ppo()))
+        for per in ("token", "sequence")
+    ]
+    assert rewards[0] == [pytest.approx([-0.2, 0.6]), pytest.approx([-1.0])]
+    assert rewards[1] == [pytest.approx([0.0, 0.4]), pytest.approx([-1.0])]
+
+
+@pytest.mark.parametrize("kind", ["std", "rank", "shrunk"])
+def test_advantages_that_are_not_linear_in_the_reward_are_refused_per_sequence(kind):
+    with pytest.raises(ValidationError, match="needs advantage='mean' or 'rloo'"):
+        TrainConfig(kl_in_reward=0.1, kl_in_reward_per="sequence", advantage=kind)
+    TrainConfig(kl_in_reward=0.1, advantage=kind)

@@ -15,7 +15,7 @@ from gavel.scenarios.library.one_sentence import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity, last_reply, read_rule, relevance, sense
-from tests.trainer.policy.test_template_renderer import CHATML
+from tests.trainer.policy.test_chat_formats import CHATML
 
 pytestmark = pytest.mark.slow
 

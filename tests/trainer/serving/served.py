@@ -1,5 +1,6 @@
 """The embedded policy behind a real endpoint, as model.register makes it, for tests of the APIs and of captures."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -98,3 +99,9 @@ def client_of(server: EndpointServer, api_key: str = "gavel") -> AsyncOpenAI:
 
 async def tool_result(name: str, arguments: str) -> str:
     return (await scenario.toolbox.call(name, arguments, TASK)).content
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

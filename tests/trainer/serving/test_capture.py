@@ -1,24 +1,32 @@
-"""Captures at a real endpoint: what a client samples with the key of a capture becomes its trajectory."""
+"""Captures: what any client samples with the key of one becomes its trajectory, whatever 64 agents do at once."""
 
 import asyncio
+import json
 import os
+import random
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from openai import APIConnectionError, AsyncOpenAI, AuthenticationError
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI, AuthenticationError
+from openai.types.chat.chat_completion import Choice
 
 import gavel
-from gavel.trainer.data.token_sequences import sequences
-from gavel.trainer.data.training_batch import mismatches
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.data.token_sequences import sequences, turns_of
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CaptureError
+from gavel.trainer.engines.protocol import Sampled, SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CapturedTurn, CaptureError, captured_trajectory
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, tool_result
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, until
 
 pytestmark = pytest.mark.slow
+
 
 OPENING = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 
@@ -48,21 +56,6 @@ async def say(client: AsyncOpenAI, messages, **settings) -> dict:
     return choice.message.model_dump(exclude_none=True)
 
 
-async def answered(reply: dict) -> list[dict]:
-    """The reply and what its tools say, or a question."""
-    calls = reply.get("tool_calls", ())
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": await tool_result(**call["function"])} for call in calls
-    ]
-    return [reply, *(results or [{"role": "user", "content": "And then?"}])]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_equal_samples_of_two_requests_are_both_trained(server, owner):
     async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
         one, other = [await say(client, OPENING, temperature=0.0, max_tokens=4) for _ in range(2)]
@@ -71,75 +64,10 @@ async def test_equal_samples_of_two_requests_are_both_trained(server, owner):
     assert (first.token_ids, first.sampled) == (second.token_ids, second.sampled)
 
 
-async def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_was_sampled(server, owner, policy):
-    async def episode(seed: int) -> Capture:
-        async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-            messages = [*OPENING]
-            for turn in range(3):
-                messages += await answered(await say(client, messages, seed=seed + turn))
-        return capture
-
-    for capture in await asyncio.gather(*map(episode, range(0, 80, 10))):
-        trajectory = capture.trajectory
-        assert trajectory.metrics == {"turns": 3}
-        assert trajectory.policy_version == 3
-        assert [choice.continues_sampled for choice in trajectory.choices()] == [False, True, True]
-        trained = sum(sequence.trained_tokens for sequence in sequences(trajectory))
-        assert trained == sum(len(choice.token_ids) for choice in trajectory.choices())
-        assert set(mismatches(trajectory, policy.decode)) <= {"template"}
-        assert trajectory.tools == TOOLS
-
-
-async def test_a_trajectory_of_a_capture_is_the_one_that_a_rollout_makes_itself(server, owner):
-    trajectory = gavel.Trajectory(messages_and_choices=[*OPENING], tools=TOOLS)
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        for turn in range(2):
-            reply = await client.chat.completions.create(
-                model="desk", messages=trajectory.messages(), tools=TOOLS, seed=turn, max_tokens=24
-            )
-            trajectory.messages_and_choices.append(reply.choices[0])
-            trajectory.messages_and_choices += (await answered(trajectory.messages()[-1]))[1:]
-    said = capture.trajectory.messages()
-    assert said == trajectory.messages()[: len(said)]
-    assert sequences(capture.trajectory) == sequences(trajectory)
-
-
 async def test_what_the_client_leaves_away_is_captured_all_the_same(server, owner):
     async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
         await say(client, OPENING, logprobs=False, extra_body={"return_token_ids": False})
     assert sequences(capture.trajectory)[0].trained_tokens
-
-
-async def test_sub_agents_and_branches_are_histories_of_their_own(server, owner):
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        main = [*OPENING, *await answered(await say(client, OPENING))]
-        other = [{"role": "user", "content": "What is the policy for lamps?"}]
-        for _ in range(3):
-            other += await answered(await say(client, other))
-        await say(client, main, seed=1)
-        await say(client, main, seed=2)
-    trajectory = capture.trajectory
-    assert trajectory.metrics["turns"] == 6
-    assert [
-        len(list(gavel.Trajectory(messages_and_choices=history.messages_and_choices).choices()))
-        for history in trajectory.histories()
-    ] == [2, 1, 3]
-    assert trajectory.messages()[:2] == OPENING
-    trained = sum(sequence.trained_tokens for sequence in sequences(trajectory))
-    assert trained == sum(len(choice.token_ids) for choice in trajectory.choices())
-
-
-async def test_a_history_that_the_client_rewrote_is_one_of_its_own_and_left_out_of_nothing(server, owner, policy):
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        reply = await say(client, OPENING)
-        edited = {"role": "assistant", "content": "The customer wants a refund."}
-        await say(client, [*OPENING, edited, {"role": "user", "content": "Go on."}])
-    assert reply
-    assert len(capture.trajectory.additional_histories) == 1
-    assert not mismatches(capture.trajectory, policy.decode)
-    assert sum(sequence.trained_tokens for sequence in sequences(capture.trajectory)) == sum(
-        len(choice.token_ids) for choice in capture.trajectory.choices()
-    )
 
 
 async def test_a_request_in_flight_at_the_end_is_waited_for(server, owner, gate):
@@ -192,12 +120,6 @@ async def test_a_key_of_no_open_capture_is_a_401_for_every_api(server, key, path
             assert "model.capture()" in reply.json()["error"]["message"]
 
 
-async def test_a_patience_that_is_no_number_is_a_400(server, owner):
-    async with Capture(owner) as capture, httpx.AsyncClient(trust_env=False) as client:
-        reply = await client.delete(f"{server.base_url}/captures/{capture.api_key}", params={"patience": "long"})
-        assert (reply.status_code, "long" in reply.json()["error"]["message"]) == (400, True)
-
-
 async def test_the_key_ends_with_its_capture(server, owner):
     async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
         await say(client, OPENING)
@@ -230,13 +152,6 @@ async def test_a_capture_is_used_in_order(owner):
             _ = capture.trajectory
     with pytest.raises(CaptureError, match="used before"):
         await capture.__aenter__()
-
-
-async def test_an_endpoint_that_is_gone_is_an_error_with_its_address():
-    async with AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="x") as client:
-        with pytest.raises(CaptureError, match=r"127\.0\.0\.1:9/v1/captures") as error:
-            await Capture(client).__aenter__()
-    assert isinstance(error.value.__cause__, APIConnectionError)
 
 
 async def test_a_program_is_captured_by_its_environment(server, owner, monkeypatch):
@@ -291,3 +206,183 @@ async def test_the_key_is_found_wherever_a_client_puts_it(server, owner, headers
         url = f"{server.base_url}/chat/completions"
         assert (await plain.post(url, json=body, headers=given, timeout=HANG_SECONDS)).status_code == 200
     assert capture.trajectory.metrics["turns"] == 1
+
+
+LOOK_UP = [{"type": "function", "function": {"name": "look_up"}}]
+
+
+def captured_turn(number: int, parent: int | None = None, **extra) -> CapturedTurn:
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": f"reply {number}"},
+        "policy_version": 3,
+        **extra,
+    }
+    return CapturedTurn(parent, [{"role": "user", "content": f"question {number}"}], LOOK_UP, choice)
+
+
+def tree(*parents: int | None) -> Trajectory:
+    return captured_trajectory([captured_turn(number, parent) for number, parent in enumerate(parents)])
+
+
+def replies_of(trajectory: Trajectory) -> list[list[str]]:
+    """Of each history the replies; those that are trained have a star."""
+    return [
+        [
+            f"{message['content'].split()[1]}{'*' * isinstance(item, Choice)}"
+            for item, message in zip(history.messages_and_choices, history.messages(), strict=True)
+            if message["role"] == "assistant"
+        ]
+        for history in trajectory.histories()
+    ]
+
+
+def test_of_a_conversation_that_is_rewritten_at_every_turn_the_longest_is_the_main_history():
+    turns = [captured_turn(0), captured_turn(1), captured_turn(2)]
+    turns[1].context.append({"role": "user", "content": "more"})
+    assert replies_of(captured_trajectory(turns)) == [["1*"], ["0*"], ["2*"]]
+
+
+def test_a_turn_that_reached_its_limit_truncates_the_trajectory_if_it_is_the_last():
+    cut = captured_turn(1, 0, finish_reason="length")
+    assert captured_trajectory([captured_turn(0), cut]).status == "truncated"
+    assert captured_trajectory([captured_turn(0), cut, captured_turn(2, 1)]).status == "finished"
+
+
+def test_a_capture_of_nothing_failed_with_a_reason():
+    trajectory = captured_trajectory([])
+    assert trajectory.status == "failed"
+    assert "no turn was sampled" in trajectory.status_reason
+
+
+@st.composite
+def forests(draw) -> list[int | None]:
+    size = draw(st.integers(1, 12))
+    return [draw(st.one_of(st.none(), st.integers(0, at - 1)) if at else st.none()) for at in range(size)]
+
+
+@given(forests())
+def test_every_turn_is_a_choice_once_after_what_it_continues(parents):
+    histories = replies_of(tree(*parents))
+    numbers = [[int(reply.rstrip("*")) for reply in history] for history in histories]
+    for history in numbers:
+        assert [parents[number] for number in history] == [None, *history[:-1]]
+    trained = sorted(int(reply[:-1]) for history in histories for reply in history if reply.endswith("*"))
+    assert trained == list(range(len(parents)))
+
+
+AGENTS = 64
+
+
+class Watched:
+    """Notes what an engine samples to its end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sampled: list[tuple[list[int], Sampled]] = []
+        self.engine: TransformersEngine | None = None
+        submit = TransformersEngine.submit
+
+        def noting(engine: TransformersEngine, request: SamplingRequest):
+            self.engine = engine
+            future = submit(engine, request)
+            future.add_done_callback(
+                lambda done: done.cancelled() or self.sampled.append((list(request.prompt_ids), done.result()))
+            )
+            return future
+
+        monkeypatch.setattr(TransformersEngine, "submit", noting)
+
+
+class Agent:
+    """Says what its seed makes it say."""
+
+    def __init__(self, client, seed: int) -> None:
+        self._client = client
+        self._rng = random.Random(seed)
+
+    async def talk(self, messages: list[dict], turns: int) -> None:
+        for _ in range(turns):
+            reply = await self._reply(messages)
+            if reply is None:
+                continue
+            results = [
+                {"role": "tool", "tool_call_id": call["id"], "content": self._rng.choice(["{}", "näh", "\ufffd"])}
+                for call in reply.get("tool_calls", ())
+            ]
+            said = {"role": "user", "content": self._rng.choice(["And?", "日本", "", "😀"])}
+            messages = [*messages, self._rewritten(reply), *(results or [said])]
+            if self._rng.random() < 0.25:  # two go on with the same conversation
+                await asyncio.gather(self.talk(messages, 1), self.talk(messages, 1))
+                return
+
+    async def _reply(self, messages: list[dict]) -> dict | None:
+        """None where it goes away in the middle."""
+        manner = self._rng.choice(["whole", "stream", "stream", "leave"])
+        stream = await self._client.chat.completions.create(
+            model="desk",
+            messages=messages,
+            tools=TOOLS,
+            temperature=1.5,
+            max_tokens=self._rng.choice([3, 9, 30]),
+            seed=self._rng.choice([None, 5, 6]),
+            stream=manner != "whole",
+        )
+        if manner == "whole":
+            return stream.choices[0].message.model_dump(exclude_none=True)
+        text, calls = "", []
+        async for chunk in stream:
+            if manner == "leave" and self._rng.random() < 0.5:
+                await stream.close()
+                return None
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                calls += [call.model_dump(exclude={"index"}) for call in choice.delta.tool_calls or ()]
+        return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+
+    def _rewritten(self, reply: dict) -> dict:
+        reply = json.loads(json.dumps(reply))
+        for call in reply.get("tool_calls", ()):
+            arguments = json.loads(call["function"]["arguments"])
+            call["function"]["arguments"] = json.dumps(arguments, separators=(",", ":"), sort_keys=True)
+        if self._rng.random() < 0.3:
+            reply["content"] = [{"type": "text", "text": reply["content"]}] if reply.get("content") else None
+        elif self._rng.random() < 0.3:
+            reply["content"] = self._rng.choice(["I said something else", reply["content"][:-1] + "é"])
+        return reply
+
+
+async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_counted(policy, monkeypatch):
+    watched = Watched(monkeypatch)
+
+    async def episode(seed: int) -> Capture:
+        async with Capture(owner) as capture:
+            await Agent(owner.with_options(api_key=capture.api_key), seed).talk([*OPENING], 2)
+        return capture
+
+    with serving(policy) as server:
+        async with client_of(server).with_options(timeout=HANG_SECONDS) as owner:
+            captures = await asyncio.gather(*map(episode, range(AGENTS)))
+        engine = watched.engine
+        assert engine is not None
+        async with asyncio.timeout(HANG_SECONDS):
+            while engine._slots.busy.any() or engine._running:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    known = {(tuple(prompt), tuple(each.token_ids), tuple(each.logprobs)) for prompt, each in watched.sampled}
+    captured, abandoned = 0, 0
+    for capture in captures:
+        trajectory = capture.trajectory
+        abandoned += int(trajectory.metrics.get("turns_abandoned", 0))
+        turns = [turn for history in trajectory.histories() for turn in turns_of(history)]
+        captured += len(turns)
+        assert len(turns) == trajectory.metrics["turns"]
+        assert {(tuple(turn.prompt_ids), tuple(turn.token_ids), tuple(turn.logprobs)) for turn in turns} <= known
+        whole = {tuple(turn.prompt_ids + turn.token_ids) for turn in turns}
+        trained = sequences(trajectory)
+        samples = {turn.sample_id: turn for turn in turns}
+        assert None not in samples
+        assert sum(each.trained_tokens for each in trained) == sum(len(turn.token_ids) for turn in samples.values())
+        for each in trained:
+            assert all(tuple(each.token_ids[: end + 1]) in whole for end in each.turn_ends.values())
+    assert abandoned > 0
+    assert captured <= len(watched.sampled) <= captured + abandoned

@@ -1,13 +1,11 @@
 """Turns that are streamed, sampled several times, or ended early: through OpenAI's own client."""
 
 import asyncio
-import json
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
-import httpx
 import pytest
 from openai import APIError, APIStatusError, AsyncOpenAI, omit
 
@@ -63,12 +61,6 @@ def server(policy, paced) -> Iterator[EndpointServer]:
     running = serve(policy, paced)
     yield running
     running.close()
-
-
-@pytest.fixture
-async def client(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def reply_of(paced: Paced, number: int = 0) -> Reply:
@@ -154,36 +146,6 @@ async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields, o
     assert found.finish_reason == expected.finish_reason
     assert turn_of(found).token_ids == turn_of(expected).token_ids
     assert turn_of(found).logprobs == turn_of(expected).logprobs
-
-
-async def test_a_streamed_turn_goes_on_from_its_tokens(client, paced):
-    paced.text = "<think>\nHm.\n</think>\n\n" + CALL.format(7890)
-    streaming = asyncio.create_task(create(client, stream=True, stream_options={"include_usage": True}))
-    (await reply_of(paced)).end()
-    chunks = [chunk async for chunk in await streaming]
-    assert [len(chunk.choices) for chunk in chunks[-2:]] == [1, 0]
-    assert chunks[-1].usage.completion_tokens == len(paced.replies[0].whole.token_ids)
-    last = chunks[-2].choices[0]
-    assert last.token_ids == paced.replies[0].whole.token_ids
-    (call,) = last.delta.tool_calls
-    said = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.function.name, "arguments": call.function.arguments.replace(" ", "")},
-            }
-        ],
-    }
-    messages = [*OPENING, said, {"role": "tool", "tool_call_id": call.id, "content": "found"}]
-    plain = asyncio.create_task(create(client, messages))
-    (await reply_of(paced, 1)).end()
-    after = (await plain).choices[0]
-    before = last.prompt_token_ids + last.token_ids
-    assert after.continues_sampled
-    assert after.prompt_token_ids[: len(before)] == before
 
 
 async def test_what_fails_before_the_first_token_is_a_plain_error(client, paced):
@@ -287,38 +249,3 @@ async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(cli
     assert found.continues_sampled
     (sequence,) = sequences(attempt(choice, found))
     assert sequence.trained_tokens == len(choice.token_ids) + len(found.token_ids)
-
-
-async def test_a_turn_of_one_call_ends_after_it(client, paced):
-    text = "Both.\n" + CALL.format(11) + "\n" + CALL.format(22)
-    choice, reply = await ended(client, paced, text, parallel_tool_calls=False)
-    (call,) = choice.message.tool_calls
-    assert json.loads(call.function.arguments) == {"order_id": "11"}
-    assert choice.finish_reason == "tool_calls"
-    assert choice.token_ids == reply.whole.token_ids[: len(choice.token_ids)]
-
-
-async def test_an_engine_that_tells_nothing_before_the_end_ends_at_the_stop_string_too(policy):
-    recited = Recited(policy)
-    recited.text = "one STOP two"
-    server = serve(policy, recited)
-    async with client_of(server) as client:
-        choice = (await create(client, stop="STOP")).choices[0]
-        assert choice.message.content == "one "
-        assert policy.decode(choice.token_ids) == "one STOP"
-    server.close()
-
-
-async def test_events_are_those_of_the_protocol(server, paced):
-    paced.text = "Well."
-    body = {"model": "desk", "messages": OPENING, "stream": True}
-    async with httpx.AsyncClient(trust_env=False) as plain:
-        asking = asyncio.create_task(plain.post(f"{server.base_url}/chat/completions", json=body))
-        (await reply_of(paced)).end()
-        answer = await asking
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    lines: Sequence[str] = [line for line in answer.text.split("\n") if line]
-    assert lines[-1] == "data: [DONE]"
-    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    assert len({chunk["id"] for chunk in chunks}) == 1

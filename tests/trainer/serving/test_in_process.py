@@ -1,18 +1,33 @@
-"""Turns that reach an endpoint of the same process without HTTP: the answers, errors and deadlines of the API."""
+"""What carries a turn: a socket, a client of the same process, and an engine that is being asked."""
 
 import asyncio
-import copy
+import contextlib
+import signal
+import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
+import httpx
 import pytest
+import uvicorn
 from openai import APIConnectionError, APITimeoutError, BadRequestError
 from openai.types.chat.chat_completion import ChatCompletion
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from gavel.llm.failures import openai_httpx
+from gavel.trainer.engines.protocol import Grammar, Sampled, SamplingRequest
 from gavel.trainer.serving.capture import KEY_PREFIX
+from gavel.trainer.serving.errors import EndpointError
 from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 from gavel.trainer.serving.openai_server import EndpointServer
+from gavel.trainer.serving.turn_sampling import sample_turn
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving
 
@@ -91,14 +106,6 @@ async def test_a_turn_without_http_is_that_of_the_api(client, wire):
     assert said(direct).keys() == said(posted).keys()
 
 
-async def test_what_a_caller_does_to_an_answer_reaches_no_later_turn(client, wire):
-    first = await client.turn(BODY)
-    kept = copy.deepcopy(told(first))
-    first.choices[0].model_extra["prompt_token_ids"].clear()
-    assert told(await client.turn(BODY)) == kept
-    assert wire.requests == 0
-
-
 async def test_a_refusal_is_told_as_the_api_tells_it(client, wire):
     with pytest.raises(BadRequestError, match="not served here"):
         await client.turn({**BODY, "model": "another"})
@@ -123,15 +130,6 @@ async def test_a_turn_over_http_is_one_plain_request_with_the_same_answer(client
     assert type(posted.choices[0].message) is type(direct.choices[0].message)
 
 
-async def test_a_refusal_over_http_is_told_as_the_api_tells_it(client, server, wire):
-    no_longer_serve(server.base_url)
-    with pytest.raises(BadRequestError, match="not served here"):
-        await client.turn({**BODY, "model": "another"})
-    with pytest.raises(UnicodeEncodeError):
-        await client.turn({**BODY, "messages": [{"role": "user", "content": "\ud83d"}]})
-    assert wire.requests == 2
-
-
 @pytest.mark.parametrize("page", [b"<html>busy</html>", b"", b"{torn", b"[1]"])
 async def test_an_answer_that_is_none_is_asked_again_through_the_api(server, policy, page):
     class Once(Wire):
@@ -147,13 +145,6 @@ async def test_an_answer_that_is_none_is_asked_again_through_the_api(server, pol
     async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
         assert (await client.turn(BODY)).choices[0].message.role == "assistant"
     assert wire.requests == 2
-
-
-async def test_a_turn_over_http_ends_at_the_clients_deadline_and_is_repeated_as_the_api_repeats(client, server, gate):
-    no_longer_serve(server.base_url)
-    gate.shut()
-    with pytest.raises(APITimeoutError):
-        await client.with_options(timeout=0.1).turn(BODY)
 
 
 async def test_a_turn_ends_at_the_clients_deadline(client, gate):
@@ -181,3 +172,99 @@ async def test_a_closing_endpoint_ends_its_turns(client, server, gate):
             await turn
         with pytest.raises(APIConnectionError):  # over HTTP, where nothing listens
             await client.turn(BODY)
+
+
+def test_an_address_of_ipv6_stands_in_brackets():
+    if not socket.has_ipv6:
+        pytest.skip("there is no IPv6 here")
+    try:
+        listener = listen("::1", 0)
+    except EndpointError:
+        pytest.skip("there is no IPv6 here")
+    with closing(listener):
+        assert address_of(listener, "::1") == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "remedy"),
+    [
+        ("127.0.0.1", 70_000, "choose another port"),
+        ("no.such.host.invalid", 0, "an address of this machine"),
+        ("192.0.2.1", 0, "an address of this machine"),
+    ],
+)
+def test_what_cannot_be_listened_on_is_refused_with_a_remedy(host, port, remedy):
+    with pytest.raises(EndpointError, match="cannot listen on") as caught:
+        listen(host, port)
+    assert remedy in caught.value.remedy
+
+
+def test_a_taken_port_is_refused():
+    with closing(listen("127.0.0.1", 0)) as listener, pytest.raises(EndpointError, match="in use"):
+        listen("127.0.0.1", listener.getsockname()[1])
+
+
+async def test_it_is_announced_when_it_answers_and_signals_are_left_alone() -> None:
+    async def hello(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    handler = signal.getsignal(signal.SIGTERM)
+    announced = asyncio.Event()
+    listener: socket.socket = listen("127.0.0.1", 0)
+    app = Starlette(routes=[Route("/", hello)])
+    server = AnnouncedServer(uvicorn.Config(app, log_level="error", lifespan="off"), announced.set)
+    assert not announced.is_set()
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    async with asyncio.timeout(HANG_SECONDS):
+        await announced.wait()
+        assert signal.getsignal(signal.SIGTERM) is handler
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(address_of(listener, "127.0.0.1"))).text == "hello"
+        server.should_exit = True
+        await serving
+
+
+REQUEST = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar())
+
+
+class Compiling:
+    """An engine that is compiling a grammar until it is let go on."""
+
+    def __init__(self) -> None:
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.sampling: Future[Sampled] = Future()
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        self.began.set()
+        self.go_on.wait()
+        return self.sampling
+
+
+async def leave(engine: Compiling, *, and_the_loop: bool) -> list[dict[str, Any]]:
+    """What the loop reports when a client leaves, and when then all tasks are cancelled, as at a loop's end."""
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    turn = asyncio.create_task(sample_turn(engine, REQUEST))  # type: ignore[arg-type]
+    await asyncio.to_thread(engine.began.wait)
+    turn.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await turn
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    if and_the_loop:
+        for task in rest:
+            task.cancel()
+    engine.go_on.set()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.sleep(0)
+    return reported
+
+
+def test_a_client_that_leaves_ends_its_turn_once_it_is_submitted() -> None:
+    engine = Compiling()
+    assert asyncio.run(leave(engine, and_the_loop=False)) == []
+    assert engine.sampling.cancelled()
+
+
+def test_a_loop_that_ends_meanwhile_reports_nothing() -> None:
+    assert asyncio.run(leave(Compiling(), and_the_loop=True)) == []

@@ -1,19 +1,24 @@
-"""The Messages API over the embedded policy, through Anthropic's own client."""
+"""The Messages API over the embedded policy, through Anthropic's own client, and its messages as events."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic, DefaultAsyncHttpxClient
 from anthropic.types import Message
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.serving.capture import Capture
+from gavel.trainer.serving.messages_api import MessageStream, message
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving, tool_result
+from tests.trainer.serving.chunked import chunks_of, completion_of, replies, texts
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, tool_result
 
 pytestmark = pytest.mark.slow
+
 
 OWN_TOOLS = [
     {
@@ -26,12 +31,6 @@ OWN_TOOLS = [
 ]
 ASKING = {"model": "desk", "system": SYSTEM, "tools": OWN_TOOLS, "max_tokens": 64, "extra_body": {"temperature": 0}}
 ASKED = [{"role": "user", "content": [{"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}]}]
-
-
-@pytest.fixture(scope="module")
-def server(policy) -> Iterator[EndpointServer]:
-    with serving(policy) as running:
-        yield running
 
 
 def anthropic_of(server: EndpointServer, api_key: str = "gavel", base_url: str = "") -> AsyncAnthropic:
@@ -130,20 +129,56 @@ async def test_a_route_that_is_not_served_is_told_as_this_api_tells_errors(clien
     assert (error.value.status_code, error.value.body["type"]) == (404, "error")
 
 
+objects = st.dictionaries(texts, texts, max_size=3).map(json.dumps)
+
+
+async def events_of(reply, **settings) -> list[dict]:
+    return [event async for event in MessageStream().events(chunks_of(reply, **settings))]
+
+
+def accumulated(events: list[dict]) -> dict:
+    """The message that a client makes of the events."""
+    made: dict = {}
+    json_text: dict[int, str] = {}
+    for event in events:
+        match event:
+            case {"type": "message_start", "message": begun}:
+                made = json.loads(json.dumps(begun))
+            case {"type": "content_block_start", "content_block": block, "index": index}:
+                assert index == len(made["content"])
+                made["content"].append(dict(block))
+            case {"type": "content_block_delta", "delta": {"type": "input_json_delta"} as delta, "index": index}:
+                json_text[index] = json_text.get(index, "") + delta["partial_json"]
+            case {"type": "content_block_delta", "delta": delta, "index": index}:
+                for name, value in delta.items():
+                    if name != "type":
+                        made["content"][index][name] += value
+            case {"type": "message_delta", "delta": delta, "usage": usage}:
+                made |= delta | {"usage": usage}
+    for index, text in json_text.items():
+        made["content"][index]["input"] = json.loads(text)
+    return made
+
+
+@given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
+async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
+    events = await events_of(reply, size=size, finish_reason=finish_reason)
+    assert accumulated(events) | {"id": ""} == message(completion_of(reply, finish_reason)) | {"id": ""}
+    assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
+
+
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("choice", "expected"),
     [
-        ({"model": "claude"}, "claude"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
-        ({"messages": []}, "no messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "text only"),
-        ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
-        ({"extra_body": {"messages": "Hello"}}, "messages is text"),
+        ({"finish_reason": "stop"}, ("end_turn", None)),
+        ({"finish_reason": "stop", "stop_reason": "\n"}, ("stop_sequence", "\n")),
+        ({"finish_reason": "stop", "stop_reason": 151645}, ("end_turn", None)),
+        ({"finish_reason": "length"}, ("max_tokens", None)),
+        ({"finish_reason": "tool_calls"}, ("tool_use", None)),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_cannot_be_served_is_refused_before_the_stream_begins(client, settings, said, stream):
-    with pytest.raises(APIStatusError, match=said) as error:
-        await client.messages.create(**(ASKING | {"messages": ASKED, "stream": stream} | settings))
-    assert error.value.status_code == 400
-    assert error.value.body["error"]["type"] == "invalid_request_error"
+def test_why_a_reply_ended_is_told(choice, expected):
+    completion = completion_of({"role": "assistant", "content": "Well."})
+    completion["choices"][0] |= choice
+    made = message(completion)
+    assert (made["stop_reason"], made["stop_sequence"]) == expected

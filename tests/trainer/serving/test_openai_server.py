@@ -3,16 +3,15 @@
 import asyncio
 import contextlib
 import json
-import math
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import httpx
 import pytest
-from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
+from openai import APIStatusError, AsyncOpenAI, BadRequestError
 
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -21,10 +20,10 @@ from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
-from gavel.trainer.serving.errors import EndpointError
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, full_logprobs
+from tests.trainer.serving.served import until
 
 pytestmark = pytest.mark.slow
 
@@ -109,12 +108,6 @@ def client_of(server: EndpointServer) -> AsyncOpenAI:
     )
 
 
-@pytest.fixture
-async def client(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
-
-
 async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
     settings = {"model": "desk", "tools": TOOLS, "temperature": 0} | settings
     return (await client.chat.completions.create(messages=messages, **settings)).choices[0]
@@ -147,14 +140,6 @@ async def test_logprobs_are_those_of_the_live_policy(client, embedded_base):
     assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-async def test_a_tool_call_is_parsed(client):
-    choice = await ask(client)
-    (call,) = choice.message.tool_calls
-    assert choice.finish_reason == "tool_calls"
-    assert call.function.name in {tool["function"]["name"] for tool in TOOLS}
-    assert json.loads(call.function.arguments)
-
-
 async def test_a_conversation_goes_on_from_the_very_tokens_that_were_sampled(client):
     messages, turns = [*OPENING], []
     for turn in range(5):
@@ -170,11 +155,6 @@ async def test_a_conversation_goes_on_from_the_very_tokens_that_were_sampled(cli
         messages.append({"role": "tool", **answer})
     (found,) = sequences(attempt(*turns))
     assert found.trained_tokens == sum(len(choice.token_ids) for choice in turns)
-
-
-async def test_two_calls_that_look_alike_are_told_apart(client):
-    one, other = await asyncio.gather(ask(client), ask(client))
-    assert one.message.tool_calls[0].id != other.message.tool_calls[0].id
 
 
 THINKING, PLAIN = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (True, False))
@@ -215,27 +195,6 @@ async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_
     assert said in (await refused(client, extra_body={"chat_template_kwargs": arguments})).message
 
 
-async def test_many_different_arguments_do_not_fill_the_memory(client, server):
-    for number in range(3):
-        await refused(client, extra_body={"chat_template_kwargs": {f"unread_{number}": number}})
-    assert not any("unread" in key for key in server.chat._formats)
-    await ask(client, extra_body={"chat_template_kwargs": {}}, max_tokens=1)
-
-
-async def test_a_client_that_edits_the_history_gets_a_fresh_rendering(client, policy):
-    first = await ask(client)
-    said = first.message.model_dump(exclude_none=True)
-    said["tool_calls"][0]["function"]["arguments"] = '{"order_id": "5555"}'
-    edited = [*OPENING, said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "{}"}]
-    second = await ask(client, edited)
-    rendered = list(policy.renderer.render_ids(edited, tools=TOOLS, add_generation_prompt=True))
-    assert second.prompt_token_ids == rendered
-    assert "5555" in policy.tokenizer.decode(rendered)
-    assert len(sequences(attempt(first, second))) == 2
-    assert mismatches(attempt(first, second), policy.decode) == {"client_edit": 1}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.5, 1.5])
 async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy, temperature):
     async def conversation(seed: int) -> Trajectory:
@@ -252,57 +211,6 @@ async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoi
     assert not all(found)
 
 
-async def test_a_last_answer_without_tools_is_a_matter_of_the_template(client, policy):
-    first = await ask(client)
-    call, said = first.message.tool_calls[0], first.message.model_dump(exclude_none=True)
-    messages = [*OPENING, said, {"role": "tool", "tool_call_id": call.id, "content": "{}"}]
-    second = await ask(client, messages, tool_choice="none")
-    assert mismatches(attempt(first, second), policy.decode) == {"template": 1}
-
-
-async def test_the_same_seed_gives_the_same_reply(client):
-    replies = [await ask(client, temperature=1.0, seed=5) for _ in range(2)]
-    assert replies[0].token_ids == replies[1].token_ids
-
-
-async def test_without_a_seed_replies_differ(client):
-    replies = await asyncio.gather(*(ask(client, temperature=2.0) for _ in range(6)))
-    assert len({tuple(reply.token_ids) for reply in replies}) > 1
-
-
-@pytest.mark.parametrize("limit", ["max_completion_tokens", "max_tokens"])
-async def test_a_turn_can_be_bounded(client, limit):
-    choice = await ask(client, **{limit: 3})
-    assert (len(choice.token_ids), choice.finish_reason) == (3, "length")
-
-
-async def test_a_cut_turn_goes_on_from_its_tokens_too(client):
-    cut = await ask(client, max_completion_tokens=3)
-    messages = [*OPENING, cut.message.model_dump(), {"role": "tool", "tool_call_id": "none", "content": "Go on."}]
-    after = await ask(client, messages)
-    before = cut.prompt_token_ids + cut.token_ids
-    assert after.prompt_token_ids[: len(before)] == before
-
-
-async def test_a_new_question_of_the_user_is_rendered_as_the_template_wants(client, policy):
-    first = await ask(client)  # Qwen3's template drops earlier thinking there, so the turns before may change
-    messages = [*OPENING, first.message.model_dump(exclude_none=True), {"role": "user", "content": "And 7890?"}]
-    second = await ask(client, messages)
-    rendered = policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True)
-    assert second.prompt_token_ids == list(rendered)
-
-
-async def test_without_tool_choice_there_are_no_tools_in_the_prompt(client, policy):
-    choice = await ask(client, tool_choice="none", max_completion_tokens=4)
-    assert choice.prompt_token_ids == list(policy.renderer.render_ids(OPENING, add_generation_prompt=True))
-
-
-async def test_what_training_needs_can_be_left_away(client):
-    choice = await ask(client, logprobs=False, extra_body={"return_token_ids": False}, max_completion_tokens=2)
-    assert choice.logprobs is None
-    assert not {"token_ids", "prompt_token_ids"} & set(choice.model_extra)
-
-
 async def test_log_probs_come_as_a_plain_list_on_request(client):
     await ask(client, seed=1)  # both of the others then find the prompt in the engine's cache
     standard = await ask(client, seed=1)
@@ -313,112 +221,6 @@ async def test_log_probs_come_as_a_plain_list_on_request(client):
     assert sequences(Trajectory.model_validate_json(attempt(compact).model_dump_json())) == sequences(attempt(standard))
     left_away = await ask(client, logprobs=False, extra_body=COMPACT, max_completion_tokens=2)
     assert "token_logprobs" not in left_away.model_extra
-
-
-async def test_the_models_are_listed_with_and_without_their_step(client):
-    assert [model.id async for model in client.models.list()] == ["desk", f"desk@{VERSION}"]
-    assert (await ask(client, model=f"desk@{VERSION}", max_completion_tokens=1)).policy_version == VERSION
-
-
-async def test_a_model_is_told_by_its_name(client):
-    assert (await client.models.retrieve(f"desk@{VERSION}")).id == f"desk@{VERSION}"
-    with pytest.raises(NotFoundError, match="desk@2"):
-        await client.models.retrieve("desk@2")
-
-
-@pytest.mark.parametrize("model", ["desk@2", "gpt-5"])
-async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
-    error = await refused(client, model=model)
-    assert f"live: desk, desk@{VERSION}" in error.message
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"top_p": 1.5},
-        {"n": 0},
-        {"n": 129},
-        {"stop": [""]},
-        {"stop": [3]},
-        {"top_logprobs": 21},
-        {"frequency_penalty": 2.5},
-        {"presence_penalty": "much"},
-        {"logit_bias": {"5": 101}},
-        {"logit_bias": {"5": 1, "99999999": 3}},
-        {"response_format": {"type": "json_schema"}},
-        {"tool_choice": "perhaps"},
-        {"tool_choice": {"type": "function", "function": {"name": "no_such_tool"}}},
-        {"temperature": -0.5},
-        {"temperature": 2.5},
-        {"max_tokens": 0},
-        {"max_completion_tokens": -3},
-        {"store": 5},
-        {"metadata": "x"},
-        {"user": []},
-        {"service_tier": {}},
-        {"reasoning_effort": 3},
-    ],
-)
-async def test_what_cannot_be_done_is_refused_by_name(client, setting):
-    error = await refused(client, **setting)
-    (name,) = setting
-    assert f"{name}=" in error.message
-
-
-@pytest.mark.parametrize(
-    "setting", [{"top_p": 1}, {"n": 1}, {"stop": None}, {"presence_penalty": 0.0}, {"tool_choice": "auto"}]
-)
-async def test_what_changes_nothing_is_accepted(client, setting):
-    assert (await ask(client, max_completion_tokens=1, **setting)).token_ids
-
-
-async def test_a_prompt_that_is_too_long_is_refused_as_openai_does(client):
-    long = [{"role": "user", "content": "7" * (MAX_CONTEXT + 5)}]
-    error = await refused(client, long)
-    assert error.code == "context_length_exceeded"
-    assert f"maximum context length is {MAX_CONTEXT}" in error.message
-
-
-async def test_a_seed_too_large_for_a_machine_word_harms_nobody(client):
-    assert (await ask(client, seed=2**80, temperature=1.0)).token_ids
-    assert (await ask(client, seed=1, temperature=1.0)).token_ids
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"{",
-        b"\xff\xfe",
-        b"[]",
-        b"{}",
-        b'"desk"',
-        b'{"model": "desk"}',
-        b'{"model": "desk", "messages": []}',
-        b'{"model": "desk", "messages": "hello"}',
-        b'{"model": "desk", "messages": [{"content": "no role"}]}',
-        b'{"model": "desk", "messages": [{"role": "user", "content": "hi"}], "temperature": "hot"}',
-        b'{"model": "desk", "messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
-        b'{"model": "desk", "messages": [{"role": "user", "content": "hi"}], "max_tokens": "many"}',
-    ],
-)
-async def test_a_body_that_is_no_request_is_a_400_with_a_message(server, body):
-    async with httpx.AsyncClient(trust_env=False) as plain:
-        response = await plain.post(f"{server.base_url}/chat/completions", content=body)
-    assert response.status_code == 400
-    assert response.json()["error"]["message"]
-
-
-async def test_a_tool_call_that_cannot_be_read_stays_in_the_text(recital, recited):
-    recited.text = 'Well.\n<tool_call>\n{"name": "refund", "arguments": {"order\n</tool_call>'
-    async with client_of(recital) as client:
-        choice = await ask(client)
-        assert not choice.message.tool_calls
-        assert '{"name": "refund", "arguments": {"order' in choice.message.content
-        assert choice.finish_reason == "stop"
-        messages = [*OPENING, choice.message.model_dump(), {"role": "tool", "tool_call_id": "x", "content": "Again."}]
-        after = await ask(client, messages)
-    before = choice.prompt_token_ids + choice.token_ids
-    assert after.prompt_token_ids[: len(before)] == before
 
 
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tools": []}, {"tool_choice": "none"}])
@@ -455,35 +257,6 @@ async def test_what_is_not_served_is_answered_with_what_is(server, method, path,
         response = await plain.request(method, f"{server.base_url}/{path}")
     assert response.status_code == status
     assert "POST /v1/chat/completions" in response.json()["error"]["message"]
-
-
-async def test_several_calls_of_one_turn_are_all_parsed(recital, recited):
-    call = '<tool_call>\n{{"name": "look_up_order", "arguments": {{"order_id": "{}"}}}}\n</tool_call>'
-    recited.text = "Both.\n" + "\n".join(call.format(number) for number in (11, 22))
-    async with client_of(recital) as client:
-        message = (await ask(client)).message
-    assert message.content.strip() == "Both."
-    assert [json.loads(call.function.arguments) for call in message.tool_calls] == [
-        {"order_id": "11"},
-        {"order_id": "22"},
-    ]
-
-
-@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf])
-async def test_a_logprob_that_is_not_finite_is_an_error_of_the_engine_and_no_reply(recital, recited, logprob):
-    recited.text, recited.logprob = "Well.", logprob
-    async with client_of(recital) as client:
-        with pytest.raises(APIStatusError, match="not a finite number") as error:
-            await ask(client)
-    assert error.value.status_code == 503
-
-
-async def test_the_engine_is_asked_for_no_more_than_the_context_holds(recital, recited):
-    recited.text = "hi"
-    async with client_of(recital) as client:
-        choice = await ask(client, max_completion_tokens=10**6)
-    (request,) = recited.requests
-    assert request.max_tokens == MAX_CONTEXT - len(choice.prompt_token_ids)
 
 
 @pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30), (20, 10, 10)])
@@ -529,12 +302,6 @@ async def test_a_closed_engine_is_a_503_that_says_so(policy):
     server.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(policy):
     base = load_base("embedded/returns-desk", policy.dtype, policy.device)
     reached, go_on = threading.Event(), threading.Event()
@@ -564,75 +331,12 @@ async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(
     assert not engine._slots.busy.any()
 
 
-async def test_a_reply_that_comes_in_time_cancels_nothing(recital, recited):
-    recited.text = "hi"
-    async with client_of(recital) as client:
-        assert [(await ask(client)).message.content for _ in range(3)] == ["hi"] * 3
-
-
-def test_an_occupied_port_is_an_error_that_names_it(policy, recited):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(EndpointError, match=f"127.0.0.1:{port}") as error:
-            serve(policy, recited, port=port)
-    assert "another port" in error.value.remedy
-
-
-def test_a_closed_endpoint_gives_its_port_and_its_thread_back(policy, recited):
-    before = threading.active_count()
-    server = serve(policy, recited)
-    port = int(server.base_url.split(":")[2].removesuffix("/v1"))
-    server.close()
-    assert threading.active_count() == before
-    again = serve(policy, recited, port=port)
-    again.close()
-
-
 async def streamed(client: AsyncOpenAI, messages=OPENING, **settings):
     settings = {"model": "desk", "tools": STRICT, "temperature": 0} | settings
     async with client.chat.completions.stream(messages=messages, **settings) as stream:
         async for _ in stream:
             pass
         return (await stream.get_final_completion()).choices[0]
-
-
-@pytest.mark.parametrize("fields", [None, COMPACT])
-async def test_a_streamed_turn_adds_up_to_the_turn_that_is_not_streamed(client, fields):
-    plain = await ask(client, tools=STRICT, extra_body=fields)
-    choice = await streamed(client, extra_body=fields)
-    one, other = turn_of(choice), turn_of(plain)
-    assert (one.prompt_ids, one.token_ids) == (other.prompt_ids, other.token_ids)
-    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)  # the prompt is computed in other parts
-    assert sequences(Trajectory.model_validate_json(attempt(choice).model_dump_json())) == sequences(attempt(choice))
-    assert (choice.model_extra or {})["policy_version"] == VERSION
-    assert choice.message.content == plain.message.content
-    assert [call.function.arguments for call in choice.message.tool_calls or ()] == [
-        call.function.arguments for call in plain.message.tool_calls
-    ]
-    assert choice.finish_reason == "tool_calls"
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"top_p": 0.5},
-        {"top_p": 0},
-        {"frequency_penalty": 0.5, "presence_penalty": 1.0},
-        {"logit_bias": {"5": 1}},
-        {"extra_body": {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2}},
-    ],
-)
-async def test_a_turn_that_is_sampled_from_another_distribution_is_marked(client, setting):
-    choice = await ask(client, temperature=1.0, max_tokens=4, **setting)
-    assert choice.model_extra["shaped_by"] == sorted({*setting, *setting.get("extra_body", {})} - {"extra_body"})
-    assert "shaped_by" not in (await ask(client, max_tokens=1, top_p=1.0)).model_extra
-
-
-async def test_a_turn_is_as_long_as_the_context_allows_unless_it_is_told_otherwise(recital, recited):
-    recited.text = "hi"
-    async with client_of(recital) as client:
-        choice = await ask(client)
-    assert recited.requests[0].max_tokens == MAX_CONTEXT - len(choice.prompt_token_ids)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])

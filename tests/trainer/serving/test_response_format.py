@@ -1,9 +1,11 @@
-"""Replies of a JSON schema from the embedded policy, which knows nothing of JSON but its tool calls."""
+"""Replies that a grammar holds to a schema, and calls that a policy is made to make."""
 
 import json
+from collections.abc import Iterator
 from typing import Literal
 
 import pytest
+import torch
 from jsonschema import Draft202012Validator
 from openai import BadRequestError
 from pydantic import BaseModel
@@ -13,9 +15,18 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.training_batch import make_batch
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.grammar import Grammars
+from gavel.trainer.engines.protocol import Grammar
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.policy.policy import load_base
+from gavel.trainer.serving.chat import ChatCompletions, call_opening, call_rest
+from tests.trainer.conftest import OPENING, TOOLS, WholeModel
+from tests.trainer.serving.served import QUESTION, SYSTEM, client_of
+from tests.trainer.serving.served import TOOLS as DESK_TOOLS
 
 pytestmark = pytest.mark.slow
+
 
 MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 
@@ -28,12 +39,6 @@ class Decision(BaseModel):
 
 SCHEMA = Decision.model_json_schema() | {"additionalProperties": False}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "decision", "schema": SCHEMA, "strict": True}}
-
-
-@pytest.fixture(scope="module")
-def server(policy):
-    with serving(policy) as running:
-        yield running
 
 
 async def ask(server, **settings):
@@ -59,16 +64,9 @@ async def test_a_turn_that_the_schema_changed_is_left_out_of_training_with_its_r
     assert batch.left_out_members[LeftOut.SHAPED_SAMPLING] == 2
 
 
-async def test_a_json_object_is_one(server):
-    choice = await ask(server, response_format={"type": "json_object"}, temperature=0, max_tokens=300)
-    if choice.finish_reason == "stop":
-        assert isinstance(json.loads(choice.message.content), dict)
-    assert choice.message.content.startswith("{")
-
-
 async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(server):
-    plain = await ask(server, tools=TOOLS, temperature=0)
-    under = await ask(server, tools=TOOLS, temperature=0, response_format=FORMAT)
+    plain = await ask(server, tools=DESK_TOOLS, temperature=0)
+    under = await ask(server, tools=DESK_TOOLS, temperature=0, response_format=FORMAT)
     assert plain.message.tool_calls
     assert under.token_ids == plain.token_ids
     given, own = ([token.logprob for token in each.logprobs.content] for each in (under, plain))
@@ -77,26 +75,8 @@ async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(ser
 
 
 async def test_a_call_that_was_required_is_made_under_a_schema_too(server):
-    choice = await ask(server, tools=TOOLS, tool_choice="required", response_format=FORMAT, seed=3)
+    choice = await ask(server, tools=DESK_TOOLS, tool_choice="required", response_format=FORMAT, seed=3)
     assert choice.message.tool_calls
-
-
-async def test_the_openai_clients_parse_gives_the_model(server):
-    async with client_of(server) as client:
-        asked = {"model": "desk", "messages": MESSAGES, "max_tokens": 120, "response_format": Decision}
-        parsed = (await client.chat.completions.parse(**asked)).choices[0].message.parsed
-        async with client.chat.completions.stream(**asked) as stream:
-            events = [event.type async for event in stream]
-            streamed = (await stream.get_final_completion()).choices[0]
-    assert isinstance(parsed, Decision)
-    assert isinstance(streamed.message.parsed, Decision)
-    assert "content.delta" in events
-
-
-async def test_responses_and_their_parse_take_a_schema(server):
-    async with client_of(server) as client:
-        found = await client.responses.parse(model="desk", input=QUESTION, max_output_tokens=120, text_format=Decision)
-    assert isinstance(found.output_parsed, Decision)
 
 
 @pytest.mark.parametrize(
@@ -110,32 +90,6 @@ async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, sche
     assert error.value.code == "invalid_json_schema"
 
 
-async def test_the_likeliest_tokens_are_shown_with_their_log_probs(server):
-    choice = await ask(server, temperature=0, top_logprobs=3, max_tokens=8)
-    for token in choice.logprobs.content:
-        assert len(token.top_logprobs) == 3
-        assert (token.top_logprobs[0].token, token.top_logprobs[0].logprob) == (token.token, token.logprob)
-        assert sorted((each.logprob for each in token.top_logprobs), reverse=True) == [
-            each.logprob for each in token.top_logprobs
-        ]
-
-
-async def test_the_likeliest_tokens_are_streamed_too(server):
-    whole = await ask(server, seed=3, top_logprobs=2, max_tokens=8)
-    async with client_of(server) as client:
-        chunks = await client.chat.completions.create(
-            model="desk", messages=MESSAGES, max_tokens=8, seed=3, top_logprobs=2, stream=True
-        )
-        shown = [
-            token
-            async for chunk in chunks
-            for choice in chunk.choices
-            if choice.logprobs
-            for token in choice.logprobs.content
-        ]
-    assert [token.model_dump() for token in shown] == [token.model_dump() for token in whole.logprobs.content]
-
-
 async def test_a_text_completion_shows_its_likeliest_tokens_and_where_each_begins(server):
     async with client_of(server) as client:
         found = await client.completions.create(model="desk", prompt="The order", logprobs=2, temperature=0, seed=1)
@@ -144,3 +98,87 @@ async def test_a_text_completion_shows_its_likeliest_tokens_and_where_each_begin
     for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert top[token] == value == max(top.values())
     assert logprobs.text_offset[:2] == [0, len(logprobs.tokens[0])]
+
+
+class Wordless:
+    """Opens an answer otherwise than it shows one."""
+
+    def render_ids(self, messages, *, tools=None, add_generation_prompt=False):
+        return [9] if add_generation_prompt else [1, 2, 3]
+
+
+def test_a_format_that_opens_otherwise_has_no_such_beginning():
+    assert call_opening(Wordless(), TOOLS, None) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [None, "refund"])
+def test_the_rest_of_a_call_is_a_known_name_and_arguments_that_fit_their_schema(policy, name):
+    opening, rule = call_rest(policy.renderer, TOOLS, name, policy.decode)
+    stops = frozenset(policy.renderer.get_stop_token_ids())
+    grammars = Grammars(policy.tokenizer, policy.vocabulary)
+    (end,) = policy.tokenizer.encode("</tool_call>", add_special_tokens=False)
+
+    def taken(text: str) -> bool:
+        constraint = grammars.constraint(Grammar(call=rule), opening, stops)
+        tokens = [*policy.tokenizer.encode(text, add_special_tokens=False), end]
+        return all(not constraint.take(min(stops)) and constraint.take(token) for token in tokens) and constraint.take(
+            min(stops)
+        )
+
+    called = "" if name else "refund"
+    assert taken(f'{called}", "arguments": {{"order_id": "12"}}}}\n')
+    assert not taken(f'{called}", "arguments": {{}}}}\n'), "order_id is required"
+    assert not taken(f'{called}s", "arguments": {{"order_id": "12"}}}}\n')
+    assert not taken(f'{called}", "arguments": {{"order_id": "12"}}\n')
+
+
+class Tagged(Wordless):
+    """Writes arguments otherwise than as JSON."""
+
+    def render_ids(self, messages, *, tools=None, add_generation_prompt=False):
+        if add_generation_prompt:
+            return [1]
+        function = messages[-1]["tool_calls"][0]["function"]
+        shown = f"<call>{function['name']}:{len(function['arguments'])}"
+        return [1, *(ord(letter) for letter in shown)]
+
+    def get_stop_token_ids(self):
+        return [0]
+
+
+def test_a_format_that_writes_arguments_otherwise_goes_on_freely():
+    opening, rule = call_rest(Tagged(), TOOLS, None, lambda ids: "".join(map(chr, ids)))  # type: ignore[arg-type]
+    assert ("".join(map(chr, opening)), rule) == ("<call>", "")
+
+
+@pytest.fixture
+def weak(policy) -> Iterator[ChatCompletions]:
+    """Of a policy whose every token is drawn nearly at random."""
+    model = load_base(EMBEDDED_POLICY, torch.float32, "cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.05)
+    grammars = Grammars(policy.tokenizer, policy.vocabulary)
+    engine = TransformersEngine(model, slots=4, max_context=1024, grammars=grammars)
+    engine.publish(WholeModel(model), 0)
+    yield ChatCompletions(engine, policy.renderer, policy.decode, model="clerk", max_context=1024)
+    engine.close()
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
+async def test_however_weak_the_policy_a_forced_call_can_be_read_and_is_marked(weak, choice):
+    brief = [{**tool, "function": {**tool["function"], "parameters": BRIEF}} for tool in TOOLS]
+    body = {"model": "clerk", "messages": OPENING, "tools": brief, "tool_choice": choice, "max_tokens": 200, "n": 3}
+    for made in (await weak.complete(body | {"seed": 1}))["choices"]:
+        (call,) = made["message"]["tool_calls"]
+        assert call["function"]["name"] in (["look_up_order", "refund"] if choice == "required" else ["refund"])
+        assert json.loads(call["function"]["arguments"]).keys() == {"order_id"}
+        assert (made["shaped_by"], made["discarded_attempts"]) == (["tool_choice"], 1)
+
+
+BRIEF = {
+    "type": "object",
+    "properties": {"order_id": {"type": "string", "enum": ["12", "7"]}},
+    "required": ["order_id"],
+    "additionalProperties": False,
+}

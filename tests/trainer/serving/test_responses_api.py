@@ -1,33 +1,26 @@
-"""The Responses API over the embedded policy, through OpenAI's own client."""
-
-from collections.abc import AsyncIterator, Iterator
+"""The Responses API over the embedded policy, through OpenAI's own client, event by event, and what it remembers."""
 
 import pytest
-from openai import APIStatusError, AsyncOpenAI
-from openai.types.responses import Response
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.data.training_batch import mismatches
+from gavel.trainer.serving import responses_api as response_store
 from gavel.trainer.serving.capture import Capture
-from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving, tool_result
+from gavel.trainer.serving.errors import BadRequest
+from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream, response
+from tests.trainer.serving.chunked import chunks_of, completion_of, replies
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, tool_result
 
 pytestmark = pytest.mark.slow
 
+
 FLAT_TOOLS = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
 ASKING = {"model": "desk", "instructions": SYSTEM, "tools": FLAT_TOOLS, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def server(policy) -> Iterator[EndpointServer]:
-    with serving(policy) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def respond(client: AsyncOpenAI, streamed: bool, **settings) -> Response:
@@ -81,63 +74,89 @@ async def test_the_prompt_is_that_of_the_same_chat(client):
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
-async def answered_by_text(client: AsyncOpenAI) -> dict:
-    """What asks for a reply of words: a conversation whose tool calls have their results."""
-    called = await respond(client, False, input=QUESTION)
-    return {"input": await results_of(called), "previous_response_id": called.id}
+REQUEST = {"model": "desk", "input": "Hello"}
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_a_text_has_the_log_probs_of_its_tokens(client, streamed):
-    asked = await answered_by_text(client)
-    plain = await respond(client, streamed, **asked)
-    assert plain.output[-1].content[0].logprobs == []
-    shown = await respond(client, streamed, **asked, include=["message.output_text.logprobs"], top_logprobs=2)
-    (part,) = shown.output[-1].content
-    assert part.text == plain.output_text
-    assert part.text
-    assert part.text in "".join(each.token for each in part.logprobs)
-    assert len(part.logprobs) <= shown.usage.output_tokens
-    for each in part.logprobs:
-        assert [len(each.top_logprobs), each.top_logprobs[0].logprob] == [2, each.logprob]  # temperature 0
+async def events_of(reply, **settings) -> list[dict]:
+    stream = ResponseStream(REQUEST, "resp_1")
+    return [event async for event in stream.events(chunks_of(reply, **settings))]
 
 
-async def test_pieces_of_a_text_come_with_their_log_probs(client):
-    asked = ASKING | await answered_by_text(client) | {"stream": True}
-    deltas, done = [], []
-    async for event in await client.responses.create(**asked, include=["message.output_text.logprobs"]):
-        if event.type == "response.output_text.delta":
-            deltas += event.logprobs
-        elif event.type == "response.output_text.done":
-            done = event.logprobs
-    assert done
-    assert [(each.token, each.logprob) for each in deltas] == [(each.token, each.logprob) for each in done]
+def without_ids(items: list[dict]) -> list[dict]:
+    return [{name: value for name, value in item.items() if name != "id"} for item in items]
 
 
-async def test_what_was_not_stored_cannot_be_gone_on_from(client):
-    response = await client.responses.create(**ASKING, input=QUESTION, max_output_tokens=1, store=False)
-    with pytest.raises(APIStatusError, match=f"{response.id}.*is not stored") as error:
-        await client.responses.create(**ASKING, input="And?", previous_response_id=response.id)
-    assert error.value.status_code == 400
+@given(replies(), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
+async def test_a_streamed_response_ends_as_the_whole_one(reply, finish_reason, size):
+    last = (await events_of(reply, size=size, finish_reason=finish_reason))[-1]["response"]
+    whole = response(REQUEST, completion_of(reply, finish_reason), "resp_1")
+    assert without_ids(last["output"]) == without_ids(whole["output"])
+    assert last | {"output": []} == whole | {"output": []}
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"model": "gpt-5"}, "gpt-5"),
-        ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "web_search"),
-        ({"input": [{"type": "computer_call", "call_id": "1"}]}, "computer_call"),
-        ({"input": []}, "no messages"),
-        ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
-        ({"extra_body": {"input": 5}}, "input"),
-        ({"extra_body": {"input": ["x", None]}}, "input"),
-        ({"extra_body": {"text": "json"}}, "text is text"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_cannot_be_served_is_refused_before_the_stream_begins(client, settings, said, stream):
-    asked = ASKING | {"input": QUESTION, "instructions": None, "stream": stream} | settings
-    with pytest.raises(APIStatusError, match=said) as error:
-        await client.responses.create(**asked)
-    assert error.value.status_code == 400
+@given(replies(), st.integers(1, 20))
+async def test_the_events_say_what_the_last_one_holds(reply, size):
+    events = await events_of(reply, size=size)
+    for number, event in enumerate(events):
+        assert EVENT.validate_python(event).type == event["type"]
+        assert event["sequence_number"] == number
+    output = events[-1]["response"]["output"]
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
+    said: dict[str, str] = {}
+    for event in events:
+        if event["type"].endswith(".delta"):
+            said[event["item_id"]] = said.get(event["item_id"], "") + event["delta"]
+    for item in output:
+        text = (
+            item["arguments"] if item["type"] == "function_call" else "".join(part["text"] for part in item["content"])
+        )
+        assert said.get(item["id"], "") == text
+
+
+@given(replies())
+def test_a_whole_response_is_one_of_openai(reply):
+    whole = response(REQUEST | {"tools": [], "metadata": {"a": "b"}}, completion_of(reply), "resp_1")
+    parsed = Response.model_validate(whole)
+    assert parsed.status == "completed"
+    assert parsed.usage.total_tokens == 10
+    assert parsed.output_text == (reply["content"] or "")
+
+
+async def test_a_failure_is_numbered_like_any_event():
+    stream = ResponseStream(REQUEST, "resp_1")
+    events = [event async for event in stream.events(chunks_of({"role": "assistant", "content": "Well"}))]
+    assert stream.failure("engine_stopped", "the engine has stopped", type="server_error") == {
+        "type": "error",
+        "code": "engine_stopped",
+        "message": "the engine has stopped",
+        "param": None,
+        "sequence_number": len(events),
+    }
+
+
+USER = {"role": "user", "content": "Hello"}
+ITEM = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
+
+
+def test_what_is_not_stored_is_refused_by_name():
+    store = ResponseStore()
+    with pytest.raises(BadRequest, match="resp_9"):
+        store.conversation("resp_9")
+    with pytest.raises(BadRequest, match="msg_9"):
+        store.resolved([{"type": "item_reference", "id": "msg_9"}])
+
+
+def test_the_longest_unused_response_is_forgotten_first_with_its_items(monkeypatch):
+    monkeypatch.setattr(response_store, "_STORED", 2)
+    store = ResponseStore()
+    for number in (1, 2):
+        store.add(f"resp_{number}", [USER], [ITEM | {"id": f"msg_{number}"}])
+    store.conversation("resp_1")
+    store.add("resp_3", [USER], [ITEM | {"id": "msg_3"}])
+    assert store.conversation("resp_1")
+    assert store.resolved([{"type": "item_reference", "id": "msg_1"}])
+    with pytest.raises(BadRequest):
+        store.conversation("resp_2")
+    with pytest.raises(BadRequest):
+        store.resolved([{"type": "item_reference", "id": "msg_2"}])

@@ -20,15 +20,6 @@ def group(*rewards: float | None) -> TrajectoryGroup:
     return TrajectoryGroup([member(reward) for reward in rewards])
 
 
-@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_no_finite_number_is_none_wherever_it_stands(odd: float) -> None:
-    for rewards in ([odd, 0.9, 0.1], [0.1, odd, 0.9], [0.1, 0.9, odd]):
-        chosen = best_members([group(*rewards)], above=0.5)
-        assert [one.reward for one in chosen.trajectories] == [0.9]
-        assert (chosen.scored, chosen.unscored) == (2, 1)
-    assert not best_members([group(odd, odd)]).trajectories
-
-
 scores = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 
 
@@ -47,18 +38,6 @@ def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(
     assert [id(one) for one in chosen.trajectories] == [id(one) for one in expected]
     assert chosen.scored + chosen.unscored == sum(map(len, rewards))
     assert chosen.scored == len(chosen.trajectories) + chosen.too_low + chosen.not_best
-
-
-def test_a_failed_attempt_is_not_imitated_whatever_its_score() -> None:
-    good = member(0.5)
-    chosen = best_members([TrajectoryGroup([member(1.0, "failed"), good, member(None)])])
-    assert (chosen.trajectories, chosen.unscored) == ([good], 2)
-
-
-@pytest.mark.parametrize(("above", "count"), [(None, 1), (0.4, 1), (0.5, 0), (0.6, 0)])
-def test_a_score_has_to_be_above_the_threshold(above: float | None, count: int) -> None:
-    chosen = best_members([group(0.5, 0.1)], above=above)
-    assert (len(chosen.trajectories), chosen.too_low, chosen.not_best) == (count, 1 - count, 1)
 
 
 @pytest.mark.parametrize(

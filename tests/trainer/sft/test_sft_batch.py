@@ -1,9 +1,7 @@
 """Learning from what trajectories say: the loss, what it leaves out, and a run that holds such steps."""
 
-import copy
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,13 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.packing import assign_to_ranks, unique_tokens
+from gavel.trainer.data.packing import assign_to_ranks
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.data.training_batch import mini_batches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
 from tests.trainer.conftest import OPENING, attempt, sampled_turn
 
@@ -119,29 +116,6 @@ async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh
     assert gradient_of(policy).norm().item() == pytest.approx(gradient.norm().item(), rel=1e-4)
 
 
-@pytest.mark.slow
-async def test_an_update_averages_over_its_own_tokens_whatever_the_size_of_its_micro_batches(fresh_policy):
-    given = await demonstrations(7)
-    state = copy.deepcopy(disturbed(fresh_policy).model.state_dict())
-    outcomes = []
-    for tokens in (200, 10**6):
-        fresh_policy.model.load_state_dict(state)
-        config = SftConfig(batch_size=3, epochs=2, micro_batch_tokens=tokens)
-        batch = make_sft_batch(given, fresh_policy)
-        metrics = Learner(fresh_policy).step(batch, as_training(config, batch))
-        outcomes.append((metrics["loss"], metrics["updates"]))
-    assert outcomes[0] == pytest.approx(outcomes[1], rel=1e-3)
-    assert outcomes[0][1] == 6, "three updates of at most three trajectories, twice"
-
-
-async def test_what_the_demonstrations_of_an_update_share_is_computed_once(fresh_policy):
-    given = await demonstrations(8)
-    batch = make_sft_batch(given, fresh_policy)
-    metrics = Learner(fresh_policy).step(batch, as_training(SftConfig(), batch))
-    tokens = [s.tokens for s in batch.sequences]
-    assert metrics["tokens_forwarded"] == unique_tokens(tokens) < 0.7 * sum(len(t.token_ids) for t in tokens)
-
-
 async def test_several_processes_share_an_update(policy):
     batch = make_sft_batch(await demonstrations(9), policy)
     groups = [s.group for s in batch.sequences]
@@ -174,7 +148,6 @@ def a_model(name: str) -> TrainableModel:
     return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
 
 
-@pytest.mark.slow
 async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
     given = await demonstrations(24)
     model = a_model("pupil")
@@ -200,7 +173,6 @@ async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Pa
     assert [group.trajectories[0].to_json() for group in stored] == [trajectory.to_json() for trajectory in given]
 
 
-@pytest.mark.slow
 async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_a_restart(tmp_path: Path):
     given = await demonstrations(6)
     sampler = a_model("sampler")
@@ -226,30 +198,6 @@ async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_
         return (tmp_path / "tests" / name / "checkpoints" / "000003" / "adapter_model.safetensors").read_bytes()
 
     assert await adapter("through", restart=False) == await adapter("restarted", restart=True)
-
-
-@pytest.mark.slow
-async def test_a_kill_between_checkpoint_and_metrics_keeps_the_row_of_its_split(tmp_path: Path):
-    model = a_model("killed")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await model.train_sft(await demonstrations(2))
-    (tmp_path / "tests" / "killed" / "metrics.jsonl").write_text("")
-    again = a_model("killed")
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
-        (row,) = backend.history(again)
-    assert (row["step"], row["split"], row["trajectories_trained"]) == (1, "sft", 2)
-
-
-async def test_a_run_of_imitation_that_lost_its_checkpoints_does_not_begin_again_over_its_metrics(tmp_path: Path):
-    model = a_model("lost")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await model.train_sft(await demonstrations(2))
-    shutil.rmtree(tmp_path / "tests" / "lost" / "checkpoints")
-    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
-        await a_model("lost").register(LocalBackend(tmp_path))
 
 
 async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):

@@ -49,8 +49,7 @@ from gavel.trainer.backends.run_start import ORIGIN
 from gavel.trainer.backends.server.uploads import Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.policy.adapter_file import FILES
-from gavel.trainer.policy.reference import kept_reference
+from gavel.trainer.policy.adapters import FILES, kept_reference
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import (

@@ -1,0 +1,294 @@
+"""Adapters: the weights that one changes, its PEFT directory, where a run begins, and what a divergence is from.
+
+    start_from(policy, directory)               the adapter of another run, exactly: of the same rank, scale and layers
+    reference_weights(policy, directory)        tensors in the order of the parameters, for `Policy.with_weights`
+
+One of another rank, scale or set of layers is refused as a start: it would be another function by rounding, or would
+have layers that never learn. As a reference it may leave layers out, and its scale goes into B.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import load_peft_weights
+from peft.tuners.lora import LoraLayer, ParamWrapper
+from safetensors import SafetensorError
+
+from gavel.base.errors import GavelError
+from gavel.base.files import new_folder
+from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.kernels.lora_experts import factors_of
+from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.policy.loading import BaseModelError
+
+if TYPE_CHECKING:
+    from gavel.trainer.policy.policy import Policy
+
+
+_ADAPTER = "default"
+_WRAPPED = ".base_layer"
+"""What PEFT puts into the name of a wrapped module."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedWeight:
+    """W, of which the adapter makes W + scale * B A."""
+
+    name: str
+    """In the plain model."""
+    _layer: Any
+
+    @property
+    def weight(self) -> torch.nn.Parameter:
+        """W itself."""
+        wrapper = isinstance(self._layer, ParamWrapper)
+        return self._layer.get_param() if wrapper else self._layer.get_base_layer().weight
+
+    def delta(self) -> torch.Tensor:
+        """scale * B A, of the shape of W."""
+        return self._layer.get_delta_weight(_ADAPTER)
+
+    def factors(self) -> LoraFactors:
+        """Copies of A and B, with the scale."""
+        if isinstance(self._layer, ParamWrapper):
+            a, b, scale = factors_of(self._layer, _ADAPTER)
+            return LoraFactors(self.name, a.detach().clone(), b.detach().contiguous(), scale)
+        a, b = (half.get_parameter(f"{_ADAPTER}.weight") for half in (self._layer.lora_A, self._layer.lora_B))
+        layer = self.name.removesuffix(".weight")
+        return LoraFactors(layer, a.detach().clone(), b.detach().clone(), self._layer.scaling[_ADAPTER])
+
+
+def adapted_weights(model: Any) -> Iterator[AdaptedWeight]:
+    """Those of `model`, a base model that PEFT has adapted, by their names without PEFT."""
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            weight = module.parameter_name if isinstance(module, ParamWrapper) else "weight"
+            yield AdaptedWeight(f"{name.replace(_WRAPPED, '')}.{weight}", module)
+
+
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""Of a PEFT adapter."""
+
+
+class AdapterFileError(ValueError):
+    """The directory holds no LoRA adapter that can be read; who reads it says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFile:
+    """One rank and one scale for all layers."""
+
+    rank: int
+    alpha: float
+    rslora: bool
+    weights: dict[str, torch.Tensor]
+    """By the names of `Policy.adapter_parameters`."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+    @property
+    def targets(self) -> list[str]:
+        """The last part of the adapted layers' names, those of experts left out."""
+        return sorted({name.rpartition(".")[2] for name in self._layers() if not _of_experts(name)})
+
+    @property
+    def experts(self) -> bool:
+        """Whether it adapts the experts of a mixture."""
+        return any(_of_experts(name) for name in self._layers())
+
+    def _layers(self) -> set[str]:
+        return {name.partition(".lora_")[0] for name in self.weights}
+
+
+def _of_experts(name: str) -> bool:
+    """PEFT names the adapter of a stacked weight by its module, or by the module inside this one."""
+    return name.removesuffix(".base_layer").endswith("experts")
+
+
+def read_adapter(directory: Path, device: str) -> AdapterFile:
+    """Raises `AdapterFileError`."""
+    try:
+        config = json.loads((directory / FILES[0]).read_text(encoding="utf-8"))
+        weights = load_peft_weights(str(directory), device=device)
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise AdapterFileError(f"cannot be read: {error}") from error
+    if config.get("rank_pattern") or config.get("alpha_pattern") or config.get("bias", "none") != "none":
+        raise AdapterFileError("has ranks or biases of single layers")
+    return AdapterFile(rank, alpha, bool(config.get("use_rslora")), weights)
+
+
+_SAME = "Train with the same rank and layers as it, or choose reference='base' or 'start'."
+
+
+class ReferencePolicyError(GavelError):
+    """The reference of a divergence cannot be used."""
+
+
+def check_adapter(directory: Path) -> None:
+    """Raises `ReferencePolicyError` when there is no PEFT adapter in `directory`."""
+    missing = next((name for name in FILES if not (directory / name).is_file()), None)
+    if missing is None:
+        return
+    newest = max((entry for entry in directory.glob("checkpoints/*") if (entry / FILES[1]).is_file()), default=None)
+    raise ReferencePolicyError(
+        f"the reference {str(directory)!r} is no directory of an adapter: it has no {missing}",
+        f"Name a checkpoint of that run, such as {newest}."
+        if newest
+        else "Name 'base', 'start', a step of this run, or the directory of a checkpoint (runs/…/checkpoints/000010).",
+    )
+
+
+def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy", config: TrainConfig) -> Path:
+    """The directory `reference/…` of a run with its copy of the reference, made when it is first asked for.
+
+    `start` is the policy as it is at that moment. Checkpoints are deleted and other runs moved; the copy stays. Raises
+    `ReferencePolicyError`.
+    """
+    source = config.reference_path
+    if source is not None:
+        name = kept_reference(run, source).name
+    elif config.reference == "start":
+        name = "start"
+    else:
+        source, name = checkpoint(int(config.reference)), f"step-{int(config.reference)}"
+    kept = run / "reference" / name
+    if kept.is_dir():
+        return kept
+    if source is not None and config.reference_path is None and not source.is_dir():
+        raise ReferencePolicyError(
+            f"the run has no checkpoint of step {config.reference}, which is to be the reference",
+            "Name a step whose checkpoint is kept, the directory of another one, 'start' or 'base'.",
+        )
+    if source is not None:
+        reference_weights(policy, source)  # what does not fit is not kept
+    with new_folder(kept) as unfinished:
+        if source is None:
+            policy.save_adapter(unfinished)
+        else:
+            for file in FILES:
+                shutil.copy2(source / file, unfinished / file)
+    return kept
+
+
+def kept_reference(run: Path, source: Path) -> Path:
+    """Where a run keeps its copy of the reference that was the directory `source`."""
+    return run / "reference" / f"path-{hashlib.sha256(os.path.abspath(source).encode()).hexdigest()[:16]}"
+
+
+def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:
+    """The adapter in `directory` as the policy's parameters would hold it.
+
+    Layers that it leaves alone get zeros; another scale goes into B. Raises `ReferencePolicyError`.
+    """
+    check_adapter(directory)
+    try:
+        adapter = read_adapter(directory, str(policy.device))
+    except AdapterFileError as error:
+        raise ReferencePolicyError(f"the reference {str(directory)!r} {error}", _SAME) from error
+    weights = dict(adapter.weights)
+    found: list[torch.Tensor] = []
+    for name, parameter in policy.adapter_parameters():
+        weight = weights.pop(name, None)
+        if weight is None:
+            weight = torch.zeros_like(parameter)
+        elif weight.shape != parameter.shape:
+            shapes = f"{list(weight.shape)} in place of {list(parameter.shape)}"
+            raise ReferencePolicyError(f"the reference {str(directory)!r} does not fit: {name} is {shapes}", _SAME)
+        weight = weight.to(parameter.dtype)
+        found.append(weight * (adapter.scale / policy.lora_scale) if ".lora_B." in name else weight)
+    if weights:
+        more = next(iter(weights))
+        raise ReferencePolicyError(f"the reference {str(directory)!r} does not fit: it has {more}, say", _SAME)
+    return found
+
+
+logger = logging.getLogger(__name__)
+
+
+def start_from(policy: "Policy", directory: Path) -> None:
+    """Gives the policy the adapter in `directory`. Raises `BaseModelError` when it does not fit."""
+    adapter = read_start(directory, str(policy.device))
+    _check(policy, adapter, directory)
+    with torch.no_grad():
+        for name, parameter in policy.adapter_parameters():
+            parameter.copy_(adapter.weights[name])
+
+
+def read_start(directory: Path, device: str) -> AdapterFile:
+    """The adapter in `directory`. Raises `BaseModelError` when it cannot be read."""
+    try:
+        return read_adapter(directory, device)
+    except AdapterFileError as error:
+        raise BaseModelError(
+            f"the checkpoint {str(directory)!r} {error}", "Name the checkpoint of another step, or of another run."
+        ) from error
+
+
+def adapter_base(directory: Path) -> str:
+    """The base model that the adapter's own config names; empty where it names none, or cannot be read."""
+    try:
+        config = json.loads((directory / FILES[0]).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(config.get("base_model_name_or_path") or "") if isinstance(config, dict) else ""
+
+
+def check_base(asked: str, trained: str, directory: Path) -> None:
+    """Refuses an adapter of another model of the hub, and warns where a directory may be the same model.
+
+    `asked` is the base of the new run and `trained` that of the adapter, as transformers finds them.
+    """
+    if not trained or os.path.realpath(asked) == os.path.realpath(trained) or asked == trained:
+        return
+    if Path(asked).is_dir() or Path(trained).is_dir() or os.path.isabs(trained):
+        logger.warning("the adapter in %s was trained on %s, and goes on over %s", directory, trained, asked)
+        return
+    raise BaseModelError(
+        f"the checkpoint {str(directory)!r} is an adapter of {trained!r}, not of {asked!r}",
+        f"Train the same base model: --model {trained}",
+    )
+
+
+def check_lora(adapter: AdapterFile, lora: LoraSettings, directory: Path) -> None:
+    """Raises `BaseModelError` for an adapter of another rank or scale; needs no base model."""
+    what = f"the checkpoint {str(directory)!r} does not fit"
+    if (adapter.rank, adapter.alpha, adapter.rslora) != (lora.rank, lora.alpha, lora.rslora):
+        rslora = "--rslora" if adapter.rslora else "--no-rslora"
+        raise BaseModelError(
+            f"{what}: its adapter has rank {adapter.rank} and alpha {adapter.alpha:g}"
+            f"{' with rsLoRA' if adapter.rslora else ''}, this run has rank {lora.rank} and alpha {lora.alpha}"
+            f"{' with rsLoRA' if lora.rslora else ''}",
+            f"Train with --lora-rank {adapter.rank} --lora-alpha {adapter.alpha:g} {rslora}; in code "
+            f"LoraSettings(rank={adapter.rank}, alpha={adapter.alpha:g}, rslora={adapter.rslora}).",
+        )
+
+
+def _check(policy: "Policy", adapter: AdapterFile, directory: Path) -> None:
+    check_lora(adapter, policy.lora, directory)
+    what = f"the checkpoint {str(directory)!r} does not fit"
+    own = dict(policy.adapter_parameters())
+    targets = " ".join([f"--lora-target {name}" for name in adapter.targets] + ["--lora-experts"] * adapter.experts)
+    layers = f"Train the layers that it has: {targets}; or name another checkpoint."
+    differing = sorted(own.keys() ^ adapter.weights.keys())
+    if differing:
+        whose = "this run" if differing[0] in own else "it"
+        raise BaseModelError(f"{what}: only {whose} has {differing[0]}", layers)
+    for name, parameter in own.items():
+        weight = adapter.weights[name]
+        if weight.shape != parameter.shape:
+            shapes = f"{list(weight.shape)} in place of {list(parameter.shape)}"
+            raise BaseModelError(f"{what}: {name} is {shapes}", "It is an adapter of another base model: --model.")
+        if not bool(weight.isfinite().all()):
+            raise BaseModelError(f"{what}: {name} has weights that are not finite", "Name an earlier checkpoint.")

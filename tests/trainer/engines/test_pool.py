@@ -1,0 +1,315 @@
+"""Several samplers as one: where a request goes, and servers on loopback that die, hang and come back."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.trainer.engines import engine_pool
+from gavel.trainer.engines.engine_pool import FEWEST_MORE, EnginePool, PoolSchedule, much_busier
+from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
+from gavel.trainer.engines.vllm import VllmEngine
+from tests.limits import HANG_SECONDS
+from tests.trainer.conftest import full_logprobs, request_for, tiny_model
+from tests.trainer.engines.vllm_stand_in import BASE, StandIn
+
+pytestmark = pytest.mark.slow
+
+
+IDS = [5, 3, 60, 2]
+
+
+@pytest.fixture
+def servers() -> Iterator[list[StandIn]]:
+    running = [StandIn(), StandIn()]
+    yield running
+    for server in running:
+        server.close()
+
+
+@pytest.fixture
+def connect(servers, tmp_path, monkeypatch) -> Iterator[Callable[..., EnginePool]]:
+    made: list[EnginePool] = []
+    monkeypatch.setattr(engine_pool, "_CHECK_SECONDS", 0.05)
+
+    def connected(**settings) -> EnginePool:
+        made.append(
+            EnginePool(
+                [
+                    partial(VllmEngine, server.url, BASE, tmp_path / str(n), max_context=256, **settings)
+                    for n, server in enumerate(servers)
+                ]
+            )
+        )
+        return made[-1]
+
+    yield connected
+    for pool in made:
+        pool.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def ask(pool: EnginePool, ids=IDS, **changes) -> Sampled:
+    return pool.submit(request_for(ids, **changes)).result(timeout=HANG_SECONDS)
+
+
+def sampled(server: StandIn) -> int:
+    return len(server.sampled_by)
+
+
+def test_requests_are_spread_and_each_is_sampled_as_by_one_engine(servers, connect, policy):
+    pool = connect()
+    assert (pool.max_context, pool.adapter_versions, pool.serves_base) == (200, [], False)
+    pool.publish(policy, 4)
+    before = [sampled(server) for server in servers]
+    for server in servers:
+        server.go_on.clear()
+    asked = [pool.submit(request_for([n, *IDS])) for n in range(6)]
+    until(lambda: sum(map(sampled, servers)) == sum(before) + 6)
+    assert [sampled(server) - at for server, at in zip(servers, before, strict=True)] == [3, 3]
+    for server in servers:
+        server.go_on.set()
+    for n, future in enumerate(asked):
+        found = future.result(timeout=HANG_SECONDS)
+        expected = full_logprobs(tiny_model(), [n, *IDS, *found.token_ids])[len(IDS) :]
+        assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        assert found.adapter_version == 4
+    assert (pool.adapter_version, pool.adapter_versions) == (4, [4])
+    assert pool.score(IDS) == pytest.approx(full_logprobs(tiny_model(), IDS).tolist(), abs=1e-4)
+    assert pool.take_counts() == {"samplers": 2, "requests_restarted": 0}
+
+
+def test_a_conversation_goes_on_where_it_was_sampled(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 1)
+    conversations = [[n, *IDS] for n in range(4)]
+    futures = [pool.submit(request_for(ids)) for ids in conversations]
+    turns = [future.result(timeout=HANG_SECONDS).token_ids for future in futures]
+    homes = [None] * 4
+    for _ in range(3):
+        for n, (ids, turn) in enumerate(zip(conversations, turns, strict=True)):
+            before = [sampled(server) for server in servers]
+            ask(pool, [*ids, *turn, 7])
+            after = [sampled(server) for server in servers]
+            home = next(at for at in range(2) if after[at] > before[at])
+            assert homes[n] in (None, home)
+            homes[n] = home
+    assert sorted(homes) == [0, 0, 1, 1]
+
+
+def test_a_request_whose_server_dies_begins_again_unless_something_was_heard(servers, connect, policy, caplog):
+    pool = connect()
+    pool.publish(policy, 2)
+    plain = ask(pool, seed=3)
+    servers[0].ends_after = 2  # the first sampler is the least loaded by its number
+    with caplog.at_level(logging.WARNING, "gavel"):
+        assert ask(pool, [7, *IDS], seed=3).token_ids
+        assert ask(pool, seed=3).token_ids == plain.token_ids
+    assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
+    assert pool.take_counts()["requests_restarted"] == 0
+    (told,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert servers[0].url in told
+    assert not pool.closed
+
+
+def test_a_reply_that_was_heard_in_part_fails_and_asking_again_is_answered(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 2)
+    plain = ask(pool, seed=3)
+    servers[0].ends_after = 2
+    heard: list[Sampled] = []
+    with pytest.raises(EngineError, match="after part of it was heard"):
+        ask(pool, [8, *IDS], on_tokens=heard.append)
+    assert heard
+    heard.clear()
+    assert ask(pool, seed=3, on_tokens=heard.append).token_ids == plain.token_ids
+    assert [token for piece in heard for token in piece.token_ids] == plain.token_ids
+
+
+def test_when_all_are_gone_the_error_says_what_to_do(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 1)
+    for server in servers:
+        server.die()
+    with pytest.raises(EngineError, match="none of the 2 samplers serves any more") as error:
+        ask(pool)
+    assert "register the model again" in error.value.remedy
+    assert pool.closed
+    for again in (lambda: pool.publish(policy, 2), lambda: pool.score(IDS), lambda: ask(pool)):
+        with pytest.raises(EngineError, match="none of the 2"):
+            again()
+
+
+def test_one_that_comes_back_serves_once_it_has_the_live_adapter_and_is_admitted(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 1)
+    servers[0].die()
+    assert all(ask(pool, [n, *IDS]).adapter_version == 1 for n in range(4))
+    until(lambda: len(pool.serving) == 1)
+    servers[0].start_again()
+    until(lambda: pool._members[0].state == "back")
+    before = sampled(servers[0])
+    assert pool.returned == []
+    ask(pool)
+    assert sampled(servers[0]) == before, "it has no adapter yet"
+    pool.publish(policy, 2)
+    (returned,) = pool.returned
+    assert next(iter(servers[0].adapters)).startswith("gavel@2-")
+    before = sampled(servers[0])
+    assert ask(pool, [1]).adapter_version == 2
+    assert sampled(servers[0]) == before, "it is not proven yet"
+    pool.admit(returned)
+    assert pool.take_counts()["samplers"] == 2
+    assert ask(pool, [8]).adapter_version == 2
+    assert sampled(servers[0]) == before + 1
+    assert not pool.leave_out(returned, ValueError("serves")), "one that serves is not left out for nothing"
+
+
+def test_a_conversation_of_an_earlier_adapter_goes_to_one_that_has_it(servers, connect, policy):
+    pool = connect(versions=2)
+    pool.publish(policy, 1)
+    servers[0].die()
+    until(lambda: len(pool.serving) == 1)
+    servers[0].start_again()
+    until(lambda: pool._members[0].state == "back")
+    pool.publish(policy, 2)
+    pool.admit(*pool.returned)
+    before = [sampled(server) for server in servers]
+    for n in range(4):
+        assert ask(pool, [n], adapter_version=1).adapter_version == 1
+    assert [sampled(server) for server in servers] == [before[0], before[1] + 4]
+    with pytest.raises(AdapterGone, match="adapter of step 7 is not held; there are: 1, 2"):
+        ask(pool, adapter_version=7)
+
+
+def test_one_that_hangs_is_left_out_and_its_requests_begin_again(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 1)
+    servers[0].go_on.clear()
+    waiting = pool.submit(request_for(IDS))
+    until(lambda: servers[0].asked[-1] == "/v1/completions")
+    servers[0].unhealthy = True
+    assert waiting.result(timeout=HANG_SECONDS).adapter_version == 1
+    assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
+
+
+def test_a_request_can_be_cancelled_and_its_place_is_free(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 1)
+    servers[0].go_on.clear()
+    waiting = pool.submit(request_for(IDS))
+    until(lambda: servers[0].asked[-1] == "/v1/completions")
+    assert waiting.cancel()
+    until(lambda: pool._schedule.loads == [0, 0])
+    servers[0].go_on.set()
+    assert ask(pool).token_ids
+
+
+def test_all_sleep_while_the_learner_computes_and_a_lost_one_is_no_error(servers, connect, policy):
+    pool = connect(sleep=True)
+    pool.publish(policy, 1)
+    with pool.release_memory():
+        assert all(server.asked[-1] == "/sleep" for server in servers)
+        servers[0].die()
+    assert servers[1].asked[-1] == "/wake_up"
+    until(lambda: len(pool.serving) == 1)
+    assert ask(pool).token_ids
+    with pytest.raises(ValueError, match="of the learner"), pool.release_memory():
+        raise ValueError("of the learner")
+    assert ask(pool).token_ids
+
+
+def test_closing_fails_what_waits_and_frees_the_servers(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 1)
+    servers[0].go_on.clear()
+    waiting = pool.submit(request_for(IDS))
+    until(lambda: servers[0].asked[-1] == "/v1/completions")
+    pool.close()
+    with pytest.raises(EngineError, match="closed"):
+        waiting.result(timeout=HANG_SECONDS)
+    assert [server.adapters for server in servers] == [{}, {}]
+    pool.close()
+
+
+SAMPLERS = 4
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("place"), tokens, st.sets(st.integers(0, SAMPLERS - 1), min_size=1)),
+        st.tuples(st.just("end"), st.integers(0, 50), tokens),
+        st.tuples(st.just("forget"), st.integers(0, SAMPLERS - 1), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@given(events)
+def test_a_request_goes_where_it_may_and_never_to_one_that_is_much_busier(happened: Sequence[tuple]) -> None:
+    schedule = PoolSchedule(SAMPLERS)
+    running: list[tuple[int, list[int]]] = []
+    for kind, given_, other in happened:
+        match kind:
+            case "place":
+                before = list(schedule.loads)
+                chosen = schedule.place(given_, 1, other)
+                assert chosen in other
+                assert not much_busier(before[chosen], min(before[each] for each in other))
+                running.append((chosen, given_))
+            case "end" if running:
+                sampler, prompt = running.pop(given_ % len(running))
+                schedule.hold(sampler, prompt, other, 1)
+                schedule.done(sampler)
+            case "forget":
+                schedule.forget(given_)
+        assert schedule.loads == [sum(at == each for at, _ in running) for each in range(SAMPLERS)]
+
+
+@given(tokens, tokens, tokens, st.integers(0, SAMPLERS - 1), st.integers(0, 3))
+def test_a_conversation_returns_to_its_sampler_until_that_is_much_busier(
+    prompt: list[int], reply: list[int], news: list[int], holder: int, others: int
+) -> None:
+    schedule = PoolSchedule(SAMPLERS)
+    schedule.hold(holder, prompt, reply, 1)
+    for _ in range(others):
+        schedule.place([9], 1, range(SAMPLERS))
+    placed = 0
+    while not much_busier(schedule.loads[holder], min(schedule.loads)):
+        assert schedule.place([*prompt, *reply, *news], 1, range(SAMPLERS)) == holder
+        placed += 1
+    assert placed >= FEWEST_MORE - others
+    assert schedule.place([*prompt, *reply, *news], 1, range(SAMPLERS)) != holder
+
+
+@given(tokens, tokens, tokens)
+def test_the_longest_conversation_decides(prompt: list[int], reply: list[int], more: list[int]) -> None:
+    schedule = PoolSchedule(3)
+    schedule.hold(1, prompt, reply, 1)
+    schedule.hold(2, [*prompt, *reply], more, 1)
+    assert schedule.place([*prompt, *reply, *more], 1, range(3)) == 2
+    schedule.forget(2)
+    assert schedule.place(prompt, 1, range(3)) == 1, "an earlier turn that was rewritten goes on from its prompt"
+
+
+def test_what_was_computed_with_another_adapter_is_worth_nothing() -> None:
+    schedule = PoolSchedule(2)
+    schedule.hold(1, [1, 2], [3], version=1)
+    assert schedule.place([1, 2, 3], 2, range(2)) == 0
+
+
+def test_conversations_that_went_on_longest_ago_are_forgotten() -> None:
+    schedule = PoolSchedule(2, kept=4)
+    for first in range(3):
+        schedule.hold(1, [first], [7], 1)
+    assert schedule.place([0, 7], 1, range(2)) == 0
+    assert schedule.place([2, 7], 1, range(2)) == 1

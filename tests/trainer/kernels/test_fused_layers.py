@@ -1,0 +1,200 @@
+"""Norms, gated MLPs and LoRA layers in one operation: values and gradients of the layers that they replace."""
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners import lora
+from torch import nn
+from transformers import Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.gemma3.modeling_gemma3 import Gemma3ForCausalLM
+
+from gavel.trainer.kernels.fused_layers import LoraLinear, fuse_mlps, fuse_norms
+
+SHAPE = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+def qwen(dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, **HEADS)).to(dtype).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 2)
+    return model
+
+
+def test_fused_norms_compute_and_learn_the_same():
+    plain, fused, ids = qwen(), qwen(), torch.arange(20)[None]
+    assert fuse_norms(fused) == 2 * 4 + 1
+    losses = [model(ids, labels=ids).loss for model in (plain, fused)]
+    assert losses[0].item() == pytest.approx(losses[1].item(), abs=1e-6)
+    for loss in losses:
+        loss.backward()
+    for (name, one), other in zip(plain.named_parameters(), fused.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, atol=1e-5 * max(1, one.grad.abs().max().item())), name
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_norms_in_bfloat16_are_fused_and_no_further_from_the_float32_value(exact):
+    plain, fused = qwen(torch.bfloat16), qwen(torch.bfloat16)
+    assert fuse_norms(fused, exact=exact) == 2 * 4 + 1
+    for own, other in zip(plain.modules(), fused.modules(), strict=True):
+        if type(own).__name__.endswith("RMSNorm"):
+            hidden = 3 * torch.randn(64, len(own.weight), generator=torch.Generator().manual_seed(0)).bfloat16()
+            truth = torch.nn.functional.rms_norm(hidden.float(), own.weight.shape, own.weight.float(), 1e-6)
+            with torch.no_grad():
+                errors = [(module(hidden).float() - truth).abs() for module in (own, other)]
+                assert other(hidden).dtype == torch.bfloat16
+            assert errors[1].mean() <= errors[0].mean()
+            assert errors[1].max() <= errors[0].max()
+
+
+def test_norms_in_few_passes_are_as_exact_as_rounding():
+    plain, fused = qwen().model.norm, qwen().model.norm
+    fuse_norms(torch.nn.ModuleList([fused]), exact=False)
+    sizes = torch.tensor([1e-4, 1.0, 1e3])  # where epsilon matters, and where not
+    hidden = torch.randn(3, 5, 16) * sizes[:, None, None]
+    hidden[0, 0] = 0
+    with torch.no_grad():
+        assert torch.allclose(plain(hidden), fused(hidden), rtol=1e-5, atol=1e-6)
+    assert torch.equal(plain(hidden), fused(hidden))  # with gradients
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_over_a_frozen_weight_is_that_of_pytorchs_norm(dtype):
+    fused = qwen(dtype).model.norm.requires_grad_(False)
+    fuse_norms(torch.nn.ModuleList([fused]))
+    sizes = torch.tensor([1e-4, 1.0, 1e3], dtype=dtype)  # where epsilon matters, and where not
+    hidden = torch.randn(3, 5, 16, dtype=dtype) * sizes[:, None, None]
+    hidden[0, 0] = 0
+    hidden.requires_grad_(True)
+    found, expected = fused(hidden), torch.nn.functional.rms_norm(hidden, (16,), fused.weight, 1e-6)
+    assert torch.equal(found, expected)
+    incoming = torch.randn_like(expected)
+    gradients = [torch.autograd.grad(y, hidden, incoming)[0] for y in (found, expected)]
+    for size, one, other in zip(sizes, *gradients, strict=True):
+        assert torch.allclose(one * size, other * size, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_family_with_norms_of_its_own_keeps_them(dtype):
+    torch.manual_seed(0)
+    model = Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS)).to(dtype).eval()
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        fuse_norms(model)
+        assert torch.equal(before, model(ids).logits)
+
+
+IDS = torch.arange(20)[None]
+
+
+def mlp_adapted(*, fused: bool, targets: str | list[str] = "all-linear", dtype: torch.dtype = torch.float32):
+    torch.manual_seed(0)
+    base = Qwen3ForCausalLM(Qwen3Config(**SHAPE, **HEADS)).to(dtype).eval()
+    if fused:
+        assert fuse_mlps(base) == 2
+    settings = LoraConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False)
+    settings._register_custom_module({torch.nn.Linear: LoraLinear})
+    return get_peft_model(base, settings)
+
+
+def mlp_gradients(model) -> list[torch.Tensor]:
+    loss = model(IDS, labels=IDS).loss
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "gate_proj"], ["down_proj"]])
+def test_values_and_gradients_are_the_same_bit_for_bit(dtype, targets):
+    plain, fused = (mlp_gradients(mlp_adapted(fused=each, targets=targets, dtype=dtype)) for each in (False, True))
+    assert len(plain) > 4
+    for one, other in zip(plain, fused, strict=True):
+        assert torch.equal(one, other)
+
+
+def kept_bytes(model) -> int:
+    kept = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # a tensor that lives keeps its address to itself
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(IDS)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def test_two_wide_activations_of_four_are_kept():
+    plain, fused = (kept_bytes(mlp_adapted(fused=each)) for each in (False, True))
+    layers, floats = SHAPE["num_hidden_layers"], 2 * IDS.numel() * SHAPE["intermediate_size"]
+    assert plain - fused == layers * floats * 4
+
+
+def test_a_family_with_another_activation_keeps_its_own():
+    torch.manual_seed(0)
+    assert fuse_mlps(Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS))) == 0
+
+
+@pytest.fixture(scope="module")
+def layer(policy):
+    """One of the embedded policy's, with an adapter that does something."""
+    found = next(module for module in policy.model.modules() if isinstance(module, LoraLinear))
+    return found
+
+
+@pytest.fixture(params=[False, True])
+def pair(request, layer):
+    """The layer and PEFT's view of the same weights, with and without a bias below."""
+    own = copy.deepcopy(layer).double()
+    torch.manual_seed(0)
+    nn.init.normal_(own.lora_B["default"].weight)
+    if request.param:
+        own.get_base_layer().bias = nn.Parameter(torch.randn(own.out_features).double(), requires_grad=False)
+    other = copy.deepcopy(own)
+    other.__class__ = lora.Linear
+    return own, other
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 7), (2, 3)])
+def test_values_and_gradients_are_pefts(pair, shape):
+    own, other = pair
+    x = torch.randn(*shape, own.in_features, dtype=torch.float64, requires_grad=True)
+    found, expected = own(x), other(x)
+    torch.testing.assert_close(found, expected)
+    incoming = torch.randn_like(expected)
+    gradients = [
+        torch.autograd.grad(y, [x, *(p for p in each.parameters() if p.requires_grad)], incoming)
+        for each, y in ((own, found), (other, expected))
+    ]
+    assert len(gradients[0]) == 3
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_an_adapter_that_is_off_or_merged_is_pefts_business(pair):
+    own, other = pair
+    x = torch.randn(3, own.in_features, dtype=torch.float64)
+    own.enable_adapters(False)
+    torch.testing.assert_close(own(x), own.get_base_layer()(x))
+    own.enable_adapters(True)
+    own.merge()
+    torch.testing.assert_close(own(x), other(x))
+
+
+def test_half_precision_keeps_the_adapters_gradient_single(layer):
+    own = copy.deepcopy(layer)
+    base = own.get_base_layer()
+    base.weight = nn.Parameter(base.weight.bfloat16(), requires_grad=False)
+    x = torch.randn(4, own.in_features)
+    expected = copy.deepcopy(layer)(x)
+    found = own(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.05)
+    found.float().sum().backward()
+    assert own.lora_B["default"].weight.grad.dtype == torch.float32

@@ -1,0 +1,420 @@
+"""The memory of a device: what is counted, planned without weights, measured, and what fits."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+from torch.profiler import ProfilerActivity, profile
+from transformers import T5Config
+
+from gavel.trainer import device_memory
+from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
+from gavel.trainer.data.training_batch import Batch, TrainedSequence
+from gavel.trainer.device_memory import GIB, DeviceMemory
+from gavel.trainer.distributed import World
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.learner.learner import Learner
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.learner.replicas import LearnerReplicas
+from gavel.trainer.learner.step_bytes import (
+    LEAST_TOKENS,
+    MARGIN,
+    MOST_TOKENS,
+    PassBytes,
+    measure_pass,
+    probe_sequence,
+)
+from gavel.trainer.memory.needs import PlannedPolicy, as_on, learner_bytes, step_peaks
+from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.policy import Policy, load_base, lora_targets, storage_bytes
+from gavel.trainer.run_config import RunConfig
+from gavel.trainer.tensor_bytes import TensorBytes
+from tests.trainer.counted_steps import counted_once
+from tests.trainer.families import FAMILIES, Family
+
+pytestmark = pytest.mark.slow
+
+
+def write(path, text: str) -> None:
+    path.write_text(text)
+
+
+def test_free_memory_of_a_cpu_is_what_the_system_can_hand_out(tmp_path, monkeypatch):
+    write(tmp_path / "meminfo", "MemTotal:       99999999 kB\nMemFree:  100 kB\nMemAvailable:   2097152 kB\n")
+    monkeypatch.setattr(device_memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(device_memory, "_CGROUP", tmp_path)
+    assert CPU.free() == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"), [("max", 7, 2 * GIB), (GIB, GIB // 4, 3 * GIB // 4), (GIB, 2 * GIB, 0)]
+)
+def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch, limit, used, free):
+    write(tmp_path / "meminfo", "MemAvailable:   2097152 kB\n")
+    write(tmp_path / "memory.max", f"{limit}\n")
+    write(tmp_path / "memory.current", f"{used}\n")
+    monkeypatch.setattr(device_memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(device_memory, "_CGROUP", tmp_path)
+    assert CPU.free() == free
+
+
+def test_a_peak_is_what_the_work_holds_at_once():
+    kept = []
+
+    def work() -> None:
+        torch.zeros(1000)
+        kept.append(torch.zeros(10))
+        torch.zeros(2000)
+
+    assert CPU.peak_of(work) == 4 * 2010
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_tells_its_own_memory():
+    memory = DeviceMemory(torch.device("cuda"))
+    assert 0 < memory.free() <= torch.cuda.mem_get_info()[1]
+    assert memory.peak_of(lambda: torch.zeros(2**20, device="cuda")) >= 2**22
+
+
+def profiled_peak(work) -> int:
+    """By the allocator's events."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    results: Any = found.profiler.kineto_results  # type: ignore[union-attr]
+    live = peak = 0
+    for event in sorted((e for e in results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+@settings(max_examples=10, deadline=None)
+@given(rows=st.integers(1, 50), width=st.integers(1, 40), layers=st.integers(1, 4), norm=st.booleans())
+def test_the_peak_is_the_allocators(rows, width, layers, norm):
+    def work() -> None:
+        x = torch.zeros(rows, width)
+        for _ in range(layers):
+            x = torch.nn.functional.gelu(torch.nn.Linear(width, width)(x))
+            x = torch.nn.functional.layer_norm(x, (width,)) if norm else x
+        x.sum().backward()
+
+    counted, allocated = TensorBytes.peak_of(work), profiled_peak(work)
+    assert counted <= allocated <= 1.3 * counted + 512  # which holds what kernels use within themselves, too
+
+
+def test_views_share_a_storage_and_tensors_made_before_do_not_count():
+    earlier = torch.zeros(1000)
+    with TensorBytes() as counted:
+        parts = [earlier.view(10, 100), earlier[:10], earlier.T]
+        assert counted.live == 0
+        own = torch.zeros(100)
+        parts.append(own.view(10, 10))
+        assert counted.live == 400
+        del own
+        assert counted.live == 400, "a view holds the storage"
+        parts.clear()
+        assert counted.live == 0
+    assert counted.peak == 400
+
+
+@pytest.mark.parametrize("wide", [16, 24])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention_has_its_shape_and_does_not_keep_all_scores(heads, wide):
+    query = torch.zeros(1, 4, 512, 16, device="meta", requires_grad=True)
+    key, value = (torch.zeros(1, heads, 512, size, device="meta", requires_grad=True) for size in (16, wide))
+    with as_on("cpu") as counted:
+        found = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        assert found.shape == (1, 4, 512, wide)
+        found.sum().backward()
+    assert query.grad is not None
+    if wide == 16:
+        assert counted.peak < 4 * 512 * 512 * 4
+
+
+@pytest.mark.parametrize("family", FAMILIES[::6], ids=lambda family: family.name)
+def test_bytes_and_adapted_layers_are_those_of_the_real_model(family):
+    planned = PlannedPolicy(family.read_config(), LoraSettings(rank=2), torch.float32)
+    real = family.model(dtype=torch.float32)
+    assert planned.base_bytes == storage_bytes(real)
+    assert planned.parameter_count == real.num_parameters()
+    config: Any = planned.model.peft_config["default"]
+    assert sorted(config.target_modules) == lora_targets(real)
+    assert (planned.spans is None) == bool(family.alone)
+    assert len(planned.layer_bytes) == real.config.get_text_config().num_hidden_layers
+
+
+def test_a_model_that_cannot_be_trained_is_refused_with_a_remedy():
+    with pytest.raises(BaseModelError, match="Choose another"):
+        PlannedPolicy(T5Config(), LoraSettings(), torch.float32)
+
+
+CLOSE = 0.02
+"""Of the bytes that are measured."""
+TOKENS = 300
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def real_policy(family: Family, dtype: torch.dtype) -> Policy:
+    """A random model, in the embedded policy's place."""
+    settings = PolicySettings(dtype="float32" if dtype == torch.float32 else "bfloat16")
+    config = family.read_config()
+    policy = Policy.__new__(Policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gavel.trainer.policy.policy.load_config", lambda _: config)
+        policy.__init__(EMBEDDED_POLICY, LoraSettings(), "qwen3", settings, load=lambda *_: family.model(dtype=dtype))
+    return policy
+
+
+def measured(policy: Policy, tokens: int, *, checkpointing: bool) -> int:
+    """Peak bytes of a second step, whose AdamW state exists already."""
+    learner = Learner(policy)
+    config = TrainConfig(gradient_checkpointing=checkpointing, micro_batch_tokens=tokens)
+
+    def step(length: int) -> None:
+        batch = Batch(sequences=[TrainedSequence(probe_sequence(length), 1.0, 0)], trajectories=1, groups=1)
+        learner.step(batch, config)
+
+    with TensorBytes() as counted:
+        step(2)
+        learner.optimizer.zero_grad(set_to_none=True)
+        counted.peak = counted.live
+        step(tokens)
+    return counted.peak
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen3",  # dense
+        "SmolLM2",  # tied embeddings
+        pytest.param("Qwen3-MoE", marks=pytest.mark.thorough),
+        "GPT-OSS",  # a mixture with sinks and windows
+        "DeepSeek V3",  # latent attention
+        "Gemma 2",  # soft caps
+        "Qwen3.5",  # linear attention
+        pytest.param("Phi 2", marks=pytest.mark.thorough),  # a head with a bias
+        pytest.param("Seed-OSS", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_step_of_a_family_holds_what_is_planned(name, checkpointing):
+    family = BY_NAME[name]
+    planned = PlannedPolicy(family.read_config(), LoraSettings(), torch.float32)
+    (plan,) = step_peaks(planned, [TOKENS], device="cpu", checkpointing=checkpointing)
+    found = measured(real_policy(family, torch.float32), TOKENS, checkpointing=checkpointing)
+    assert plan == pytest.approx(found, rel=CLOSE)
+
+
+WIDE = Family("wide", "qwen3", {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16})
+"""Rows that bitsandbytes can hold on a CPU."""
+
+
+@pytest.fixture(scope="module")
+def four_bits(tmp_path_factory) -> Policy:
+    directory = tmp_path_factory.mktemp("wide")
+    WIDE.model(dtype=torch.float32).save_pretrained(directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gavel.trainer.policy.policy.load_config", lambda _: WIDE.read_config())
+        return Policy(
+            EMBEDDED_POLICY,
+            LoraSettings(),
+            "qwen3",
+            PolicySettings(quantization="4bit"),
+            load=lambda _, dtype, device: load_base(str(directory), dtype, device, "4bit"),
+        )
+
+
+def test_a_base_in_four_bits_is_counted_without_its_weights(four_bits):
+    planned = PlannedPolicy(WIDE.read_config(), LoraSettings(), torch.float32, quantized=True)
+    base: Any = four_bits.plain_model()
+    states = [layer.weight.quant_state for layer in base.modules() if type(layer).__name__ == "Linear4bit"]
+    held = sum(tensor.nbytes for tensor in (*base.parameters(), *base.buffers()))
+    held += sum(state.absmax.nbytes + state.state2.absmax.nbytes for state in states)
+    assert len(states) == 14
+    assert planned.base_bytes == pytest.approx(held, rel=CLOSE)
+    assert [p.shape for p in planned.parameters()] == [p.shape for p in four_bits.parameters()]
+
+
+def test_a_step_over_four_bits_holds_what_is_planned(four_bits):
+    planned = PlannedPolicy(WIDE.read_config(), LoraSettings(), torch.float32, quantized=True)
+    (plan,) = step_peaks(planned, [TOKENS], device="cpu", checkpointing=False)
+    assert plan == pytest.approx(measured(four_bits, TOKENS, checkpointing=False), rel=0.1)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_plan_holds_for_more_tokens_than_were_counted(checkpointing):
+    planned = PlannedPolicy(
+        Family("long", "qwen3", {"max_position_embeddings": 8192}).read_config(), LoraSettings(), torch.bfloat16
+    )
+    line = learner_bytes(planned, device="cuda", checkpointing=checkpointing)
+    (counted,) = step_peaks(planned, [12000], device="cuda", checkpointing=checkpointing)
+    assert line.of(12000) == pytest.approx(counted, rel=0.1)
+    assert line.tokens(line.of(12000)) == pytest.approx(12000, abs=1)
+
+
+CPU = DeviceMemory(torch.device("cpu"))
+
+
+@given(fixed=st.integers(0, 10**9), per_token=st.integers(1, 10**7), free=st.integers(0, 10**12))
+def test_the_most_tokens_that_fit_do_fit_and_one_more_does_not(fixed, per_token, free):
+    need = PassBytes(fixed, per_token)
+    tokens = need.tokens(free)
+    assert tokens == 0 or need.of(tokens) <= free
+    assert need.of(tokens + 1) > free or free < fixed
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_pass_of_more_tokens_needs_what_two_small_ones_tell(policy, checkpointing):
+    need = measure_pass(policy, CPU, checkpointing=checkpointing)
+
+    def one_pass() -> None:
+        trained_logprobs(policy, [probe_sequence(900)]).sum().backward()
+        for parameter in policy.parameters():
+            parameter.grad = None
+
+    assert need.of(900) == pytest.approx(CPU.peak_of(one_pass), rel=0.1)
+
+
+def test_measuring_changes_nothing(fresh_policy):
+    before = [parameter.detach().clone() for parameter in fresh_policy.parameters()]
+    drawn = torch.get_rng_state()
+    learner = Learner(fresh_policy)
+    measure_pass(fresh_policy, CPU, checkpointing=False)
+    assert all(torch.equal(one, other) for one, other in zip(before, fresh_policy.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in fresh_policy.parameters())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not learner.optimizer.state
+
+
+def test_less_free_memory_gives_smaller_micro_batches_and_what_others_will_take_counts():
+    class Small(DeviceMemory):
+        def free(self) -> int:
+            return GIB
+
+    team = LearnerReplicas(World(), EMBEDDED_POLICY, LoraSettings(rank=4))
+    plenty = team.fitting_pass(checkpointing=False, reserved=0)
+    little = team.fitting_pass(checkpointing=False, reserved=GIB * 15 // 16, memory=Small(torch.device("cpu")))
+    assert plenty.tokens == MOST_TOKENS["cpu"]
+    assert LEAST_TOKENS < little.tokens < plenty.tokens
+    assert little.free < GIB // 16
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_pass_that_fits_by_measuring_fits_on_the_gpu(fresh_policy):
+    memory = DeviceMemory(fresh_policy.device)
+    need = measure_pass(fresh_policy, memory, checkpointing=True)
+
+    def one_pass() -> None:
+        trained_logprobs(fresh_policy, [probe_sequence(3000)]).sum().backward()
+
+    assert memory.peak_of(one_pass) <= need.of(3000) * (1 + MARGIN)
+
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Configs without weights, by family."""
+
+    def make(name: str, **changes: Any) -> str:
+        path = tmp_path_factory.mktemp("config")
+        config = BY_NAME[name].read_config()
+        for key, value in changes.items():
+            setattr(config, key, value)
+        config.save_pretrained(path)
+        return str(path)
+
+    return make
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plans_share_steps():
+    with counted_once():
+        yield
+
+
+def plan(source: str, size: int, kind: Any = "cuda", **settings: Any) -> MemoryPlan:
+    return make_plan(source, RunConfig.model_validate({"scenario": "", **settings}), Device(kind, size))
+
+
+def test_what_fits_adds_up(directory):
+    found = plan(directory("Qwen3"), 400 * MIB)
+    passed = found.pass_checkpointed if found.checkpointing else found.pass_whole
+    parts = found.base + found.adapter_and_optimizer + found.sampler_bytes + passed
+    assert found.fits
+    assert found.remedies == []
+    assert found.checkpointing
+    assert found.needed == pytest.approx(parts, abs=8)
+    assert found.needed <= 400 * MIB * (1 - MARGIN)
+    assert found.pass_checkpointed < found.pass_whole
+    assert found.context == 512, "the model's own, which is shorter"
+    assert found.largest_group == 256 + 8 * 256
+
+
+def test_an_empty_directory_of_weights_is_enough_and_none_is_loaded(directory, monkeypatch):
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", fail)
+    assert plan(directory("SmolLM2"), GIB).parameters == plan(directory("SmolLM2"), 2 * GIB).parameters
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "remedies"),
+    [
+        (GIB, {}, []),
+        (
+            40 * MIB,
+            {"train": {"gradient_checkpointing": False, "micro_batch_tokens": 30000}},
+            ["--gradient-checkpointing", "--micro-batch-tokens"],
+        ),
+        (MIB // 4, {"backend": {"max_context": 256}}, ["--shard-base --nproc 8"]),
+        (MIB // 4, {"backend": {"engine": "vllm"}}, ["backend.engine.sleep=true", "--shard-base"]),
+    ],
+)
+def test_what_does_not_fit_gets_options_that_exist(directory, size, settings, remedies):
+    from gavel.cli.run_options import RUN_FLAGS
+
+    found = plan(directory("Qwen3"), size, **settings)
+    assert found.fits == (not remedies)
+    told = "\n".join(found.remedies)
+    assert all(remedy in told for remedy in remedies), told
+    flags = {flag.name for flag in RUN_FLAGS} | {"--set"}
+    assert {word.rstrip(":") for word in told.split() if word.startswith("--")} <= flags
+
+
+def test_four_bits_and_shards_hold_less_of_the_base(directory):
+    model = directory("Qwen3", hidden_size=256, intermediate_size=1024)
+    whole = plan(model, GIB)
+    quantized = plan(model, GIB, model={"policy": {"quantization": "4bit"}})
+    sharded = plan(model, GIB, backend={"shard_base": True, "processes": 4, "engine": "http://127.0.0.1:1"})
+    assert quantized.base < 0.75 * whole.base
+    assert sharded.base < whole.base
+    assert sharded.sampler_bytes == 0, "a server elsewhere"
+    assert whole.parameters == quantized.parameters
+
+
+def test_on_a_cpu_nothing_is_recomputed_and_weights_are_merged(directory):
+    found = plan(directory("Qwen3"), GIB, "cpu")
+    assert (found.dtype, found.checkpointing) == ("float32", TrainConfig().gradient_checkpointing or False)
+    assert found.micro_batch_tokens == 16384
+
+
+def test_what_a_run_refuses_its_plan_refuses(directory):
+    with pytest.raises(BaseModelError, match="no dropout"):
+        plan(directory("Qwen3-MoE"), GIB, model={"lora": {"experts": True, "dropout": 0.1}})
+
+
+def test_experts_that_are_adapted_count(directory):
+    base = directory("Qwen3-MoE", max_position_embeddings=4096)
+    without, found = plan(base, GIB), plan(base, GIB, model={"lora": {"experts": True}})
+    layers, experts, hidden, inner, rank = 2, 4, 32, 16, 16
+    more = layers * experts * rank * (hidden + 2 * inner + inner + hidden)
+    assert found.adapter_parameters == without.adapter_parameters + more
+    assert found.adapted_layers == without.adapted_layers + 2 * layers
+    assert found.pass_whole > without.pass_whole

@@ -1,0 +1,318 @@
+"""Which base models can be loaded and adapted, and what is said of those that cannot."""
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
+
+from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.policy import (
+    Policy,
+    expert_targets,
+    load_base,
+    load_config,
+    lora_targets,
+)
+from tests.trainer.conftest import tiny_model
+
+pytestmark = pytest.mark.slow
+
+
+LORA = LoraSettings(rank=4)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def adapted(fresh_policy):
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in fresh_policy.parameters():
+            parameter.copy_(0.1 * torch.randn_like(parameter))
+    return fresh_policy
+
+
+@pytest.fixture
+def own_directory(tmp_path, policy):
+    """A base model of the user's own, with a tokenizer that fits."""
+    tiny_model(vocab_size=832).save_pretrained(tmp_path / "own")
+    policy.tokenizer.save_pretrained(tmp_path / "own")
+    return tmp_path / "own"
+
+
+def adapter(policy: Policy) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in policy.parameters()]
+
+
+def all_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def test_only_the_adapter_is_trained_and_it_is_on_every_linear_layer(policy):
+    trained = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
+    assert all("lora_" in name for name in trained)
+    layers = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name in trained}
+    assert layers == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert policy.parameter_count == sum(
+        p.numel() for p in load_base(EMBEDDED_POLICY, policy.dtype, "cpu").parameters()
+    )
+
+
+def test_merged_weights_are_pefts_own_merge(adapted):
+    found = {name: weight.clone() for name, weight in adapted.merged_weights()}
+    base = dict(load_base(EMBEDDED_POLICY, adapted.dtype, "cpu").named_parameters())
+    expected = dict(adapted.model.merge_and_unload().named_parameters())
+    assert len(found) == 7 * 3
+    for name, weight in expected.items():
+        assert torch.allclose(found.get(name, base[name]), weight, atol=1e-6)
+    assert any(not torch.equal(found[name], base[name]) for name in found)
+
+
+def test_a_saved_adapter_comes_back_bit_by_bit(adapted, tmp_path):
+    adapted.save_adapter(tmp_path)
+    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=5))
+    assert not all_equal(adapter(adapted), adapter(other))
+    other.load_adapter(tmp_path)
+    assert all_equal(adapter(adapted), adapter(other))
+    assert all(parameter.requires_grad for parameter in other.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers for an attribute it has renamed
+def test_a_saved_adapter_is_one_that_peft_loads_by_itself(adapted, tmp_path):
+    adapted.save_adapter(tmp_path)
+    assert all("lora_" in name for name in load_file(tmp_path / "adapter_model.safetensors"))
+    theirs = PeftModel.from_pretrained(load_base(EMBEDDED_POLICY, adapted.dtype, "cpu"), str(tmp_path)).eval()
+    ids = torch.tensor([[1, 5, 9, 200]])
+    with torch.no_grad():
+        assert torch.equal(theirs(input_ids=ids).logits, adapted.model(input_ids=ids).logits)
+
+
+def test_an_adapter_of_another_shape_is_refused(adapted, tmp_path):
+    Policy(EMBEDDED_POLICY, LoraSettings(rank=2)).save_adapter(tmp_path)
+    before = adapter(adapted)
+    with pytest.raises(BaseModelError, match="does not fit") as error:
+        adapted.load_adapter(tmp_path)
+    assert "rank" in error.value.remedy
+    assert all_equal(before, adapter(adapted))
+
+
+def test_an_adapter_that_lacks_a_layer_is_refused(adapted, tmp_path):
+    adapted.save_adapter(tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    save_file(dict(list(load_file(file).items())[1:]), file)
+    with pytest.raises(BaseModelError, match="it lacks"):
+        adapted.load_adapter(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nobody/has-this-model", "./no/such/directory", "not a name at all", "no-slash"])
+def test_a_base_model_that_does_not_exist_is_an_error_that_names_it(name):
+    with pytest.raises(BaseModelError, match="cannot be loaded") as error:
+        Policy(name, LORA)
+    assert repr(name) in error.value.message
+    assert EMBEDDED_POLICY in error.value.remedy
+
+
+def test_a_weight_that_the_files_lack_is_named_and_not_drawn_at_random(own_directory):
+    weights = load_file(own_directory / "model.safetensors")
+    name = next(name for name in weights if name.endswith("up_proj.weight"))
+    del weights[name]
+    save_file(weights, own_directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BaseModelError, match=f"lack the weight {re.escape(name)}") as error:
+        Policy(str(own_directory), LORA, renderer="qwen3")
+    assert "Fetch its files again" in str(error.value)
+
+
+def changed_config(directory, **fields):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | fields))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_weight_that_is_not_finite_is_named(own_directory, value):
+    weights = load_file(own_directory / "model.safetensors")
+    name = next(name for name in weights if name.endswith("up_proj.weight"))
+    weights[name][0, 0] = value
+    save_file(weights, own_directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BaseModelError, match=f"{re.escape(name)} of .* is not finite"):
+        Policy(str(own_directory), LORA, renderer="qwen3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"dtype": "bf16"}, "no attribute 'bf16'"),
+        ({"rope_parameters": {"rope_type": "banana", "rope_theta": 1e4}}, "RoPE of type 'banana'"),
+        pytest.param(
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "quantized in a form that needs more",
+            marks=pytest.mark.skipif(find_spec("optimum") is not None, reason="optimum is here and reads this form"),
+        ),
+    ],
+)
+def test_what_transformers_cannot_make_of_a_config_is_told_in_a_sentence(own_directory, fields, told):
+    changed_config(own_directory, **fields)
+    with pytest.raises(BaseModelError, match=told) as error:
+        Policy(str(own_directory), LORA, renderer="qwen3")
+    assert error.value.remedy
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_an_error_that_names_both(own_directory):
+    tiny_model(vocab_size=64).save_pretrained(own_directory)
+    with pytest.raises(BaseModelError, match=r"does not fit the model: it needs \d+ tokens, the model has 64") as error:
+        Policy(str(own_directory), LORA)
+    assert "tokenizer" in error.value.remedy
+
+
+def test_a_model_that_no_renderer_knows_is_an_error(tmp_path, policy):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=832, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(BaseModelError, match="no exact renderer is known"):
+        Policy(str(tmp_path), LORA)
+
+
+def test_a_base_larger_than_memory_is_refused_without_its_weights(tmp_path: Path, policy: Policy) -> None:
+    AutoConfig.for_model("qwen3", hidden_size=16384, intermediate_size=65536, num_hidden_layers=90).save_pretrained(
+        tmp_path
+    )
+    policy.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(BaseModelError, match=r"take [\d.]{5,} GiB in bfloat16, and [\d.]+ GiB") as error:
+        Policy(str(tmp_path), LoraSettings(), "qwen3", PolicySettings(dtype="bfloat16"))
+    assert f"gavel plan {tmp_path}" in error.value.remedy
+    assert "policy.dtype" not in error.value.remedy
+
+
+def refused(name: str) -> BaseModelError:
+    with pytest.raises(BaseModelError) as error:
+        load_config(name)
+    assert error.value.remedy
+    return error.value
+
+
+def test_gguf_files_name_what_they_were_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "model-q4.gguf"
+    file.write_bytes(b"GGUF")
+    for name in (file, tmp_path):
+        assert "GGUF" in refused(str(name)).message
+
+
+def test_an_adapter_names_its_base(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))
+    error = refused(str(tmp_path))
+    assert "adapter" in error.message
+    assert "Qwen/Qwen3-8B" in error.remedy
+
+
+@pytest.mark.parametrize("scheme", ["https://huggingface.co", "hf:/"])
+def test_an_address_gives_the_name_in_it(scheme: str) -> None:
+    assert refused(f"{scheme}/Qwen/Qwen3-8B").remedy.endswith(" Qwen/Qwen3-8B")
+
+
+def test_code_that_a_model_brings_is_not_run_and_nothing_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object) -> str:
+        raise AssertionError("it asks at the terminal")
+
+    monkeypatch.setattr("builtins.input", ask)
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "configuration_own.OwnConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "configuration_own.py").write_text("raise AssertionError('it was run')\n")
+    assert "code of its own" in refused(str(tmp_path)).message
+
+
+TINY: dict[str, Any] = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "head_dim": 8,
+}
+ATTENTION = ["k_proj", "o_proj", "q_proj", "v_proj"]
+
+
+def targets_of(config) -> list[str]:
+    with torch.device("meta"):
+        return lora_targets(AutoModelForCausalLM.from_config(config))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (["q_proj", "v_proj"], ["q_proj", "v_proj"]),
+        (["self_attn.q_proj"], ["q_proj"]),
+        (["layers.1.self_attn.q_proj"], ["model.layers.1.self_attn.q_proj"]),
+    ],
+)
+def test_layers_that_are_asked_for_are_the_only_ones(wanted, found):
+    with torch.device("meta"):
+        assert lora_targets(AutoModelForCausalLM.from_config(Qwen3Config(**TINY)), wanted) == found
+
+
+@pytest.mark.parametrize("wanted", ["nowhere", "lm_head", "proj", "embed_tokens"])
+def test_a_layer_that_cannot_be_adapted_is_refused_with_those_that_can(wanted):
+    with torch.device("meta"), pytest.raises(BaseModelError, match=f"no layer '{wanted}'") as error:
+        lora_targets(AutoModelForCausalLM.from_config(Qwen3Config(**TINY)), ["q_proj", wanted])
+    assert "down_proj, gate_proj, k_proj" in error.value.remedy
+
+
+MIXTURE = Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8)
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted", "reason"),
+    [
+        (MIXTURE, "experts", "one tensor for all of them"),
+        (MIXTURE, "gate_up_proj", "one tensor for all of them"),
+        (MIXTURE, "experts.down_proj", "one tensor for all of them"),
+        (MIXTURE, "mlp.gate", "must choose the same experts"),
+        (MIXTURE, "lm_head", "the vocabulary head is frozen"),
+        (MIXTURE, "input_layernorm", "no linear layer of the text decoder"),
+        (AutoConfig.for_model("mixtral", **TINY, num_local_experts=4), "gate", "must choose the same experts"),
+    ],
+)
+def test_a_part_that_is_left_out_is_refused_with_the_reason(config, wanted, reason):
+    with torch.device("meta"), pytest.raises(BaseModelError, match=reason) as error:
+        lora_targets(AutoModelForCausalLM.from_config(config), [wanted])
+    assert "k_proj, o_proj, q_proj, v_proj" in error.value.remedy
+
+
+def test_experts_are_adapted_by_their_stacked_weights():
+    with torch.device("meta"):
+        assert expert_targets(AutoModelForCausalLM.from_config(MIXTURE)) == [
+            "experts.down_proj",
+            "experts.gate_up_proj",
+        ]
+
+
+def test_a_layer_whose_adapter_would_be_read_as_that_of_another_is_not_adapted():
+    config = AutoConfig.for_model("laguna", **TINY, num_key_value_heads=1, intermediate_size=16)
+    assert not [name for name in targets_of(config) if "shared_experts" in name]
+    with torch.device("meta"), pytest.raises(BaseModelError, match="that of another layer"):
+        lora_targets(AutoModelForCausalLM.from_config(config), ["shared_experts.up_proj"])
+
+
+def test_what_reads_images_is_not_adapted():
+    config = AutoConfig.for_model(
+        "gemma3",
+        text_config={"model_type": "gemma3_text", **TINY, "num_key_value_heads": 1, "intermediate_size": 16},
+        vision_config={"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    )
+    found = targets_of(config)
+    assert {name.rpartition(".")[2] for name in found} == {*ATTENTION, "gate_proj", "up_proj", "down_proj"}
+    assert all(name.startswith("model.language_model.layers.") for name in found)

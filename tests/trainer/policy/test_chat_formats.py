@@ -1,0 +1,340 @@
+"""Which renderer a model gets, and what its own template shows: turns, tools and calls."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from renderers import ToolCallParseStatus
+from transformers import AutoTokenizer
+
+from gavel.trainer.embedded import EMBEDDED_PATH
+from gavel.trainer.policy.chat_format import RememberedEncodings, chat_renderer
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.template_renderer import (
+    CALLED,
+    TOOLS,
+    ChatFormatError,
+    HermesCalls,
+    TemplateRenderer,
+    in_words,
+    template_arguments,
+)
+
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+CHATML = TURNS + PROMPT
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n"
+    '{"name": {{ c.function.name | tojson }}, "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}<|im_end|>\n{% endfor %}" + PROMPT
+)
+OPAQUE_CALLS = HERMES.replace("<tool_call>", "CALL").replace("</tool_call>", "END")
+PLAIN_TEXT = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+ALTERNATING = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('only user and assistant') }}"
+    "{% endif %}{% endfor %}" + CHATML
+)
+
+
+def renderer(template: str, **kwargs: Any) -> TemplateRenderer:
+    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    tokenizer.chat_template = template
+    return TemplateRenderer(tokenizer, kwargs)
+
+
+def ids_of(found: TemplateRenderer, text: str) -> list[int]:
+    tokenizer: Any = found._tokenizer
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("template", "read"),
+    [
+        (CHATML, set()),
+        (HERMES, set()),
+        ("{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}" + CHATML, {"enable_thinking"}),
+        ("{% set deep = deep if deep is defined else true %}{{ deep }}" + CHATML, {"deep"}),
+        ("{% if not date_string is defined %}{% set date_string = '1' %}{% endif %}" + CHATML, {"date_string"}),
+        ("{{ effort | default('low') }}{{ bos_token }}{{ eos_token }}" + CHATML, {"effort"}),
+        ("{% generation %}{{ style }}{% endgeneration %}{% set ns = namespace(a=1) %}{{ ns.a }}" + CHATML, {"style"}),
+        ("{% macro show(x) %}{{ x }}{% endmacro %}{{ show(1) }}{% for i in range(2) %}{{ i }}{% endfor %}", set()),
+    ],
+)
+def test_a_callers_arguments_are_what_the_template_reads_and_is_not_given(template: str, read: set[str]) -> None:
+    assert template_arguments(template) == read
+
+
+roles = st.sampled_from(["user", "assistant", "system"])
+texts = st.text("ab <>\n.é", max_size=8).map("é{}".format)  # a line break would be one token with the template's own
+messages = st.lists(st.tuples(roles, texts), min_size=1, max_size=5)
+
+
+@given(messages, st.booleans())
+def test_a_rendering_is_the_templates_and_sampled_is_what_follows_the_generation_prompt(
+    said: list[tuple[str, str]], prompt: bool
+) -> None:
+    found, tokenizer = CHATML_RENDERER, CHATML_RENDERER._tokenizer
+    conversation: list[Any] = [{"role": role, "content": text} for role, text in said]
+    rendered = found.render(conversation, add_generation_prompt=prompt)
+    text = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in said)
+    assert tokenizer.decode(rendered.token_ids) == text + "<|im_start|>assistant\n" * prompt
+    assert rendered.token_ids == found.render_ids(conversation, add_generation_prompt=prompt)
+    assert len(rendered.sampled_mask) == len(rendered.message_indices) == len(rendered.token_ids)
+    for at, (role, content) in enumerate(said):
+        places = [n for n, index in enumerate(rendered.message_indices) if index == at and rendered.sampled_mask[n]]
+        sampled = tokenizer.decode([rendered.token_ids[n] for n in places])
+        assert sampled == (f"{content}<|im_end|>" if role == "assistant" and at else "")
+    opening = [n for n, index in enumerate(rendered.message_indices) if index == -1]
+    assert tokenizer.decode([rendered.token_ids[n] for n in opening]) == "<|im_start|>assistant\n" * prompt
+
+
+@pytest.mark.parametrize("template", [HERMES, HERMES.replace("<tool_call>", "<tool_call> "), CHATML])
+def test_a_call_that_the_template_writes_is_read_back(template: str) -> None:
+    found = renderer(template)
+    opening = found.render_ids(CALLED[:1], tools=TOOLS, add_generation_prompt=True)
+    turn = ids_of(found, '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call><|im_end|>')
+    (call,) = found.parse_response(turn, prompt_ids=opening).tool_calls
+    assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
+
+
+def test_chatml_that_knows_no_tools_shows_them_and_renders_all_else_as_it_did() -> None:
+    found = renderer(CHATML)
+    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    tokenizer.chat_template = CHATML
+    assert found.render_ids([USER]) == list(tokenizer.apply_chat_template([USER], return_dict=False))
+    result = {"role": "tool", "tool_call_id": "c1", "content": "17"}
+    system: Any = {"role": "system", "content": "Be short."}
+    ids = found.render_ids([system, *CALLED, result], tools=TOOLS, add_generation_prompt=True)
+    text = tokenizer.decode(ids)
+    assert text.startswith("<|im_start|>system\nBe short.\n\nYou can call these tools")
+    assert text.count("Be short.") == 1
+    assert '"name": "look_up"' in text
+    assert '<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call><|im_end|>' in text
+    assert text.endswith("<|im_start|>user\n<tool_response>\n17\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
+
+
+REFUSING = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + CHATML
+
+
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "17"}
+PYTHON_CALLS = OPAQUE_CALLS.replace(
+    '{"name": {{ c.function.name | tojson }}, "arguments": ', "{{ c.function.name }}(**"
+)
+NO_RESULTS = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}{% endfor %}"
+    + HERMES
+)
+STRICT = (
+    "{% for m in messages %}{% if m.role != ['user', 'assistant'][loop.index0 % 2] %}"
+    "{{ raise_exception('user and assistant take turns') }}{% endif %}{% endfor %}" + CHATML
+)
+
+
+@pytest.mark.parametrize(
+    "template", [PLAIN_TEXT, OPAQUE_CALLS, REFUSING, ALTERNATING, PYTHON_CALLS, STRICT, NO_RESULTS]
+)
+def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_words(
+    template: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, tokenizer = renderer(template), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    conversation: Any = [*CALLED, RESULT, RESULT]
+    text = found._tokenizer.decode(found.render_ids(conversation, tools=TOOLS, add_generation_prompt=True))
+    assert text.count('"name": "look_up", "description"') == 1
+    assert text.count('<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call>') == 1
+    assert text.count("<tool_response>\n17\n</tool_response>") == 2
+    found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    assert caplog.text.count("are described in the first turn") == 1
+    turn = ids_of(found, '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call>')
+    opening = found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    (call,) = found.parse_response([*turn, found.get_stop_token_ids()[0]], prompt_ids=opening).tool_calls
+    assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
+    without = found._tokenizer.decode(found.render_ids(conversation))
+    assert (without.count("seventeen"), without.count("17\n</tool_response>")) == (1, 2)
+    tokenizer.chat_template = template
+    plain = tokenizer.apply_chat_template([USER], return_dict=False, add_generation_prompt=True)
+    assert found.render_ids([USER], tools=[], add_generation_prompt=True) == list(plain)
+
+
+THINKING = HERMES.replace(
+    PROMPT,
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"enable_thinking": True}, {"enable_thinking": False}])
+def test_calls_are_read_whether_or_not_thinking_is_switched_off(kwargs: dict[str, bool]) -> None:
+    found = renderer(THINKING, **kwargs)
+    text = found._tokenizer.decode(found.render_ids([USER], tools=TOOLS, add_generation_prompt=True))
+    assert "You can call these tools" not in text, "the template's own form"
+    assert text.endswith("</think>\n\n" if kwargs.get("enable_thinking") is False else "assistant\n")
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('never') }}", "nothing of it", "{% for m in %}"])
+def test_a_template_that_shows_nothing_is_refused(template: str) -> None:
+    with pytest.raises(ChatFormatError):
+        renderer(template)
+
+
+CHATML_RENDERER = renderer(CHATML)
+
+
+def tokenizer(template: str | None = None) -> Any:
+    found: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    found.chat_template = template
+    return found
+
+
+def name_of(template: str | None, model_type: str = "qwen3", name: str | None = None, **kwargs: Any) -> str:
+    return type(chat_renderer(tokenizer(template), model_type, name, "mine", kwargs)).__name__
+
+
+LIKE_QWEN3 = (
+    "{%- if tools %}{{ raise_exception('no tools') }}{% endif %}"
+    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{%- if m.role == 'assistant' and loop.last %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    "{{- m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def test_a_familys_format_is_used_where_the_template_renders_alike() -> None:
+    assert name_of(LIKE_QWEN3) == "Qwen3Renderer"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LIKE_QWEN3.replace("<|im_start|>assistant\\n", "<|im_start|>assistant\\nSure: "),
+        LIKE_QWEN3.replace("{%- for m", "{{- '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{%- for m"),
+        LIKE_QWEN3.replace("{{ raise_exception('no tools') }}", "{{ '<|im_start|>system\\ntools<|im_end|>\\n' }}"),
+    ],
+)
+def test_a_fine_tune_with_a_format_of_its_own_keeps_it_and_that_is_told(
+    template: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = chat_renderer(tokenizer(template), "qwen3", None, "mine", {})
+    assert "mine does not use the chat renderer qwen3 of its family" in caplog.text
+    assert type(found).__name__ == "TemplateRenderer"
+    expected = tokenizer(template).apply_chat_template([USER], add_generation_prompt=True, return_dict=False)
+    assert found.render_ids([USER], add_generation_prompt=True) == list(expected)  # type: ignore[list-item]
+
+
+def test_arguments_of_the_template_reach_an_exact_renderer_too() -> None:
+    def prompt(**kwargs: Any) -> Any:
+        found = chat_renderer(tokenizer(), "qwen3", "qwen3", "mine", kwargs)
+        return tokenizer().decode(found.render_ids([USER], add_generation_prompt=True))  # type: ignore[list-item]
+
+    assert prompt(enable_thinking=False) == prompt(enable_thinking=True) + "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "template", "problem"),
+    [
+        ("no-such-format", {}, CHATML, "no-such-format"),
+        ("qwen3", {"enable_thought": False}, CHATML, "does not suit"),
+        ("template", {}, None, "has no chat template"),
+        (None, {}, None, "has no chat template"),
+        (None, {}, "{{ raise_exception('never') }}", "cannot be used: .*never"),
+        (None, {"enable_thought": False}, CHATML, "does not read enable_thought"),
+        ("template", {"preserve_all_thinking": True}, CHATML + "{{ preserve_all_thinking }}", "thinking_retention"),
+    ],
+)
+def test_a_format_that_cannot_be_used_is_refused_with_a_remedy(
+    name: str | None, kwargs: dict[str, Any], template: str | None, problem: str
+) -> None:
+    with pytest.raises(BaseModelError, match=problem) as error:
+        chat_renderer(tokenizer(template), "llama", name, "mine", kwargs)
+    assert "renderer" in error.value.remedy
+
+
+class Characters:
+    """One token for each character."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(map(chr, ids))
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        return [*map(ord, text)]
+
+
+def extracted(text: str) -> tuple[str, list[tuple[str | None, object, ToolCallParseStatus]]]:
+    rest, calls = HermesCalls(Characters()).extract([*map(ord, text)])
+    return "".join(map(chr, rest)), [(call.name, call.arguments, call.status) for call in calls]
+
+
+values = st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab\n"), st.lists, max_leaves=4)
+arguments = st.dictionaries(st.text("xyz", min_size=1), values, max_size=3)
+
+
+@given(st.text("ab c"), st.lists(st.tuples(st.text("fg", min_size=1), arguments), max_size=3))
+def test_text_and_calls_are_what_was_written(before: str, calls: list[tuple[str, dict[str, object]]]) -> None:
+    written = [json.dumps({"name": name, "arguments": given}) for name, given in calls]
+    text = before + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written)
+    assert extracted(text) == (before, [(name, given, ToolCallParseStatus.OK) for name, given in calls])
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ('<tool_call>{"name": "f"', ToolCallParseStatus.UNCLOSED_BLOCK),
+        ("<tool_call>{name: f}</tool_call>", ToolCallParseStatus.INVALID_JSON),
+        ('<tool_call>{"arguments": {}}</tool_call>', ToolCallParseStatus.MISSING_NAME),
+        ('<tool_call>{"name": 3}</tool_call>', ToolCallParseStatus.MISSING_NAME),
+        ("<tool_call>[]</tool_call>", ToolCallParseStatus.MISSING_NAME),
+    ],
+)
+def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus) -> None:
+    (call,) = extracted(text)[1]
+    assert call[2] is status
+
+
+turns = st.lists(st.sampled_from(["user", "assistant", "tool", "call"]), max_size=6)
+
+
+@given(turns, st.booleans(), st.booleans())
+def test_no_turn_is_lost_and_none_has_calls(kinds: list[str], first: bool, system: bool) -> None:
+    made: dict[str, dict[str, Any]] = {"tool": RESULT, "call": CALLED[-1]}
+    said = [made.get(kind) or {"role": kind, "content": f"{n}."} for n, kind in enumerate(kinds)]
+    given = [*([{"role": "system", "content": "Be brief."}] if first else []), *said]
+    before = json.dumps(given)
+    found = in_words(given, TOOLS, system=system)
+    assert json.dumps(given) == before
+    assert {each["role"] for each in found} <= {"system", "user", "assistant"}
+    assert all(set(each) <= {"role", "content"} for each in found)
+    text = "".join(each["content"] for each in found)
+    assert all(f"{n}." in text for n, kind in enumerate(kinds) if kind not in made)
+    assert text.count("<tool_response>\n17") == kinds.count("tool")
+    assert text.count('"arguments": {"word"') == kinds.count("call")
+    assert ("Be brief." in text) == first
+
+
+PLAIN = {"add_special_tokens": False}
+
+
+@pytest.fixture(scope="module")
+def own_tokenizer():
+    return AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+
+
+@given(texts=st.lists(st.text(max_size=80), max_size=4))
+def test_encodings_are_the_tokenizers_own_the_first_time_and_later(own_tokenizer, texts):
+    remembering = RememberedEncodings(own_tokenizer)
+    for text in texts * 2:
+        assert remembering.encode(text, **PLAIN) == own_tokenizer.encode(text, **PLAIN)
+        assert remembering.encode(text) == own_tokenizer.encode(text)
+        found, expected = (each(text, **PLAIN, return_offsets_mapping=True) for each in (remembering, own_tokenizer))
+        assert dict(found) == dict(expected)
+        assert remembering(text)["input_ids"] == own_tokenizer(text)["input_ids"]

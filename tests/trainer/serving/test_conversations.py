@@ -1,0 +1,422 @@
+"""A conversation goes on from the very tokens that were sampled, whatever a client does to its messages."""
+
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from renderers import ParsedResponse, ParsedToolCall
+
+from gavel.trainer.engines.protocol import Sampled
+from gavel.trainer.policy.template_renderer import TOOLS as WORD_TOOLS
+from gavel.trainer.policy.template_renderer import HermesCalls
+from gavel.trainer.serving import turn_cache as room
+from gavel.trainer.serving.chat_objects import is_call, logprobs_object, reply_message, text_with
+from gavel.trainer.serving.turn_cache import TurnCache, meaning, plain_message
+from tests.trainer.conftest import OPENING, TOOLS
+from tests.trainer.policy.test_chat_formats import HERMES, renderer
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up_order", "arguments": '{"order_id": "7890"}'}}
+REPLY = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+ANSWER = {"role": "tool", "tool_call_id": "call_1", "content": '{"item": "lamp"}'}
+
+
+@pytest.fixture
+def turns(policy):
+    return TurnCache(policy.renderer, policy.decode)
+
+
+@pytest.fixture
+def call_tokens(policy):
+    """The same call in an unusual tokenisation: character by character."""
+    text = '<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "7890"}}\n</tool_call>'
+    ids = [token for character in text for token in policy.tokenizer.encode(character, add_special_tokens=False)]
+    return [*ids, policy.renderer.get_stop_token_ids()[0]]
+
+
+def test_a_sampled_conversation_goes_on_from_its_own_tokens(turns, policy, call_tokens):
+    prompt = turns.prompt(OPENING, TOOLS).token_ids
+    turns.sampled(OPENING, TOOLS, REPLY, prompt, call_tokens)
+    ids = turns.prompt([*OPENING, REPLY, ANSWER], TOOLS).token_ids
+    assert ids[: len(prompt) + len(call_tokens)] == prompt + call_tokens
+    rendered = list(policy.renderer.render_ids([*OPENING, REPLY, ANSWER], tools=TOOLS, add_generation_prompt=True))
+    assert ids != rendered
+    assert policy.tokenizer.decode(ids) == policy.tokenizer.decode(rendered)
+
+
+QUESTION = {"role": "user", "content": "And order 1234?"}
+
+
+def test_where_no_bridge_is_proven_the_sampled_tokens_still_stand_for_the_same_text(turns, policy, call_tokens):
+    prompt = turns.prompt(OPENING, TOOLS).token_ids
+    turns.sampled(OPENING, TOOLS, REPLY, prompt, call_tokens)
+    messages = [*OPENING, REPLY, ANSWER, QUESTION]
+    assert policy.renderer.bridge_to_next_turn(prompt, call_tokens, [ANSWER, QUESTION], tools=TOOLS) is None
+    found = turns.prompt(messages, TOOLS)
+    assert found.token_ids[: len(prompt) + len(call_tokens)] == prompt + call_tokens
+    rendered = list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
+    assert found.token_ids != rendered
+    assert policy.tokenizer.decode(found.token_ids) == policy.tokenizer.decode(rendered)
+
+
+def test_a_turn_that_was_cut_goes_on_from_its_own_tokens_with_the_end_that_it_lacks(turns, policy):
+    prompt = turns.prompt(OPENING, TOOLS).token_ids
+    cut = [token for letter in "Let me s" for token in policy.tokenizer.encode(letter, add_special_tokens=False)]
+    reply = {"role": "assistant", "content": policy.decode(cut)}
+    turns.sampled(OPENING, TOOLS, reply, prompt, cut)
+    messages = [*OPENING, reply, QUESTION]
+    turns._renderer = Unbridged(policy.renderer)
+    found = turns.prompt(messages, TOOLS)
+    rendered = list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
+    assert found.continues
+    assert found.token_ids[: len(prompt) + len(cut)] == prompt + cut
+    assert found.token_ids[len(prompt) + len(cut)] == policy.renderer.get_stop_token_ids()[0]
+    assert found.token_ids != rendered
+    assert policy.decode(found.token_ids) == policy.decode(rendered)
+
+
+class Unbridged:
+    """A renderer that proves no bridge."""
+
+    def __init__(self, renderer):
+        self._renderer = renderer
+
+    def __getattr__(self, name):
+        return getattr(self._renderer, name)
+
+    def bridge_to_next_turn(self, *_, **__):
+        return None
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_the_template_shows_otherwise_is_rendered_as_it_shows_it(turns, policy, call_tokens, cut):
+    thought = policy.tokenizer.encode("<think>\nWell.\n</think>\n\n", add_special_tokens=False)
+    prompt = turns.prompt(OPENING, TOOLS).token_ids
+    reply = REPLY | {"reasoning_content": "Well."}
+    turns.sampled(OPENING, TOOLS, reply, prompt, [*thought, *call_tokens][: -1 if cut else None])
+    messages = [*OPENING, reply, ANSWER, QUESTION]
+    found = turns.prompt(messages, TOOLS)
+    assert found.continues
+    assert found.token_ids == list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        [*OPENING, REPLY | {"content": "Let me see."}, ANSWER],
+        [*OPENING, REPLY | {"tool_calls": [CALL | {"id": "call_2"}]}, ANSWER],
+        [OPENING[0], {"role": "user", "content": "I want a refund for order 1234."}, REPLY, ANSWER],
+        [OPENING[1], REPLY, ANSWER],
+    ],
+)
+def test_an_edited_history_is_rendered_afresh(turns, policy, call_tokens, edited):
+    prompt = turns.prompt(OPENING, TOOLS).token_ids
+    turns.sampled(OPENING, TOOLS, REPLY, prompt, call_tokens)
+    expected = policy.renderer.render_ids(edited, tools=TOOLS, add_generation_prompt=True)
+    assert turns.prompt(edited, TOOLS).token_ids == list(expected)
+
+
+def test_the_longest_unused_turns_are_forgotten_first(turns, call_tokens, monkeypatch):
+    monkeypatch.setattr(room, "_REMEMBERED_TURNS", 2)
+    openings = [[{"role": "user", "content": f"order {number}"}] for number in range(3)]
+
+    def remembered(opening) -> bool:
+        prompt = turns.prompt(opening, TOOLS).token_ids
+        ids = turns.prompt([*opening, REPLY, ANSWER], TOOLS).token_ids
+        return ids[: len(prompt) + len(call_tokens)] == prompt + call_tokens
+
+    for opening in openings[:2]:
+        turns.sampled(opening, TOOLS, REPLY, turns.prompt(opening, TOOLS).token_ids, call_tokens)
+    assert remembered(openings[0])
+    turns.sampled(openings[2], TOOLS, REPLY, turns.prompt(openings[2], TOOLS).token_ids, call_tokens)
+    assert [remembered(opening) for opening in openings] == [True, False, True]
+
+
+def test_of_turns_that_say_the_same_the_one_with_the_same_ids_goes_on(turns, call_tokens):
+    prompt = turns.prompt(OPENING, TOOLS).token_ids
+    others = [[*call_tokens[:at], call_tokens[at], *call_tokens[at:]] for at in range(3)]
+    for number, tokens in enumerate(others):
+        reply = REPLY | {"tool_calls": [CALL | {"id": f"call_{number}"}], "reasoning_content": f"Thought {number}."}
+        turns.sampled(OPENING, TOOLS, reply, prompt, tokens)
+    for number, tokens in enumerate(others):
+        without_reasoning = REPLY | {"tool_calls": [CALL | {"id": f"call_{number}"}]}
+        found = turns.prompt([*OPENING, without_reasoning, ANSWER | {"tool_call_id": f"call_{number}"}], TOOLS)
+        assert found.token_ids[len(prompt) :][: len(tokens)] == tokens
+
+
+def test_a_conversation_that_ends_with_the_sampled_turn_goes_on_after_it(turns, policy, call_tokens):
+    prompt = turns.prompt(OPENING, TOOLS).token_ids
+    turns.sampled(OPENING, TOOLS, REPLY, prompt, call_tokens)
+    found = turns.prompt([*OPENING, REPLY], TOOLS)
+    assert found.continues
+    assert found.token_ids[: len(prompt) + len(call_tokens)] == prompt + call_tokens
+    assert policy.decode(found.token_ids[len(prompt) + len(call_tokens) :]).strip() == "<|im_start|>assistant"
+    assert not turns.prompt([*OPENING, REPLY | {"content": "Well."}], TOOLS).continues
+
+
+NAMES = st.sampled_from(["look_up_order", "refund", "say"])
+SHORT_TEXT = st.text(max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-4, 4).map(lambda x: round(x, 2)) | SHORT_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SHORT_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def conversations(draw) -> list[dict[str, Any]]:
+    messages = [{"role": "system", "content": draw(SHORT_TEXT)}, {"role": "user", "content": draw(SHORT_TEXT)}]
+    number = 0
+    for _ in range(draw(st.integers(1, 3))):
+        calls = draw(st.lists(st.tuples(NAMES, st.dictionaries(SHORT_TEXT, VALUES, max_size=3)), max_size=2))
+        turn: dict[str, Any] = {"role": "assistant", "content": draw(SHORT_TEXT), "reasoning_content": draw(SHORT_TEXT)}
+        messages.append(turn)
+        if calls:
+            turn["tool_calls"] = [
+                {"id": f"c{number + at}", "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
+                for at, (name, args) in enumerate(calls)
+            ]
+            messages += [
+                {"role": "tool", "tool_call_id": f"c{number + at}", "content": draw(SHORT_TEXT)}
+                for at in range(len(calls))
+            ]
+            number += len(calls)
+        else:
+            messages.append({"role": "user", "content": draw(SHORT_TEXT)})
+    return messages
+
+
+def arguments_rewritten(messages, rewrite):
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = rewrite(json.loads(call["function"]["arguments"]))
+
+
+def compacted(messages):
+    arguments_rewritten(messages, lambda value: json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
+def reordered(messages):
+    arguments_rewritten(messages, lambda value: json.dumps(dict(reversed(value.items())), indent=1))
+
+
+def parsed(messages):
+    arguments_rewritten(messages, lambda value: value)
+
+
+def without_reasoning(messages):
+    for message in messages:
+        message.pop("reasoning_content", None)
+
+
+def with_nulls(messages):
+    for message in messages:
+        message |= {"refusal": None, "audio": None, "annotations": None, "function_call": None, "name": None}
+        message.setdefault("tool_calls", None)
+
+
+def in_parts(messages):
+    for message in messages:
+        text = message["content"]
+        message["content"] = [{"type": "text", "text": text[:2]}, {"type": "text", "text": text[2:]}]
+
+
+def renamed(messages):
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            call["id"] = "toolu_" + call["id"]
+        if "tool_call_id" in message:
+            message["tool_call_id"] = "toolu_" + message["tool_call_id"]
+
+
+def emptied(messages):
+    for message in messages:
+        message["content"] = message["content"] or None
+
+
+HARMLESS = [compacted, reordered, parsed, without_reasoning, with_nulls, in_parts, renamed, emptied]
+
+
+def meant(messages):
+    return meaning([plain_message(message) for message in messages])
+
+
+@given(conversations(), st.lists(st.sampled_from(HARMLESS), max_size=4, unique=True))
+def test_harmless_rewrites_leave_what_is_meant(messages, rewrites):
+    rewritten = copy.deepcopy(messages)
+    for rewrite in sorted(rewrites, key=HARMLESS.index):
+        if not (rewrite is emptied and in_parts in rewrites):
+            arguments = rewrite in (compacted, reordered, parsed) and parsed in rewrites and rewrite is not parsed
+            if not arguments:
+                rewrite(rewritten)
+    before, after = meant(messages), meant(rewritten)
+    assert after.key == before.key
+    assert after.is_rewritten(before, [])
+
+
+def places(messages):
+    """Every leaf that means something, as the function that changes it."""
+    for at, message in enumerate(messages):
+        yield lambda m, at=at: m[at].update(content=m[at]["content"] + "!")
+        yield lambda m, at=at: m[at].update(role="user" if m[at]["role"] != "user" else "system")
+        yield lambda m, at=at: m.insert(at, {"role": "user", "content": ""})
+        if len(messages) > 1:
+            yield lambda m, at=at: m.pop(at)
+        if message.get("reasoning_content"):
+            yield lambda m, at=at: m[at].update(reasoning_content=m[at]["reasoning_content"] + "!")
+        for number in range(len(message.get("tool_calls", ()))):
+            yield lambda m, at=at, n=number: m[at]["tool_calls"][n]["function"].update(name="other")
+            yield lambda m, at=at, n=number: m[at]["tool_calls"][n]["function"].update(arguments='{"other": 1}')
+            yield lambda m, at=at, n=number: m[at]["tool_calls"].pop(n)
+        if "tool_call_id" in message:
+            yield lambda m, at=at: m[at].update(tool_call_id="another")
+
+
+@given(conversations(), st.data())
+def test_any_change_of_what_is_said_is_seen(messages, data):
+    edit = data.draw(st.sampled_from(list(places(messages))))
+    edited = copy.deepcopy(messages)
+    edit(edited)
+    before, after = meant(messages), meant(edited)
+    assert after.key != before.key or not after.is_rewritten(before, [])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ('{"a": 1, "b": 2.0}', '{"b":2,"a":1}', True),
+        ('{"a": "\\u00e9"}', '{"a": "é"}', True),
+        ("", "{}", True),
+        ('{"a": 1}', '{"a": "1"}', False),
+        ('{"a": 1}', '{"a": true}', False),
+        ('{"a": null}', "{}", False),
+        ('{"a": [1, 2]}', '{"a": [2, 1]}', False),
+        ('{"a": 2.5}', '{"a": 2}', False),
+        ("{a: 1}", '{"a": 1}', False),
+        ("{a: 1}", "{a:1}", False),
+        ('{"a": 12345678901234567890}', '{"a": 12345678901234567000}', False),
+    ],
+)
+def test_arguments_are_compared_as_json(one, other, same):
+    def call(arguments):
+        return {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}],
+        }
+
+    assert (meant([call(one)]).key == meant([call(other)]).key) is same
+
+
+def test_reasoning_that_is_said_otherwise_is_a_change_and_that_is_left_out_is_none():
+    turn = {"role": "assistant", "content": "Yes.", "reasoning_content": "Because."}
+    sampled = meant([turn])
+    assert meant([turn | {"reasoning_content": None}]).is_rewritten(sampled, [])
+    assert meant([{"role": "assistant", "content": "Yes.", "reasoning": "Because."}]) == sampled
+    assert not meant([turn | {"reasoning_content": "Why not."}]).is_rewritten(sampled, [])
+
+
+ASKED: list[Any] = [{"role": "user", "content": "Where is it?"}]
+OPENED = '<tool_call>\n{"name": "look_up", "arguments": {"word": 10\n'
+SAID = [
+    f"{OPENED}</tool_call>",
+    OPENED,
+    "I am sorry. <tool_call>\nrefund",
+    "I am sorry.\n\n<tool_call>\nrefund</tool_call>",
+    "<tool_call>",
+    '<tool_call>{"arguments": {}}</tool_call>\n<tool_call>[]</tool_call>',
+    f"{OPENED}</tool_call> Monday",
+    f"Well. {OPENED}</tool_call>  \n I am",
+]
+TEXT = st.text("ab \n<{é", max_size=6)
+
+
+def decode(token_ids: Any) -> str:
+    return "".join(map(chr, token_ids))
+
+
+@given(TEXT, st.lists(st.tuples(st.sampled_from(["", "\n", " "]), TEXT), max_size=3), TEXT, st.booleans())
+def test_the_text_is_what_was_sampled(content: str, calls: list[tuple[str, str]], after: str, spans: bool) -> None:
+    whole, found = content, []
+    for between, raw in calls:
+        block = f"[{raw}]"
+        whole += between
+        span = (len(whole), len(whole) + len(block)) if spans else None
+        whole += block
+        found.append(ParsedToolCall(raw=raw if spans else block, token_span=span))
+    whole += after if calls else ""
+    assert text_with(content, found, [*map(ord, whole)], decode) in (whole, whole.lstrip("\n "))
+
+
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("form", ["exact", "template", "tags are text"])
+def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, form: str, said: str) -> None:
+    found: Any = policy.renderer if form == "exact" else renderer(HERMES)
+    if form == "tags are text":
+        found._tool_parser = HermesCalls(found._tokenizer)
+    prompt = found.render_ids(ASKED, tools=WORD_TOOLS, add_generation_prompt=True)
+    sampled = [*policy.tokenizer.encode(said), found.get_stop_token_ids()[0]]
+    parsed = found.parse_response(sampled, prompt_ids=prompt)
+    reply = reply_message(parsed, sampled[:-1], policy.decode)
+    assert reply == {"role": "assistant", "content": said}
+    turns = TurnCache(found, policy.decode)
+    turns.sampled(ASKED, WORD_TOOLS, reply, prompt, sampled)
+    following = turns.prompt([*ASKED, reply, {"role": "user", "content": "And?"}], WORD_TOOLS)
+    assert following.continues
+    assert following.token_ids[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+
+
+@pytest.mark.parametrize("calls", ["{broken}\n{whole}", "{whole}\n{broken}"])
+@pytest.mark.parametrize("form", ["exact", "template", "tags are text"])
+def test_a_call_that_can_be_read_is_not_in_the_text_too(policy: Any, form: str, calls: str) -> None:
+    found: Any = policy.renderer if form == "exact" else renderer(HERMES)
+    if form == "tags are text":
+        found._tool_parser = HermesCalls(found._tokenizer)
+    broken = f"{OPENED}</tool_call>"
+    whole = '<tool_call>\n{"name": "look_up", "arguments": {"word": "a"}}\n</tool_call>'
+    sampled = policy.tokenizer.encode(calls.format(broken=broken, whole=whole))
+    prompt = found.render_ids(ASKED, tools=WORD_TOOLS, add_generation_prompt=True)
+    reply = reply_message(found.parse_response(sampled, prompt_ids=prompt), sampled, policy.decode)
+    assert reply["content"] == broken
+    assert len(reply["tool_calls"]) == 1
+
+
+PIECES = [b"caf", "é".encode()[:1], "é".encode()[1:], "🦜".encode()]
+
+
+def decode_pieces(token_ids: Sequence[int]) -> str:
+    return b"".join(PIECES[each] for each in token_ids).decode(errors="replace")
+
+
+@pytest.mark.parametrize(("token", "expected"), [(0, list(b"caf")), (1, None), (2, None), (3, list("🦜".encode()))])
+def test_the_bytes_of_a_part_of_a_character_are_null_rather_than_wrong(token: int, expected: list[int] | None) -> None:
+    sampled = Sampled([token], [-0.5], "stop", 0, top_logprobs=[[(token, -0.5), (0, -2.0)]])
+    (shown,) = logprobs_object(sampled, decode_pieces)["content"]
+    assert shown["bytes"] == expected
+    assert [each["bytes"] for each in shown["top_logprobs"]] == [expected, list(b"caf")]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "readable"),
+    [
+        ("refund", {"order_id": "1"}, True),
+        ("refund", '{"order_id": "1"}', True),
+        ("refund", [], False),
+        ("refund", None, False),
+        ("refund", "1002", False),
+        ("refund", "order 1", False),
+        ("refund", {"order_id": "\ud800"}, True),
+        (5, {}, False),
+        (["refund"], {}, False),
+        ("refund", {"amount": float("nan")}, False),
+        ("refund", {"amount": [float("inf")]}, False),
+    ],
+)
+def test_a_call_that_no_client_could_read_stays_in_the_text(name: Any, arguments: Any, readable: bool) -> None:
+    call = ParsedToolCall(raw="<as said>", name=name, arguments=arguments)
+    assert is_call(call) == readable
+    reply = reply_message(ParsedResponse(content="Well.", tool_calls=[call]), [], decode_pieces)
+    assert (reply["content"], "tool_calls" in reply) == (("Well.", True) if readable else ("Well.\n<as said>", False))
