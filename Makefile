@@ -131,7 +131,7 @@ postgresql:
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 
 test-deploy: $(DEV) $(DEPLOY)
-	@$(BIN)/python -m pytest tests/test_deploy.py tests/trainer/backends/skypilot/exports -k 'validator or nginx'
+	@$(BIN)/python -m pytest tests/test_deploy.py -k 'validator or nginx'
 
 deploy-tools: $(DEPLOY)
 	@command -v nginx >/dev/null || \

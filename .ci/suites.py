@@ -147,7 +147,6 @@ SUITES = (
             "Makefile",
             "deploy/",
             "gavel/judge/service/config.py",
-            "gavel/trainer/backends/skypilot/exports/",
             "tests/test_deploy.py",
         ),
         minutes=4,

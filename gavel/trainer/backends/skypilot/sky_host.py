@@ -1,50 +1,202 @@
-"""Clusters by SkyPilot's SDK. Each of its calls is a request, whose id is waited for; its log is shown meanwhile."""
+"""Starts a cluster by SkyPilot's SDK. Each of its calls is a request, whose id is waited for.
+
+`this_machine` takes its place for trying. A cluster's server is reached through an ssh tunnel.
+"""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import io
+import logging
 import re
+import shutil
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from gavel.base.extras import install_line
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, redacted
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
-from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted, idle_words
-from gavel.trainer.backends.skypilot.ssh_tunnel import SshTunnel
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
+Say = Callable[[str], None]
+"""Takes a line of a log."""
+State = Literal["absent", "stopped", "starting", "up", "stopping"]
+JobState = Literal["waiting", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a cluster will be, and cost."""
+
+    lines: tuple[str, ...] = ()
+    """For people."""
+    usd_per_hour: float | None = None
+    """All nodes together; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A cluster that exists."""
+
+    cluster: str
+    state: State
+    resources: str = ""
+    autostop: str = ""
+    """In words."""
+    usd_per_hour: float | None = None
+    usd_so_far: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The server's job on a cluster."""
+
+    job: int
+    process: int | None = None
+    """Process id, on this machine."""
+
+
+def idle_words(minutes: int, ends_machines: bool) -> str:
+    """What becomes of idle machines."""
+    return f"{'deleted' if ends_machines else 'stopped'} after {minutes} min"
+
+
+class Line(Protocol):
+    """A way to a port of the cluster's first node."""
+
+    url: str
+
+    async def close(self) -> None: ...
+
+
+class ClusterHost(Protocol):
+    """Every method may raise a `ClusterError`, and ends by a deadline."""
+
+    def port(self, settings: ClusterSettings) -> int:
+        """Of the server, on the first node's loopback."""
+        ...
+
+    async def offer(self, task: ClusterTask) -> Offer:
+        """What the task's machines would be and cost; nothing is started."""
+        ...
+
+    async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
+        """Starts the cluster unless it is up, and the task's job on it; `say` is told what happens."""
+        ...
+
+    async def state(self, cluster: str) -> State: ...
+
+    async def job_state(self, cluster: str, job: int | None) -> JobState:
+        """Of that job, or of the newest one."""
+        ...
+
+    def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
+        """Tells `say` the lines of the job's log from now on, in a thread; what is returned ends that."""
+        ...
+
+    async def line(self, cluster: str, port: int) -> Line: ...
+
+    async def statuses(self) -> list[ClusterStatus]:
+        """All clusters that are there, in the clouds' own words and as they are now."""
+        ...
+
+    async def down(self, cluster: str) -> None:
+        """Ends the cluster and its machines; does nothing for one that is not there."""
+        ...
+
+
+_ALIVE_SECONDS = 15
+"""Between two signs of life; without three of them ssh ends."""
+_CONNECT_SECONDS = 20
+_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+"""Seconds until ssh is started again."""
+_END_SECONDS = 5.0
+
+
+class SshTunnel:
+    """`url` leads to the port for as long as the tunnel is open and ssh gets through."""
+
+    def __init__(self, name: str, port: int) -> None:
+        """`name`: of the node in ssh's own configuration. Raises `ClusterError` without ssh."""
+        if shutil.which("ssh") is None:
+            raise ClusterError("there is no ssh here", "Install it (Debian: apt install openssh-client).")
+        self._name = name
+        self._port = port
+        self._local = free_port()
+        self.url = f"http://127.0.0.1:{self._local}"
+        self._kept = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        self._kept.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._kept
+
+    async def _keep(self) -> None:
+        wait = _SHORTEST_WAIT
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            said = await self._run()
+            wait = _SHORTEST_WAIT if loop.time() - began > _LONGEST_WAIT else min(2 * wait, _LONGEST_WAIT)
+            logger.info("ssh to %s ended: %s; again in %.0f s", self._name, said or "it said nothing", wait)
+            await asyncio.sleep(wait)
+
+    async def _run(self) -> str:
+        """Runs ssh until it ends; returns its last words."""
+        options = {
+            "BatchMode": "yes",
+            "ConnectTimeout": str(_CONNECT_SECONDS),
+            "ExitOnForwardFailure": "yes",
+            "ServerAliveInterval": str(_ALIVE_SECONDS),
+            "ServerAliveCountMax": "3",
+        }
+        given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+        forward = f"127.0.0.1:{self._local}:127.0.0.1:{self._port}"
+        process = await asyncio.create_subprocess_exec(
+            *("ssh", "-N", *given, "-L", forward, "--", self._name),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C finishes a step first, which needs the tunnel
+        )
+        try:
+            _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _END_SECONDS)
+            if process.returncode is None:
+                process.kill()
+        return said.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 async def in_background(call: Callable[[], T], seconds: float) -> T:
-    """What `call` gives. Raises `TimeoutError`; the call itself then goes on, and nobody hears of it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def tell(value: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(value)  # type: ignore[arg-type]
+    """What `call` gives. Raises `TimeoutError`; the call itself then goes on in its daemon thread, unheard."""
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
-        value, error = None, None
         try:
             value = call()
-        except StopIteration as stopped:  # no future takes one
-            error = RuntimeError(f"the call ended with {stopped!r}")
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, value, error)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(value)
 
     threading.Thread(target=run, daemon=True, name="gavel-cluster").start()
-    return await asyncio.wait_for(done, seconds)
+    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), seconds)
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

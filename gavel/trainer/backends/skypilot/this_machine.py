@@ -15,11 +15,23 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord, state_directory
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings
+from gavel.trainer.backends.skypilot.cluster_settings import (
+    ClusterError,
+    ClusterRecord,
+    ClusterSettings,
+    state_directory,
+)
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
-from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted
-from gavel.trainer.backends.skypilot.ssh_tunnel import free_port
+from gavel.trainer.backends.skypilot.sky_host import (
+    ClusterStatus,
+    JobState,
+    Line,
+    Offer,
+    Say,
+    State,
+    Submitted,
+    free_port,
+)
 
 _END_SECONDS = 120.0
 _LOOK_SECONDS = 0.1

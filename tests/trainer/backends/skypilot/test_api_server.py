@@ -108,14 +108,11 @@ import asyncio, io, json
 from pathlib import Path
 import sky
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
-from gavel.trainer.backends.skypilot.cluster_record import state_directory
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
-from gavel.trainer.backends.skypilot.cluster_task import backend_task
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError
-from gavel.trainer.backends.skypilot.own_package import own_package
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, state_directory
+from gavel.trainer.backends.skypilot.cluster_task import ClusterTask, own_package
 from gavel.trainer.backends.skypilot.sky_host import SkyHost
 package = own_package(state_directory() / "wheels")
-task = backend_task(ClusterSettings(num_nodes=2, down=True), package)
+task = ClusterTask(ClusterSettings(num_nodes=2, down=True), package)
 host = SkyHost()
 """
     done = subprocess.run(
@@ -179,25 +176,6 @@ except ClusterError as error:
     )
     assert told in printed
     assert SECRET not in printed
-
-
-def test_the_exported_job_group_is_one_of_skypilot_s(client: dict[str, str], tmp_path: Path) -> None:
-    told = asked(
-        client,
-        f"""
-from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
-from gavel.trainer.backends.skypilot.exports.exported_job import GroupParts, job_group
-from sky.utils import dag_utils
-parts = GroupParts("Qwen/Qwen3-4B", judge="openai/gpt-5-mini", judge_secrets=("OPENAI_API_KEY",))
-job = ExportedJob(ClusterSettings(), package, "train.py")
-file = Path({str(tmp_path)!r}, "group.yaml")
-file.write_text(job_group(job, parts))
-names = ("GAVEL_JUDGE_KEY", "OPENAI_API_KEY")
-dag = dag_utils.load_dag_from_yaml(str(file), secrets_overrides=[(name, "x") for name in names])
-print(); print(dag.is_job_group(), [task.name for task in dag.tasks], dag.primary_tasks)
-""",
-    )
-    assert told.splitlines()[-1] == "True ['trainer', 'vllm', 'judge'] ['trainer']"
 
 
 def test_the_stand_in_takes_what_skypilot_takes() -> None:
