@@ -126,9 +126,12 @@ def local_reference(directory: Path) -> LocalAdapter | None:
 
 def _adapter(named: str, directory: Path, **origin: str | int | None) -> LocalAdapter:
     paths = {name: directory / name for name in _FILES if (directory / name).is_file()}
-    files = {name: BatchFile(path, file_sha256(path), path.stat().st_size) for name, path in paths.items()}
-    hashes = {name: file.sha256 for name, file in files.items()}
-    fields = {"named": named, "directory": os.path.abspath(directory), "files": hashes, **origin}
+    files = {name: BatchFile.of(path) for name, path in paths.items()}
+    hashes = {
+        "files": {name: file.sha256 for name, file in files.items()},
+        "parts": {name: file.parts for name, file in files.items()},
+    }
+    fields = {"named": named, "directory": os.path.abspath(directory), **hashes, **origin}
     return LocalAdapter(SentAdapter.model_validate(fields), list(files.values()))
 
 
@@ -315,7 +318,7 @@ class RemoteBackend:
         sent = {"adapter": adapter.sent.model_dump(mode="json")} if adapter else {}
         arguments = canonical(arguments | sent)
         with batch_file(groups) if groups is not None else contextlib.nullcontext() as file:
-            upload = file.sha256 if file else None
+            upload = file.parts if file else []
             same = job_id(kind, model.key, step, upload, arguments)
             job = Job(
                 id=same if kind in _REPEATED else uuid.uuid4().hex,

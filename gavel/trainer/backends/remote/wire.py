@@ -1,13 +1,13 @@
 """What a client and a server of the remote backend say to each other, as JSON.
 
-    GET   /v1/models/{project}/{name}           KeptRun
-    POST  /v1/models/{project}/{name}/jobs      Job -> JobState
-    GET   /v1/models/{project}/{name}/jobs/{id} JobState, as server-sent events until it is done
-    GET   …/jobs/{id}?now=1                     JobState
-    GET   /v1/uploads/{sha256}                  Upload-Offset: bytes that are there
-    PATCH /v1/uploads/{sha256}                  Upload-Offset, Upload-Length: the bytes from there on
+    GET  /v1/models/{project}/{name}                   KeptRun
+    POST /v1/models/{project}/{name}/jobs              Job -> JobState
+    GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it changes or after so many seconds
+    POST /v1/uploads                                   hashes of parts -> those that are to be sent
+    PUT  /v1/uploads/{sha256}                          a part of a file
 
 A job is known by its id, a hash of what it is to do and of the step it starts from: sent again, it is the same job.
+Files are sent in parts, each known by its hash: sent again, it is the same part.
 """
 
 import hashlib
@@ -21,12 +21,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gavel.base.errors import GavelError
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the requests and answers here. A server answers no other one."""
-PROTOCOL_HEADER, OFFSET_HEADER, LENGTH_HEADER = "Gavel-Protocol", "Upload-Offset", "Upload-Length"
+PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
-HEARTBEAT_SECONDS = 5.0
-"""Between two events of a job in which nothing changes."""
+WAIT_SECONDS = 5.0
+"""That a server waits for a job to change before it answers."""
+PART_BYTES = 1_000_000
+"""Of a file, in one request: less than the proxies take that refuse larger ones (nginx: 1 MB)."""
 
 Kind = Literal[
     "register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export", "push"
@@ -46,8 +48,8 @@ class Job(_Wire):
     """The client, as it named itself when it registered the model."""
     step: int | None = None
     """Training steps that the client knows of; the job is refused when there are others."""
-    upload: str | None = None
-    """SHA-256 of the file of groups."""
+    upload: list[str] = Field(default_factory=list)
+    """SHA-256 of each part of the file of groups."""
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -63,6 +65,8 @@ class SentAdapter(_Wire):
     """On the client's machine."""
     files: dict[str, str]
     """SHA-256 by name."""
+    parts: dict[str, list[str]]
+    """SHA-256 of each part, by name."""
     run: str | None = None
     step: int | None = None
     base_model: str | None = None
@@ -107,8 +111,12 @@ class JobState(_Wire):
     """After the job."""
     error: Fault | None = None
 
+    @property
+    def ended(self) -> bool:
+        return self.state in ("done", "failed")
 
-def job_id(kind: str, key: tuple[str, str], step: int | None, upload: str | None, arguments: Mapping[str, Any]) -> str:
+
+def job_id(kind: str, key: tuple[str, str], step: int | None, upload: list[str], arguments: Mapping[str, Any]) -> str:
     """The same for the same work from the same step."""
     parts = json.dumps([kind, *key, step, upload, arguments], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(parts.encode()).hexdigest()
@@ -159,6 +167,18 @@ def _no_address(given: str, why: str, meant: str = "127.0.0.1:8090") -> RemoteBa
     return RemoteBackendError(
         f"{shown} is no address of a backend: {why}", f"Give one, or set {URL_VARIABLE}: http://{meant}"
     )
+
+
+class UploadError(GavelError):
+    """A part of a file cannot be taken."""
+
+
+class DamagedUploadError(UploadError):
+    """A part is not what was announced."""
+
+
+class UploadMissingError(GavelError):
+    """A job's file is not on the server."""
 
 
 class RemoteError(GavelError):

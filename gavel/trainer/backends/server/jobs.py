@@ -14,11 +14,10 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +26,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
-from gavel.base.files import new_folder, write_atomically
+from gavel.base.files import write_atomically
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 from gavel.trainer.backends.local import LocalBackend
@@ -45,18 +44,12 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
 )
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.run_start import ORIGIN
-from gavel.trainer.backends.server.uploads import Uploads, served_files
+from gavel.trainer.backends.server.uploads import SentAdapters, Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.policy.adapter_file import FILES
-from gavel.trainer.policy.reference import kept_reference
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import (
-    NamedCheckpointError,
     RunDirectoryError,
-    find_checkpoint,
     read_description,
     run_path,
 )
@@ -147,68 +140,6 @@ class Registrations:
         write_atomically(self._file, json.dumps(self._entries, indent=1))
 
 
-_PREFIX = "adapter-"
-
-
-class SentAdapterError(GavelError):
-    """An adapter is not what was announced, or is another one than the server's of that name."""
-
-
-class SentAdapters:
-    """Puts them where a `LocalBackend` finds them. Each is copied into its run, so the uploads go."""
-
-    def __init__(self, root: Path, uploads: Uploads) -> None:
-        """`root`: of the runs. Removes what a killed server left."""
-        self._root = root
-        self._own = root / ".backend"
-        self._uploads = uploads
-        for left in self._own.glob(f"{_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def start(self, sent: SentAdapter) -> Generator[Path]:
-        """A directory with the adapter, for a run to begin with, while the block runs.
-
-        Raises `UploadMissingError`, and `SentAdapterError` where this machine has another run of that name.
-        """
-        self._check_name(sent)
-        with tempfile.TemporaryDirectory(dir=self._own, prefix=_PREFIX) as name:
-            self._write(sent, Path(name))
-            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"files"}), encoding="utf-8")
-            yield Path(name)
-        self._forget(sent)
-
-    def keep_reference(self, sent: SentAdapter, run: Path) -> None:
-        """Puts the adapter where `run` keeps the reference of this name, unless it has one. As of `start`."""
-        kept = kept_reference(run, Path(sent.named))
-        if kept.is_dir():
-            return
-        with new_folder(kept) as unfinished:
-            self._write(sent, unfinished)
-        self._forget(sent)
-
-    def _write(self, sent: SentAdapter, directory: Path) -> None:
-        if not sent.files.keys() <= set(FILES):
-            raise SentAdapterError(f"an adapter has no file {', '.join(sent.files)}", f"It has {' and '.join(FILES)}.")
-        for name, sha256 in sent.files.items():
-            shutil.copyfile(self._uploads.found(sha256), directory / name)
-
-    def _forget(self, sent: SentAdapter) -> None:
-        for sha256 in sent.files.values():
-            self._uploads.remove(sha256)
-
-    def _check_name(self, sent: SentAdapter) -> None:
-        try:
-            there = find_checkpoint(sent.named, self._root)
-        except NamedCheckpointError:
-            return
-        if any(file_sha256(there / name) != sha256 for name, sha256 in sent.files.items() if (there / name).is_file()):
-            raise SentAdapterError(
-                f"both machines have a checkpoint {sent.named!r}, and they are not the same",
-                f"Name the client's by its directory: {json.dumps(sent.directory)}",
-            )
-
-
 logger = logging.getLogger(__name__)
 
 _READING: frozenset[Kind] = frozenset({"export", "push"})
@@ -231,7 +162,7 @@ class RunningJob:
         self._since = time.monotonic()
 
     def now(self) -> JobState:
-        if self.state.state in ("done", "failed"):
+        if self.state.ended:
             return self.state
         return self.state.model_copy(update={"seconds": time.monotonic() - self._since})
 
@@ -240,9 +171,11 @@ class RunningJob:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    @property
-    def ended(self) -> bool:
-        return self.state.state in ("done", "failed")
+    async def change(self, seconds: float) -> None:
+        """Returns when the job has changed or ended, at the latest after so many seconds."""
+        if not self.state.ended:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), seconds)
 
 
 class ServedModel:
@@ -295,7 +228,7 @@ class Jobs:
         if known is not None and known.state.state != "failed":
             return known
         running = model.jobs[job.id] = RunningJob(job.id)
-        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).ended:
+        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).state.ended:
             model.jobs.popitem(last=False)
         task = asyncio.create_task(self._run(model, job, running))
         self._tasks.add(task)
@@ -411,8 +344,7 @@ class Jobs:
                     journal.forget(job.id)
                     raise
             journal.finish(job.id, result)
-        if job.upload is not None:
-            self._uploads.remove(job.upload)
+        self._uploads.remove(job.upload)
         return result
 
     async def _register(self, model: ServedModel, job: Job) -> None:
@@ -492,7 +424,10 @@ class Jobs:
         return {"directory": directory, "files": await asyncio.to_thread(served_files, made)}
 
     def _groups(self, job: Job) -> list[TrajectoryGroup]:
-        return list(TrajectoryStore(self._uploads.found(job.upload or "")))
+        with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
+            store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
+            self._uploads.write(job.upload, store.path)
+            return list(store)
 
     async def _keep_reference(self, model: ServedModel, job: Job) -> None:
         sent = _sent_adapter(job)

@@ -1,15 +1,16 @@
 """What proxies and broken lines do to requests: they cost time alone, or are told with what to do."""
 
-import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.remote import connection
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.connection import canonical
 from gavel.trainer.backends.remote.wire import RemoteBackendError
@@ -47,97 +48,27 @@ def before(runs: Path, wrap: Callable[[Asgi], Asgi]) -> Asgi:
     return asked
 
 
-def is_event_stream(message: Any) -> bool:
-    return any(name == b"content-type" and b"event-stream" in value for name, value in message["headers"])
-
-
-async def test_events_that_are_cut_in_the_middle_and_ended_properly_are_asked_for_again(tmp_path: Path) -> None:
-    cut = 0
-
-    def wrap(app: Asgi) -> Asgi:
-        async def cutting(scope: Any, receive: Any, send: Any) -> None:
-            streams = False
-
-            async def sent(message: Any) -> None:
-                nonlocal streams, cut
-                if message["type"] == "http.response.start":
-                    streams = is_event_stream(message) and "/jobs/" in scope["path"] and cut < 6
-                elif streams:
-                    streams, cut = False, cut + 1
-                    message = {**message, "body": message["body"][: 5 * cut], "more_body": False}
-                    await send(message)
-                    raise asyncio.CancelledError
-                await send(message)
-
-            try:
-                await app(scope, receive, sent)
-            except asyncio.CancelledError:
-                return
-
-        return cutting
-
-    with serving(before(tmp_path, wrap)) as url:
-        await two_steps(url, tmp_path)
-    assert cut  # 6 unless a step is done before it is asked for again
-
-
-async def test_a_proxy_that_holds_events_back_for_ever_is_gone_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "_SILENCE_SECONDS", 1.0)
-
-    def wrap(app: Asgi) -> Asgi:
-        async def holding(scope: Any, receive: Any, send: Any) -> None:
-            holds = False
-
-            async def sent(message: Any) -> None:
-                nonlocal holds
-                if message["type"] == "http.response.start":
-                    holds = is_event_stream(message) and "/jobs/" in scope["path"]
-                    await send(message)
-                elif holds:
-                    await asyncio.sleep(3600)
-                else:
-                    await send(message)
-
-            await app(scope, receive, sent)
-
-        return holding
-
-    with serving(before(tmp_path, wrap)) as url:
-        await two_steps(url, tmp_path)
-
-
-async def test_a_proxy_that_takes_small_bodies_alone_gets_small_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "_LEAST_BODY", 200)
+async def test_groups_are_sent_in_bodies_that_every_proxy_takes(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     def wrap(app: Asgi) -> Asgi:
-        async def refusing(scope: Any, receive: Any, send: Any) -> None:
-            if scope["method"] != "PATCH":
-                return await app(scope, receive, send)
-            body, more = b"", True
-            while more:
-                message = await receive()
-                body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > 300:
-                await send({"type": "http.response.start", "status": 413, "headers": []})
-                return await send({"type": "http.response.body", "body": b"<html>Too large</html>"})
-            sizes.append(len(body))
+        async def measuring(scope: Any, receive: Any, send: Any) -> None:
+            if scope["method"] == "PUT":
+                sizes.append(int(dict(scope["headers"])[b"content-length"]))
+            await app(scope, receive, send)
 
-            async def received() -> Any:
-                return {"type": "http.request", "body": body, "more_body": False}
+        return measuring
 
-            await app(scope, received, send)
-
-        return refusing
-
+    noise = TrajectoryGroup([Trajectory(logs=[os.urandom(400_000).hex()], reward=reward) for reward in (0.0, 1.0, 2.0)])
     with serving(before(tmp_path, wrap)) as url:
-        await two_steps(url, tmp_path)
-    assert len(sizes) > 2
-    assert max(sizes) == 200
+        async with RemoteBackend(url, KEY, patience=60) as backend:
+            model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+            await model.register(backend)
+            await model.log([noise], "val")
+            (kept,) = await backend.logged(model, "val", 0)
+    assert [member.logs for member in kept] == [member.logs for member in noise]
+    assert len(sizes) > 1
+    assert max(sizes) <= 1_000_000
 
 
 @pytest.mark.parametrize("times", [1, 99])
@@ -151,7 +82,7 @@ async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_
             async def received() -> Any:
                 nonlocal altered
                 message = await receive()
-                if scope["method"] == "PATCH" and message.get("body") and altered < times:
+                if scope["method"] == "PUT" and message.get("body") and altered < times:
                     altered += 1
                     message = {**message, "body": bytes([message["body"][0] ^ 1]) + message["body"][1:]}
                 return message

@@ -27,10 +27,10 @@ from gavel.trainer.backends.remote.wire import (
     PROTOCOL_HEADER,
     RemoteBackendError,
     UnknownSettingsError,
+    UploadError,
     WriterError,
 )
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.backends.server.uploads import UploadError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import Model
@@ -116,19 +116,14 @@ async def test_numbers_of_other_libraries_and_what_is_no_number_are_metrics(url:
             backend.record(model, odd, "extra")
 
 
-async def test_a_huge_group_is_trained_and_one_beyond_the_limit_is_told(tmp_path: Path) -> None:
-    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path, most_upload_bytes=200_000)
+async def test_a_huge_group_is_trained(tmp_path: Path) -> None:
+    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)
     with serving(app) as url:
         async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
             model = a_model()
             await model.register(backend)
             many = TrajectoryGroup([Trajectory(reward=float(number % 2)) for number in range(3000)])
             assert (await model.train([many])).step == 1
-            noise = os.urandom(400_000).hex()
-            said: list[Any] = [{"role": "user", "content": noise}, {"role": "assistant", "content": "yes"}]
-            with pytest.raises(UploadError, match=r"(?s)more than the server takes.*--max-upload-mb"):
-                await model.train([TrajectoryGroup([Trajectory(messages_and_choices=said, reward=1.0)])])
-            assert await model.get_step() == 1
 
 
 # Clients
@@ -286,6 +281,7 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
 async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from gavel.base.files import write_atomically
     from gavel.scenarios import trajectory_store
     from gavel.trainer.backends.server import jobs, uploads
 
@@ -297,10 +293,10 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
-            monkeypatch.setattr(uploads, "write_whole", full)
+            monkeypatch.setattr(uploads, "write_atomically", full)
             with pytest.raises(UploadError, match=r"(?s)No space left.*Make room"):
                 await model.train([group])
-            monkeypatch.setattr(uploads, "write_whole", written)
+            monkeypatch.setattr(uploads, "write_atomically", write_atomically)
             monkeypatch.setattr(jobs, "write_whole", full)
             with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
                 await model.train([group])

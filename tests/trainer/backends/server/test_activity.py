@@ -27,10 +27,9 @@ def test_requests_and_jobs_are_work_until_they_end(clock: list[float]) -> None:
     activity = Activity()
     clock[0] = 110.0
     assert activity.idle_seconds() == 10.0
-    activity.begin()
-    clock[0] = 500.0
-    assert activity.idle_seconds() == 0.0
-    activity.end()
+    with activity.request():
+        clock[0] = 500.0
+        assert activity.idle_seconds() == 0.0
     clock[0] = 505.0
     assert activity.idle_seconds() == 5.0
     activity.busy = lambda: True

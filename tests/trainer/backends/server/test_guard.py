@@ -6,7 +6,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
-from gavel.trainer.backends.server.app import Guard, given_key
+from gavel.trainer.backends.server.app import Activity, Guard, given_key
 
 KEY, CAPTURE = "the-key-of-the-server", "a-key-of-one-capture"
 
@@ -22,6 +22,7 @@ async def client():
         Starlette(routes=[Route("/{path:path}", reached, methods=methods)]),
         KEY,
         lambda request: given_key(request) in (KEY, CAPTURE),
+        Activity(),
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
         yield client

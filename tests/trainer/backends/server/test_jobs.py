@@ -3,7 +3,6 @@
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,20 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import (
+    PART_BYTES,
     PROTOCOL,
+    DamagedUploadError,
     ProtocolError,
     RemoteBackendError,
     StepError,
+    UploadError,
+    UploadMissingError,
     WriterError,
     WrongKeyError,
 )
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.server.jobs import Journal
-from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.storage.store import StorageError
@@ -181,44 +184,25 @@ async def test_an_address_with_a_path_that_no_proxy_wants_is_told(tmp_path: Path
                 await a_model().register(backend)
 
 
-async def test_a_file_is_gone_on_with_where_it_was_cut_and_another_one_under_its_hash_is_refused(
-    tmp_path: Path,
-) -> None:
-    uploads = Uploads(tmp_path, most_bytes=100)
-    given_up, begun_later = tmp_path / f"{'a' * 64}.partial", tmp_path / f"{'b' * 64}.partial"
-    for file, age in ((given_up, 90_000.0), (begun_later, 60.0)):
-        file.write_bytes(b"a part")
-        os.utime(file, (time.time() - age,) * 2)
-    content = bytes(range(90))
-    name = hashlib.sha256(content).hexdigest()
-
-    async def cut() -> AsyncIterator[bytes]:
-        yield content[:20]
-        raise ConnectionError
-
-    async def of(*parts: bytes) -> AsyncIterator[bytes]:
-        for part in parts:
-            yield part
-
-    with pytest.raises(ConnectionError):
-        await uploads.add(name, 0, 90, cut())
-    assert (uploads.offset(name), uploads.path(name)) == (20, None)
-    assert (given_up.exists(), begun_later.exists()) == (False, True)
-    with pytest.raises(UploadError, match="20 are there"):
-        await uploads.add(name, 0, 90, of(content))
-    assert await uploads.add(name, 20, 90, of(content[20:50], content[50:])) == 90
-    found = uploads.path(name)
-    assert found is not None
-    assert found.read_bytes() == content
-    other = hashlib.sha256(b"other").hexdigest()
-    with pytest.raises(UploadError, match="another SHA-256"):
-        await uploads.add(other, 0, 90, of(content))
-    assert uploads.offset(other) == 0
-    for length, parts, why in ((101, (content,), "more than the server takes"), (10, (content,), "announced 10")):
-        with pytest.raises(UploadError, match=why):
-            await uploads.add(other, 0, length, of(*parts))
+def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path / "uploads")
+    first, second = (hashlib.sha256(part).hexdigest() for part in (b"first", b"second"))
+    uploads.add(first, b"first")
+    assert uploads.missing([first, second]) == [second]
+    with pytest.raises(UploadMissingError):
+        uploads.write([first, second], tmp_path / "file")
+    with pytest.raises(DamagedUploadError):
+        uploads.add(second, b"altered")
+    uploads.add(second, b"second")
+    uploads.write([second, first, second], tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"secondfirstsecond"
+    with pytest.raises(UploadError, match="more than a part"):
+        uploads.add(first, b"a" * (PART_BYTES + 1))
     with pytest.raises(UploadError, match="no SHA-256"):
-        uploads.path("../" + "a" * 61)
+        uploads.missing(["../" + "a" * 61])
+    os.utime(tmp_path / "uploads" / first, (time.time() - 90_000,) * 2)
+    assert uploads.missing([second]) == []
+    assert uploads.missing([first]) == [first]
 
 
 def test_a_journal_survives_a_torn_end(tmp_path: Path) -> None:
