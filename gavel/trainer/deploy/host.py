@@ -106,7 +106,7 @@ class DeployHost(Protocol):
         ...
 
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
-        """Uploads and serves the adapter, going on from the stages that `record` has; makes nothing twice.
+        """Uploads and serves the adapter, going on with what is there by the names of `record`; makes nothing twice.
 
         `wait`: until it serves; if not, the same command later goes on.
         """
@@ -291,24 +291,15 @@ async def ask(
 
 async def make_once(
     record: DeploymentRecord,
-    stage: str,
     what: str,
     find: Callable[[], Awaitable[Ids | None]],
     make: Callable[[], Awaitable[Ids]],
     remedies: Mapping[int, str] | None = None,
 ) -> Ids:
-    """The ids of a stage: those recorded, else those of what `find` finds by its name, else of what `make` makes.
-
-    `find` is always asked before `make`, so that nothing is made twice, whatever happened to the record.
-    """
-    known = record.done(stage)
-    if known is not None:
-        return known
-    record.begin(stage)
+    """The ids of what `find` finds by its name, else of what `make` makes: nothing is made twice."""
     ids = await ask(what, find)
-    if ids is None:
-        ids = await ask(what, make, creates=True, find=find, remedies=remedies)
-    return record.finish(stage, **ids)
+    record.begin()
+    return ids or await ask(what, make, creates=True, find=find, remedies=remedies)
 
 
 async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:

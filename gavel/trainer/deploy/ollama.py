@@ -69,10 +69,7 @@ class OllamaHost:
             await self._create(server, name, merged, report)
             return {"model": name}
 
-        if record.done("model") is not None and await find() is None:
-            record.forget("model")  # somebody has removed it there
-        what = f"{self._url} makes no model"
-        await make_once(record, "model", what, find, make)
+        await make_once(record, f"{self._url} makes no model", find, make)
         shutil.rmtree(_scratch(record), ignore_errors=True)
         return Deployment(self, record, f"{self._url}/v1", name, None)
 
@@ -83,7 +80,6 @@ class OllamaHost:
         server, name = self._client(), self._model(record)
         await remove(f"{name} of {self._url}", lambda: server.delete(name), report)
         shutil.rmtree(_scratch(record), ignore_errors=True)
-        record.forget("model")
 
     def costs(self, record: DeploymentRecord) -> str:
         return (

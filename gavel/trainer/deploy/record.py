@@ -1,11 +1,10 @@
 """What is deployed and what is known of it: the adapter, and the journal `deployments/<id>.json` in the run directory.
 
     record = open_record(run, host="together", address="together", adapter=facts, options={})
-    record.begin("model")                       before the host is asked to create it
-    record.finish("model", id="m-1")            when it has answered
+    record.begin()                              before the host is asked to create anything
 
-A process that was killed in between finds the stage begun, looks the thing up by its deterministic name, and creates it
-only when it is not there. No key is ever written: a record holds the name of its variable.
+Whatever is created has the record's deterministic name, and is looked up by it first: a process that was killed goes on
+with what is there. No key is ever written: a record holds the name of its variable.
 """
 
 import contextlib
@@ -125,8 +124,10 @@ class DeploymentRecord:
     sha256: str
     """Of the adapter's weights."""
     state: State = "deploying"
-    stages: dict[str, Ids] = field(default_factory=dict[str, Ids])
-    """By name: what the host gave (`done` true), or what it is being asked for (`done` false)."""
+    made: bool = False
+    """Whether something may stand at the host."""
+    price: str = ""
+    """As the host told it; empty where it does not."""
     deployed: Ids = field(default_factory=Ids)
     """base_url, model_id and key_variable once the host serves."""
     smoke_test: str = ""
@@ -146,27 +147,11 @@ class DeploymentRecord:
         digest = hashlib.sha256(json.dumps([self.project, self.model, self.step, self.sha256]).encode()).hexdigest()
         return f"gavel-{plain}-s{self.step}-{digest[:10]}"
 
-    def done(self, stage: str) -> Ids | None:
-        """What the host gave at this stage; None when it is not finished."""
-        found = self.stages.get(stage)
-        return {key: value for key, value in found.items() if key != "done"} if found and found["done"] else None
-
-    def begin(self, stage: str, /, **ids: Any) -> None:
-        """Writes what is about to be asked for."""
-        self.stages[stage] = {"done": False, **ids}
-        self.save()
-
-    def finish(self, stage: str, /, **ids: Any) -> Ids:
-        """Writes what the host gave."""
-        self.stages[stage] = {**ids, "done": True}
-        self.save()
-        return dict(ids)
-
-    def forget(self, *stages: str) -> None:
-        """Removes stages whose things are gone from the host."""
-        for stage in stages:
-            self.stages.pop(stage, None)
-        self.save()
+    def begin(self) -> None:
+        """Writes that something may be created from now on. Raises `DeployError` as `save` does."""
+        if not self.made:
+            self.made = True
+            self.save()
 
     def save(self) -> None:
         """Raises `DeployError` when the record cannot be written: then nothing must be created."""

@@ -75,10 +75,9 @@ class VllmHost:
                 report(f"{self._url} serves {name} already")
             else:
                 directory = _kept_copy(adapter, record)
-                record.begin("adapter", name=name)
+                record.begin()
                 await self._load(client, name, directory, adapter)
                 report(f"{self._url} has loaded {name} from {self._seen(directory)}")
-            record.finish("adapter", name=name)
         key = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else None
         return Deployment(self, record, f"{self._url}/v1", name, key)
 
@@ -93,7 +92,6 @@ class VllmHost:
             if name in {each["id"] for each in await self._served(client)}:
                 unload = lambda: _post(client, "/v1/unload_lora_adapter", {"lora_name": name})  # noqa: E731
                 await remove(f"{name} at {self._url}", unload, report)
-        record.forget("adapter")
         shutil.rmtree(_copy_of(record), ignore_errors=True)
 
     def costs(self, record: DeploymentRecord) -> str:

@@ -70,7 +70,7 @@ class WandbHost:
             await self._ask(lambda: self._log(adapter, record), f"{artifact} cannot be uploaded")
             return {"artifact": artifact}
 
-        await make_once(record, "artifact", f"{artifact} cannot be made", find, make)
+        await make_once(record, f"{artifact} cannot be made", find, make)
         return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
@@ -84,7 +84,6 @@ class WandbHost:
                 f"{artifact} cannot be removed",
             )
             report(f"removed {artifact}")
-        record.forget("artifact")
 
     def costs(self, record: DeploymentRecord) -> str:
         return (

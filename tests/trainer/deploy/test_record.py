@@ -1,12 +1,10 @@
 """The adapter's facts, and the journal of a deployment."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gavel.trainer.deploy.host import make_once
 from gavel.trainer.deploy.record import (
     AdapterFacts,
     DeployError,
@@ -22,27 +20,6 @@ from tests.trainer.deploy.conftest import write_adapter
 
 def opened(run: Path, adapter: AdapterFacts, **options: Any) -> DeploymentRecord:
     return open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options=options)
-
-
-async def test_a_stage_is_found_before_it_is_made_and_survives_the_process(run: Path, adapter: AdapterFacts) -> None:
-    made: list[str] = []
-
-    async def find() -> dict[str, Any] | None:
-        return {"model": made[0]} if made else None
-
-    async def make_and_die() -> dict[str, Any]:
-        made.append("m1")
-        raise KeyboardInterrupt
-
-    async def make() -> dict[str, Any]:
-        raise AssertionError("it is there")
-
-    with pytest.raises(KeyboardInterrupt):
-        await make_once(opened(run, adapter), "model", "no model", find, make_and_die)
-    assert opened(run, adapter).done("model") is None
-    for _ in range(2):  # found by its name, then in the record
-        assert await make_once(opened(run, adapter), "model", "no model", find, make) == {"model": "m1"}
-        assert opened(run, adapter).done("model") == {"model": "m1"}
 
 
 def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, adapter: AdapterFacts) -> None:
@@ -67,16 +44,16 @@ def test_an_odd_name_still_gives_a_plain_one(run: Path) -> None:
 
 def test_other_options_go_on_with_the_same_deployment(run: Path, adapter: AdapterFacts) -> None:
     first = opened(run, adapter, a=1)
-    first.finish("model", id="m1")
+    first.begin()
     again = opened(run, adapter, a=2)
-    assert (again.id, again.done("model"), again.options) == (first.id, {"id": "m1"}, {"a": 2})
+    assert (again.id, again.made, again.options) == (first.id, True, {"a": 2})
 
 
 def test_an_undeployed_record_begins_anew(run: Path, adapter: AdapterFacts) -> None:
     record = opened(run, adapter)
     record.state = "undeployed"
-    record.finish("model", model="m1")
-    assert opened(run, adapter).stages == {}
+    record.begin()
+    assert not opened(run, adapter).made
 
 
 def test_records_are_listed_in_the_order_of_their_beginning(run: Path, adapter: AdapterFacts) -> None:
@@ -105,13 +82,7 @@ def test_two_processes_do_not_work_on_one_deployment(run: Path, adapter: Adapter
 def test_a_record_that_cannot_be_written_stops_before_anything_is_made(run: Path, adapter: AdapterFacts) -> None:
     (run / "deployments").write_text("in the way")
     with pytest.raises(DeployError, match="cannot be written"):
-        opened(run, adapter).begin("model")
-
-
-def test_a_record_is_plain_json(run: Path, adapter: AdapterFacts) -> None:
-    record = opened(run, adapter)
-    record.finish("model", id="m")
-    assert json.loads(record.path.read_text())["stages"] == {"model": {"id": "m", "done": True}}
+        opened(run, adapter).begin()
 
 
 def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts) -> None:

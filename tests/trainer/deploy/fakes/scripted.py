@@ -1,11 +1,8 @@
 """What the stand-ins for hosts share: a key, and failures that a test asks for."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
-from gavel.trainer.deploy.record import DeploymentRecord
 from tests.fake_server import Answer, Call, FakeServer
 
 KEY = "key-of-the-tests-that-is-secret"
@@ -13,18 +10,6 @@ KEY = "key-of-the-tests-that-is-secret"
 
 class Killed(BaseException):
     """The process ends here."""
-
-
-def dying_at(stage: str) -> Callable[..., dict[str, Any]]:
-    """`DeploymentRecord.finish` of a process that is killed when it would record what the host gave at a stage."""
-    finish = DeploymentRecord.finish
-
-    def die(record: DeploymentRecord, name: str, /, **ids: Any) -> dict[str, Any]:
-        if name == stage:
-            raise Killed
-        return finish(record, name, **ids)
-
-    return die
 
 
 @dataclass
