@@ -6,6 +6,7 @@ They are written under a name of their own beside the place, `.NAME.RANDOM.unfin
 import contextlib
 import fcntl
 import glob
+import hashlib
 import os
 import secrets
 import shutil
@@ -74,6 +75,12 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False,
         descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
+
+
+def file_sha256(file: Path) -> str:
+    """The SHA-256 of its content, as hexadecimal digits; reads the file in blocks. Raises `OSError`."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

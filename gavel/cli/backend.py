@@ -56,7 +56,7 @@ def backend(
     from gavel.trainer.engines.vllm_launch import check_startable
     from gavel.trainer.learner.replicas import follow_leader
     from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.trackers.tracker import chosen_tracker
+    from gavel.trainer.runs.trackers import chosen_tracker
 
     if engine not in ("transformers", "vllm"):
         raise typer.BadParameter("transformers or vllm", param_hint="--engine")

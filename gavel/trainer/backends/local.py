@@ -27,9 +27,8 @@ from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, run_path, runs_root
-from gavel.trainer.runs.storage.store import open_store
-from gavel.trainer.runs.storage.transfer import push_checkpoint
-from gavel.trainer.runs.trackers.tracker import TrackerError, TrackerName
+from gavel.trainer.runs.storage.store import open_store, push_checkpoint
+from gavel.trainer.runs.trackers import TrackerError, TrackerName
 
 _Key = tuple[str, str]
 _Done = TypeVar("_Done")

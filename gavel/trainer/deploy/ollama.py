@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from gavel.base.files import file_sha256
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, remove, sdk, server_address, unless_gone
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
-from gavel.trainer.runs.file_hash import file_sha256
 
 if TYPE_CHECKING:
     from ollama import AsyncClient

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gavel.base.errors import GavelError
-from gavel.base.files import write_atomically
-from gavel.trainer.runs.file_hash import file_sha256
+from gavel.base.files import file_sha256, write_atomically
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DEPLOYMENTS = "deployments"

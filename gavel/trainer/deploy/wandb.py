@@ -14,7 +14,7 @@ from gavel.base.extras import install_line
 from gavel.base.secrets import without_secrets
 from gavel.trainer.deploy.host import Deployment, Report, key_of, make_once, misfits
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
-from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact
+from gavel.trainer.runs.storage.wandb_store import KEY_VARIABLE, artifacts_api, log_artifact
 
 T = TypeVar("T")
 _INFERENCE = "https://api.inference.wandb.ai/v1"

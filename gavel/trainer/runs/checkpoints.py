@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gavel.base.errors import GavelError
-from gavel.base.files import sync, sync_all, write_atomically
-from gavel.trainer.runs.file_hash import file_sha256
+from gavel.base.files import file_sha256, sync, sync_all, write_atomically
 
 
 def steps_to_keep(saved: Sequence[int], values: Mapping[int, object], *, keep_last: int, keep_best: int) -> set[int]:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from gavel.base.errors import GavelError
+from gavel.base.files import file_sha256
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.rollout import rollout
@@ -30,7 +31,6 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
-from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.errors import EndpointError
 

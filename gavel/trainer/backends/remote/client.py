@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from gavel.base.files import file_sha256
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -40,7 +41,6 @@ from gavel.trainer.backends.remote.wire import (
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import ExportError, read_export_mark, taken
-from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
 
 _FETCHES = 2

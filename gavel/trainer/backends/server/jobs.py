@@ -53,8 +53,7 @@ from gavel.trainer.runs.run_directory import (
     read_description,
     run_path,
 )
-from gavel.trainer.runs.storage.store import open_store
-from gavel.trainer.runs.storage.transfer import push_checkpoint
+from gavel.trainer.runs.storage.store import open_store, push_checkpoint
 
 FILE = "jobs.jsonl"
 

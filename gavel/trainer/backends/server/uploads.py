@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from gavel.base.errors import GavelError
-from gavel.base.files import new_folder, write_atomically
+from gavel.base.files import file_sha256, new_folder, write_atomically
 from gavel.trainer.backends.remote.wire import (
     PART_BYTES,
     DamagedUploadError,
@@ -22,7 +22,6 @@ from gavel.trainer.backends.remote.wire import (
 from gavel.trainer.backends.run_start import ORIGIN
 from gavel.trainer.policy.adapter_file import FILES
 from gavel.trainer.policy.reference import kept_reference
-from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import NamedCheckpointError, find_checkpoint
 
 _SERVED = ("checkpoints", "exports", "trajectories")

@@ -21,9 +21,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from gavel.base.files import replacing
+from gavel.base.files import file_sha256, replacing
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings
-from gavel.trainer.runs.file_hash import file_sha256
 
 DISTRIBUTION = "gavel-rl"
 _EXTRAS = "[service,train]"
