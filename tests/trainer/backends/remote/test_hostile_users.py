@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import Model
 from gavel.trainer.runs.checkpoints import ExportError
-from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.hostile_machine import AT_ONCE, a_model, registered
@@ -62,12 +60,6 @@ async def test_a_project_of_any_name_is_served_and_trained(url: str, runs: Path,
         assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
         assert [row["step"] for row in backend.history(model, "train")] == [1]
     assert (runs / project / model.name / "model.json").is_file()
-
-
-@pytest.mark.parametrize(("project", "name"), [("a/b", "c"), ("..", "c"), ("a", "."), ("", "c"), ("a", "c" * 300)])
-async def test_a_name_that_no_run_can_have_is_told(url: str, project: str, name: str) -> None:
-    with pytest.raises(RunDirectoryError):
-        await a_model(name, project).register(RemoteBackend(url, KEY, patience=AT_ONCE))
 
 
 async def test_two_projects_may_have_a_model_of_the_same_name_and_many_models_train_at_once(url: str) -> None:
@@ -114,16 +106,6 @@ async def test_numbers_of_other_libraries_and_what_is_no_number_are_metrics(url:
         odd = {"loss": object()}
         with pytest.raises(GavelError, match="cannot be sent"):
             backend.record(model, odd, "extra")
-
-
-async def test_a_huge_group_is_trained(tmp_path: Path) -> None:
-    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)
-    with serving(app) as url:
-        async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
-            model = a_model()
-            await model.register(backend)
-            many = TrajectoryGroup([Trajectory(reward=float(number % 2)) for number in range(3000)])
-            assert (await model.train([many])).step == 1
 
 
 # Clients
@@ -215,17 +197,6 @@ def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> No
     asyncio.run(backend.close())
 
 
-async def test_a_cell_of_a_notebook_makes_another_client_again_and_again(url: str) -> None:
-    clients, model = [RemoteBackend(url, KEY, patience=AT_ONCE) for _ in range(3)], a_model("cells")
-    for client in clients:  # none is closed, as where a cell is run again
-        model = a_model("cells")
-        await model.register(client)
-        await model.train([await a_group(model, 0.0, 1.0)])
-    assert await model.get_step() == 3
-    for client in clients:
-        await client.close()
-
-
 async def test_a_job_that_waited_while_another_client_registered_is_refused(url: str) -> None:
     async with registered(url, "taken") as (first, old), RemoteBackend(url, KEY, patience=AT_ONCE) as second:
         group = await a_group(old, 0.0, 1.0)
@@ -239,17 +210,6 @@ async def test_a_job_that_waited_while_another_client_registered_is_refused(url:
         assert (await new.train([group])).step == step + 1
         with pytest.raises(WriterError):
             first.record(old, {"late": 1.0}, "extra")
-
-
-async def test_a_clock_or_a_time_zone_that_is_off_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
-    time.tzset()
-    really = time.time
-    monkeypatch.setattr(time, "time", lambda: really() - 10 * 365 * 86_400)
-    async with registered(url, "clock") as (_, model):
-        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
-    monkeypatch.undo()
-    time.tzset()
 
 
 # Versions

@@ -1,13 +1,14 @@
-"""A run's memory settings are chosen once, and stay."""
+"""What a training run measures first is kept; tokens that experts route otherwise are told."""
 
 import json
+import logging
 
 import pytest
 
-from gavel.trainer.backends.training_run import FILE, MemorySettings
-from gavel.trainer.config import TrainConfig
+from gavel.trainer.backends.training_run import FILE, MemorySettings, OutlyingTokens
+from gavel.trainer.config import SamplerCorrection, TrainConfig
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, PassBytes
-from gavel.trainer.runs.run_directory import FormatVersionError, RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 OPEN = TrainConfig()
 
@@ -89,14 +90,6 @@ def test_a_gpu_whose_memory_holds_no_pass_without_checkpointing_always_checkpoin
     assert settings.filled(TrainConfig(gradient_checkpointing=True)).whole_pass_tokens is None
 
 
-def test_each_way_to_compute_is_measured_for_itself(directory):
-    fit = Fit()
-    settings = MemorySettings(directory, "cpu", fit, begun=False)
-    chosen = [TrainConfig(gradient_checkpointing=on) for on in (True, False, True)]
-    assert [settings.filled(each).micro_batch_tokens for each in chosen] == [8000, 7000, 8000]
-    assert settings.filled(OPEN).micro_batch_tokens == 7000
-
-
 def test_a_run_that_was_begun_before_this_was_measured_goes_on_as_it_was(directory):
     fit = Fit()
     filled = MemorySettings(directory, "cuda", fit, begun=True).filled(OPEN)
@@ -132,8 +125,38 @@ def test_a_file_that_is_no_json_is_refused_and_without_it_the_run_goes_on(direct
     assert MemorySettings(directory, "cpu", Fit(), begun=True).filled(OPEN).micro_batch_tokens == 16384
 
 
-def test_a_file_of_a_later_version_is_refused(directory):
-    kept = {"format_version": 1000, "gradient_checkpointing": False, "micro_batch_tokens": {}}
-    (directory.path / FILE).write_text(json.dumps(kept))
-    with pytest.raises(FormatVersionError):
-        MemorySettings(directory, "cpu", Fit(), begun=True)
+CONFIG = TrainConfig()
+MASKED = TrainConfig(sampler_correction=SamplerCorrection(mode="token_mask", floor=0.5, cap=5.0))
+
+
+@pytest.fixture(autouse=True)
+def _warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "gavel")
+
+
+def test_they_are_counted_and_a_few_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    watched = OutlyingTokens(experts=True)
+    assert watched.of_step(0.0, 1000, CONFIG) == {"tokens_outlying": 0}
+    assert watched.of_step(0.009, 1000, CONFIG) == {"tokens_outlying": 9}
+    assert not caplog.records
+
+
+def test_many_are_told_with_the_remedy_and_again_when_their_share_has_doubled(caplog: pytest.LogCaptureFixture) -> None:
+    watched = OutlyingTokens(experts=True)
+    for share in (0.02, 0.03, 0.035, 0.05, 0.06):
+        watched.of_step(share, 1000, CONFIG)
+    told = [record.getMessage() for record in caplog.records]
+    assert ["20 of 1000" in told[0], "50 of 1000" in told[1], len(told)] == [True, True, 2]
+    assert "other experts" in told[0]
+    assert "token_mask" in told[0]
+
+
+def test_a_dense_model_is_not_said_to_choose_experts(caplog: pytest.LogCaptureFixture) -> None:
+    OutlyingTokens(experts=False).of_step(0.5, 10, CONFIG)
+    assert "experts" not in caplog.text
+    assert "the policy went on" in caplog.text
+
+
+def test_who_has_them_corrected_is_not_warned(caplog: pytest.LogCaptureFixture) -> None:
+    assert OutlyingTokens(experts=True).of_step(0.5, 10, MASKED) == {"tokens_outlying": 5}
+    assert not caplog.records
