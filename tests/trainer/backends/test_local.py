@@ -233,27 +233,6 @@ async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_p
     assert not (tmp_path / "tests" / "clerk" / "checkpoints").exists()
 
 
-async def test_a_step_of_edited_trajectories_trains_nothing_unless_it_is_asked_for(
-    tmp_path: Path,
-) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        group = await a_group(model, [0.0, 1.0])
-        for trajectory in group:
-            first = next(trajectory.choices())
-            edited = [*first.prompt_token_ids, *first.token_ids[:1], *first.prompt_token_ids]  # type: ignore[attr-defined]
-            trajectory.messages_and_choices = [first, first.model_copy(update={"prompt_token_ids": edited})]
-        refused = await model.train([group])
-        branched = await model.train([group], TrainConfig(on_token_mismatch="branch"))
-    assert not refused.trained
-    assert refused.reason is not None
-    assert "2 members whose sampled turns were edited" in refused.reason
-    assert refused.metrics["token_mismatch/client_edit"] == branched.metrics["token_mismatch/client_edit"] == 2
-    assert branched.trained
-    assert branched.metrics["trajectories_trained"] == 2
-
-
 async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path: Path) -> None:
     model = a_model()
     async with LocalBackend(tmp_path) as backend:
@@ -365,29 +344,6 @@ async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Pat
         with pytest.raises(EndpointError, match=str(port)):
             await a_model().register(LocalBackend(tmp_path / "runs", port=port))
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({}, "context 4,096 tokens (the model's own); a reply without max_tokens may take the rest of it"),
-        (
-            {"max_context": 10**6, "max_reply": 50},
-            "context 4,096 tokens (the model's own); a reply without",
-        ),
-        (
-            {"max_context": 64, "max_reply": 50},
-            "context 64 tokens (of the model's 4,096); a reply without",
-        ),
-    ],
-)
-async def test_registering_tells_the_context_and_the_longest_reply(tmp_path: Path, caplog, settings, told) -> None:
-    caplog.set_level("INFO", logger="gavel")
-    async with LocalBackend(tmp_path, **settings) as backend:
-        await (model := a_model()).register(backend)
-        limits = backend.endpoint(model).limits
-    assert limits.startswith(told)
-    assert [record.message for record in caplog.records if "context" in record.message] == [f"clerk: {limits}"]
 
 
 async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
@@ -503,16 +459,6 @@ async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Pat
         assert await model.get_step() == 1, "its checkpoint had been saved"
         again = await a_group(model, [0.0, 1.0])
     assert {trajectory.policy_version for trajectory in again} == {1}
-
-
-async def test_a_metric_of_a_trajectory_never_replaces_the_step_of_a_row(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await model.log([Trajectory(reward=0.5, metrics={"step": 7, "reward": 3.0, "depth": 2})], "val")
-        (row,) = backend.history(model, "val")
-    assert (row["step"], row["reward"], row["depth"]) == (0, 0.5, 2.0)
-    assert (row["metric/step"], row["metric/reward"]) == (7.0, 3.0)
 
 
 def storages(model: torch.nn.Module) -> dict[int, int]:

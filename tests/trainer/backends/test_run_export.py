@@ -137,13 +137,6 @@ def test_a_step_that_is_damaged_or_not_kept_is_named(run: Path, step: int) -> No
     assert "Kept: 1, 2" in caught.value.remedy
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "a"}'])
-def test_a_damaged_description_is_named(run: Path, text: str) -> None:
-    (run / "model.json").write_text(text)
-    with pytest.raises(RunDirectoryError):
-        export_run(run)
-
-
 def test_a_trained_run_without_checkpoints_is_not_its_base(run: Path) -> None:
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunDirectoryError, match="was trained, but none of its checkpoints is whole") as error:

@@ -7,7 +7,7 @@ import pytest
 
 from gavel.trainer.backends.training_run import FILE, MemorySettings, OutlyingTokens
 from gavel.trainer.config import SamplerCorrection, TrainConfig
-from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, PassBytes
+from gavel.trainer.learner.step_bytes import FittedPass, PassBytes
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 OPEN = TrainConfig()
@@ -84,12 +84,6 @@ def test_a_run_whose_first_steps_set_them_goes_on_alike_with_and_without_a_resta
     assert chosen[0].micro_batch_tokens == (7000 if device == "cuda" and not checkpointing else 8000)
 
 
-def test_a_gpu_whose_memory_holds_no_pass_without_checkpointing_always_checkpoints(directory):
-    settings = MemorySettings(directory, "cuda", Fit(LEAST_TOKENS + 2000), begun=False)
-    assert settings.filled(OPEN).whole_pass_tokens == 0
-    assert settings.filled(TrainConfig(gradient_checkpointing=True)).whole_pass_tokens is None
-
-
 def test_a_run_that_was_begun_before_this_was_measured_goes_on_as_it_was(directory):
     fit = Fit()
     filled = MemorySettings(directory, "cuda", fit, begun=True).filled(OPEN)
@@ -149,14 +143,3 @@ def test_many_are_told_with_the_remedy_and_again_when_their_share_has_doubled(ca
     assert ["20 of 1000" in told[0], "50 of 1000" in told[1], len(told)] == [True, True, 2]
     assert "other experts" in told[0]
     assert "token_mask" in told[0]
-
-
-def test_a_dense_model_is_not_said_to_choose_experts(caplog: pytest.LogCaptureFixture) -> None:
-    OutlyingTokens(experts=False).of_step(0.5, 10, CONFIG)
-    assert "experts" not in caplog.text
-    assert "the policy went on" in caplog.text
-
-
-def test_who_has_them_corrected_is_not_warned(caplog: pytest.LogCaptureFixture) -> None:
-    assert OutlyingTokens(experts=True).of_step(0.5, 10, MASKED) == {"tokens_outlying": 5}
-    assert not caplog.records

@@ -149,7 +149,7 @@ class Launch:
         self.say(price_sentence(offer, self._settings))
         return offer
 
-    async def start(self, offer: Offer) -> ClusterRecord:
+    async def start(self) -> ClusterRecord:
         """Starts what was offered; its key is kept before."""
         settings = self._settings
         record = ClusterRecord(
@@ -157,9 +157,6 @@ class Launch:
             key=SecretStr(self._key),
             port=settings.port,
             machines=settings.machines(),
-            usd_per_hour=offer.usd_per_hour,
-            idle_minutes=settings.idle_minutes_to_autostop,
-            ends_machines=settings.ends_machines,
         )
         record.save()
         submitted = await self.host.submit(self._task, {**self._values, KEY_VARIABLE: self._key}, self.say)
@@ -237,14 +234,12 @@ class SkyPilotBackend(RemoteBackend):
                 f"the cluster {cluster} is offered at {price}, and {max_usd_per_hour:.2f} USD is the most",
                 "Choose other accelerators or another infra, or raise max_usd_per_hour.",
             )
-        return await cls.started(launch, offer, patience=patience, start_seconds=start_seconds)
+        return await cls.started(launch, patience=patience, start_seconds=start_seconds)
 
     @classmethod
-    async def started(
-        cls, launch: Launch, offer: Offer, *, patience: float = 600.0, start_seconds: float = _START_SECONDS
-    ) -> Self:
+    async def started(cls, launch: Launch, *, patience: float = 600.0, start_seconds: float = _START_SECONDS) -> Self:
         """The backend of a cluster that is started now, as it was offered."""
-        record = await launch.start(offer)
+        record = await launch.start()
         return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
 
     @classmethod
@@ -254,7 +249,8 @@ class SkyPilotBackend(RemoteBackend):
         if record is not None:
             with contextlib.suppress(ServerEndedError):
                 return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
-        return await cls.started(launch, await launch.offer(), patience=patience, start_seconds=start_seconds)
+        await launch.offer()
+        return await cls.started(launch, patience=patience, start_seconds=start_seconds)
 
     @classmethod
     async def attach(

@@ -162,10 +162,6 @@ class ClusterRecord(BaseModel):
     """What was asked for, as `ClusterSettings.machines` gives it."""
     job: int | None = None
     """Number of the server's job there; None while the cluster is started."""
-    usd_per_hour: float | None = None
-    """As it was told before the launch; None where it is not known."""
-    idle_minutes: int = 0
-    ends_machines: bool = False
     process: int | None = None
     """Process id, of a cluster on this machine."""
 

@@ -41,30 +41,12 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """A cluster that exists."""
-
-    cluster: str
-    state: State
-    resources: str = ""
-    autostop: str = ""
-    """In words."""
-    usd_per_hour: float | None = None
-    usd_so_far: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Submitted:
     """The server's job on a cluster."""
 
     job: int
     process: int | None = None
     """Process id, on this machine."""
-
-
-def idle_words(minutes: int, ends_machines: bool) -> str:
-    """What becomes of idle machines."""
-    return f"{'deleted' if ends_machines else 'stopped'} after {minutes} min"
 
 
 class Line(Protocol):
@@ -101,10 +83,6 @@ class ClusterHost(Protocol):
         ...
 
     async def line(self, cluster: str, port: int) -> Line: ...
-
-    async def statuses(self) -> list[ClusterStatus]:
-        """All clusters that are there, in the clouds' own words and as they are now."""
-        ...
 
     async def down(self, cluster: str) -> None:
         """Ends the cluster and its machines; does nothing for one that is not there."""
@@ -284,7 +262,9 @@ class SkyHost:
         return Submitted(job)
 
     async def state(self, cluster: str) -> State:
-        records = await self._records([cluster])
+        sky = self._sky
+        ask = lambda: sky.get(sky.status([cluster], refresh=sky.StatusRefreshMode.AUTO))  # noqa: E731
+        records = cast("list[Any]", await self._asked(ask, _ASK_SECONDS, "no state of clusters is told"))
         return _STATES.get(_name(records[0]["status"]), "starting") if records else "absent"
 
     async def job_state(self, cluster: str, job: int | None) -> JobState:
@@ -338,13 +318,6 @@ class SkyHost:
             last = plain(said.decode(errors="replace")).strip().rpartition("\n")[2]
             raise ClusterError(f"there is no way to {cluster} by ssh: {last}", f"Try: sky status {cluster}")
 
-    async def statuses(self) -> list[ClusterStatus]:
-        sky = self._sky
-        records = await self._records(None)
-        report = await self._asked(lambda: sky.get(sky.cost_report()), _ASK_SECONDS, "costs are not known")
-        costs = {entry["name"]: entry for entry in cast("list[dict[str, Any]]", report or [])}
-        return [_status(record, costs.get(record["name"])) for record in records]
-
     async def down(self, cluster: str) -> None:
         if await self.state(cluster) == "absent":
             return
@@ -361,29 +334,18 @@ class SkyHost:
             made.update_secrets(dict(secrets))
         return made
 
-    async def _records(self, clusters: list[str] | None) -> list[Any]:
-        """As they are now in their clouds."""
-        sky = self._sky
-        refresh = sky.StatusRefreshMode.AUTO
-        asked = self._asked(
-            lambda: sky.get(sky.status(clusters, refresh=refresh)), _ASK_SECONDS, "no state of clusters is told"
-        )
-        return cast("list[Any]", await asked)
-
     async def _asked(self, call: Callable[[], Any], seconds: float, failure: str, secrets: Any = ()) -> Any:
         try:
             return await in_background(call, seconds)
         except TimeoutError as error:
-            raise ClusterError(
-                f"{failure}: no answer for {seconds:.0f} s", "`gavel cluster status` shows what is on."
-            ) from error
+            raise ClusterError(f"{failure}: no answer for {seconds:.0f} s", "`sky status` shows what is on.") from error
         except ClusterError:
             raise
         except Exception as error:  # SkyPilot's have no common class
             text = redacted(_first_line(error), secrets)
             # without the cause, whose words may hold what must not be seen
             raise ClusterError(
-                f"{failure}: {text}", "`sky check` shows what is set up, `gavel cluster status` what is on."
+                f"{failure}: {text}", "`sky check` shows what is set up, `sky status` what is on."
             ) from None
 
 
@@ -396,19 +358,6 @@ def _skypilot() -> ModuleType:
             f"{install_line('cloud')} 'skypilot[aws]' (or gcp, kubernetes, …)",
         ) from error
     return sky
-
-
-def _status(record: Any, cost: Mapping[str, Any] | None) -> ClusterStatus:
-    minutes, ends = int(record["autostop"]), bool(record["to_down"])
-    seconds, usd = (float(cost["duration"] or 0), cost["total_cost"]) if cost else (0.0, None)
-    return ClusterStatus(
-        cluster=str(record["name"]),
-        state=_STATES.get(_name(record["status"]), "starting"),
-        resources=str(record["resources_str"] or ""),
-        autostop="never" if minutes < 0 else idle_words(minutes, ends),
-        usd_per_hour=float(usd) / seconds * 3600 if usd and seconds else None,
-        usd_so_far=None if usd is None else float(usd),
-    )
 
 
 def _name(value: Any) -> str:

@@ -23,7 +23,6 @@ from gavel.trainer.backends.skypilot.cluster_settings import (
 )
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
 from gavel.trainer.backends.skypilot.sky_host import (
-    ClusterStatus,
     JobState,
     Line,
     Offer,
@@ -49,9 +48,7 @@ class _Here:
 class ThisMachine:
     """Runs the run script of one node for each node, with what SkyPilot tells its nodes."""
 
-    def __init__(self, *, gpus_per_node: int = 0) -> None:
-        """`gpus_per_node`: processes that learn on each node, more than one."""
-        self._gpus = gpus_per_node
+    def __init__(self) -> None:
         self._nodes: dict[str, list[subprocess.Popen[bytes]]] = {}
 
     def port(self, settings: ClusterSettings) -> int:
@@ -72,7 +69,7 @@ class ThisMachine:
             "GAVEL_MASTER_PORT": str(free_port()),
             "SKYPILOT_NUM_NODES": str(settings.num_nodes),
             "SKYPILOT_NODE_IPS": addresses,
-            "SKYPILOT_NUM_GPUS_PER_NODE": str(self._gpus),
+            "SKYPILOT_NUM_GPUS_PER_NODE": "0",
             **secrets,
         }
         script = str(task.config()["run"])
@@ -116,10 +113,6 @@ class ThisMachine:
 
     async def line(self, cluster: str, port: int) -> Line:
         return _Here(port)
-
-    async def statuses(self) -> list[ClusterStatus]:
-        found = [record for record in ClusterRecord.all() if record.process]
-        return [ClusterStatus(each.cluster, await self.state(each.cluster), usd_per_hour=0.0) for each in found]
 
     async def down(self, cluster: str) -> None:
         record = ClusterRecord.find(cluster)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from gavel.base.errors import GavelError
@@ -27,12 +26,10 @@ from gavel.trainer.backends.remote.wire import (
     RemoteBackendError,
     UnknownSettingsError,
     UploadError,
-    WriterError,
 )
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import Model
 from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
@@ -62,15 +59,6 @@ async def test_a_project_of_any_name_is_served_and_trained(url: str, runs: Path,
     assert (runs / project / model.name / "model.json").is_file()
 
 
-async def test_two_projects_may_have_a_model_of_the_same_name_and_many_models_train_at_once(url: str) -> None:
-    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
-        models = [a_model("same", f"project-{number}") for number in range(4)]
-        await asyncio.gather(*(model.register(backend) for model in models))
-        groups = [await a_group(model, 0.0, 1.0) for model in models]
-        results = await asyncio.gather(*(model.train([group]) for model, group in zip(models, groups, strict=True)))
-    assert [result.step for result in results] == [1] * 4
-
-
 # Groups
 
 
@@ -91,21 +79,6 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
         assert means["exceptions"] == 1
     stored = list(TrajectoryStore(runs / "tests/odd-groups/trajectories/train/000001.jsonl.zst"))
     assert [len(group) for group in stored] == [2, 1, 2, 3, 0]
-
-
-async def test_numbers_of_other_libraries_and_what_is_no_number_are_metrics(url: str) -> None:
-    async with registered(url, "odd-numbers") as (backend, model):
-        odd: dict[str, Any] = {"mine": np.float32(0.5), "no": math.nan}
-        result = await model.train([await a_group(model, 0.0, 1.0)], metrics=odd)
-        assert result.metrics["mine"] == 0.5
-        assert math.isnan(result.metrics["no"])
-        odd = {"loss": math.inf, "count": np.int64(3)}
-        backend.record(model, odd, "extra")
-        (row,) = backend.history(model, "extra")
-        assert (row["loss"], row["count"]) == (None, 3)
-        odd = {"loss": object()}
-        with pytest.raises(GavelError, match="cannot be sent"):
-            backend.record(model, odd, "extra")
 
 
 # Clients
@@ -197,21 +170,6 @@ def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> No
     asyncio.run(backend.close())
 
 
-async def test_a_job_that_waited_while_another_client_registered_is_refused(url: str) -> None:
-    async with registered(url, "taken") as (first, old), RemoteBackend(url, KEY, patience=AT_ONCE) as second:
-        group = await a_group(old, 0.0, 1.0)
-        new = a_model("taken")
-        outcomes = await asyncio.gather(
-            new.register(second), asyncio.sleep(0.005), old.train([group]), return_exceptions=True
-        )
-        assert outcomes[0] is None
-        step = await new.get_step()
-        assert isinstance(outcomes[2], WriterError) or step == 1
-        assert (await new.train([group])).step == step + 1
-        with pytest.raises(WriterError):
-            first.record(old, {"late": 1.0}, "extra")
-
-
 # Versions
 
 
@@ -289,32 +247,3 @@ async def test_an_export_replaces_nothing_that_is_there(url: str, tmp_path: Path
             await model.export("adapter", out=tmp_path / "file")
         with pytest.raises(GavelError):
             await model.export("adapter", out=Path("/proc/nowhere/made"))
-
-
-async def test_checkpoints_are_deleted_while_they_are_pushed_and_exported(url: str, tmp_path: Path) -> None:
-    async with registered(url, "pushed") as (backend, model):
-        for _ in range(3):
-            await model.train([await a_group(model, 0.0, 1.0)])
-        pushed, exported, deleted = await asyncio.gather(
-            model.push(str(tmp_path / "store"), step=1),
-            model.export("adapter", step=2, out=tmp_path / "made"),
-            model.delete_checkpoints(keep_last=1, keep_best=0),
-            return_exceptions=True,
-        )
-        assert deleted is None
-        assert backend.checkpoints(model) == [3]
-        assert isinstance(pushed, str | GavelError)
-        assert isinstance(exported, Path | GavelError)
-        manifest = tmp_path / "store/tests/pushed/checkpoints/000001/manifest.json"
-        assert manifest.exists() == isinstance(pushed, str)
-
-
-async def test_a_prompted_and_a_trained_model_of_one_name_follow_each_other(url: str) -> None:
-    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
-        await a_model("both").register(backend)
-        prompted = Model(name="both", project="tests", inference_base_url="http://127.0.0.1:9/v1")
-        await prompted.register(backend)
-        assert (await prompted.log([Trajectory(reward=0.5)], "val"))["reward"] == 0.5
-        model = a_model("both")
-        await model.register(backend)
-        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1

@@ -184,14 +184,6 @@ async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_p
 
 
 @pytest.mark.slow
-async def test_an_address_with_a_path_that_no_proxy_wants_is_told(tmp_path: Path) -> None:
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(f"{url}/v1/", KEY, patience=20) as backend:
-            with pytest.raises(RemoteBackendError, match=r"(?s)status 404.*/v1 is no part of the address"):
-                await a_model().register(backend)
-
-
-@pytest.mark.slow
 def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path / "uploads")
     first, second = (hashlib.sha256(part).hexdigest() for part in (b"first", b"second"))

@@ -5,7 +5,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -20,7 +19,6 @@ from gavel.trainer.backends.skypilot.cluster_settings import (
     ClusterRecord,
     ClusterSettings,
     cluster_settings,
-    redacted,
     secret_values,
 )
 from gavel.trainer.backends.skypilot.cluster_task import (
@@ -30,7 +28,7 @@ from gavel.trainer.backends.skypilot.cluster_task import (
     run_script,
     setup_script,
 )
-from gavel.trainer.backends.skypilot.sky_host import LineWriter, in_background
+from gavel.trainer.backends.skypilot.sky_host import in_background
 from tests.limits import HANG_SECONDS
 
 KEY = "a-key-that-nobody-sees"
@@ -68,12 +66,6 @@ def test_an_unknown_option_is_named_and_values_are_not_repeated() -> None:
     assert "hf_very_secret" not in str(refused.value)
 
 
-def test_names_are_of_variables_here_and_a_mapping_has_its_own_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_1234567")
-    assert secret_values(["HF_TOKEN"]) == {"HF_TOKEN": "hf_1234567"}
-    assert secret_values({"HF_TOKEN": "other-value"}) == {"HF_TOKEN": "other-value"}
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -87,10 +79,6 @@ def test_what_is_no_secret_is_refused_without_being_repeated(given: list[str], t
     with pytest.raises(ClusterError, match=told) as refused:
         secret_values(given)
     assert "12345678" not in str(refused.value)
-
-
-def test_longer_values_are_blotted_out_first_and_short_ones_stay() -> None:
-    assert redacted("abcdefgh abcdef ab", ["abcdef", "abcdefgh", "ab"]) == "*** *** ab"
 
 
 def a_record(cluster: str = "gavel") -> ClusterRecord:
@@ -113,10 +101,6 @@ def test_a_record_comes_back_and_is_the_user_s_alone(state: Path) -> None:
     assert ClusterRecord.find("gavel") is None
 
 
-def test_a_key_is_in_no_text_of_a_record() -> None:
-    assert KEY not in repr(a_record()) + str(a_record())
-
-
 @pytest.mark.parametrize("content", ["", "{", "[]", f'{{"key": "{KEY}"}}'])
 def test_a_broken_record_says_what_to_do_and_not_what_it_holds(state: Path, content: str) -> None:
     (state / "clusters").mkdir()
@@ -135,46 +119,6 @@ def test_machines_stop_when_the_server_has_ended_and_a_tunnel_is_no_work() -> No
     }
     assert "--idle-minutes 25" in config["run"]
     assert config["file_mounts"] == {"~/.gavel/wheels/id/gavel.whl": "/here/gavel.whl"}
-
-
-def test_all_that_was_chosen_arrives() -> None:
-    settings = ClusterSettings(
-        cluster="big",
-        accelerators="H100:8",
-        infra="k8s/mine",
-        image="docker:mine",
-        num_nodes=2,
-        cpus="32+",
-        memory="256+",
-        disk_gb=500,
-        use_spot=True,
-        engine="vllm",
-        slots=32,
-        max_context=4096,
-        versions=2,
-        runs="/data/runs",
-        setup="echo mine",
-        file_mounts={"/data": "s3://mine"},
-        secrets=("HF_TOKEN",),
-    )
-    config = ClusterTask(settings, OwnPackage("id", "==1")).config()
-    assert (config["name"], config["num_nodes"]) == ("big", 2)
-    assert config["resources"] == {
-        "infra": "k8s/mine",
-        "accelerators": "H100:8",
-        "image_id": "docker:mine",
-        "cpus": "32+",
-        "memory": "256+",
-        "disk_size": 500,
-        "use_spot": True,
-        "autostop": {"idle_minutes": 5, "down": True, "wait_for": "jobs"},
-    }
-    run, setup = config["run"], config["setup"]
-    for words in ("--engine vllm", "--slots 32", "--max-context 4096", "--versions 2", "--runs /data/runs"):
-        assert words in run
-    assert setup.endswith("echo mine\n")
-    assert config["file_mounts"] == {"/data": "s3://mine"}
-    assert "HF_TOKEN" not in json.dumps(config)  # secrets are given beside it
 
 
 @pytest.mark.slow
@@ -210,24 +154,6 @@ def test_a_release_is_its_version_and_a_commit_is_its_commit(tmp_path: Path, mon
     assert own_package(tmp_path).shell_word() == "'gavel-rl @ git+https://host/gavel.git@abc123'"
     installed(monkeypatch, {"url": "https://host/gavel.whl"})
     assert own_package(tmp_path).shell_word() == "'gavel-rl @ https://host/gavel.whl'"
-
-
-def test_a_wheel_is_taken_as_it_is_and_one_that_is_gone_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheel = tmp_path / "gavel_rl-1.2-py3-none-any.whl"
-    installed(monkeypatch, {"url": wheel.as_uri()})
-    with pytest.raises(ClusterError, match="which is not there any more"):
-        own_package(tmp_path)
-    wheel.write_bytes(b"wheel")
-    assert own_package(tmp_path).wheel == wheel
-
-
-def test_a_wheel_s_path_is_found_by_the_shell_of_the_other_machine() -> None:
-    package = OwnPackage("id", wheel=Path("/here/gavel_rl-1.2-py3-none-any.whl"))
-    assert package.shell_word("[service,train]") == (
-        "\"$HOME\"/'.gavel/wheels/id/gavel_rl-1.2-py3-none-any.whl[service,train]'"
-    )
 
 
 def bash(script: str, home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -274,15 +200,6 @@ def test_gavel_is_installed_once_and_again_for_another_package(tmp_path: Path) -
     assert called(tmp_path)[-1].endswith("gavel-rl[service,train]==1.3")
 
 
-def test_an_installation_that_fails_is_tried_again(tmp_path: Path) -> None:
-    python = recorder(tmp_path / ".gavel" / "venv" / "bin" / "python")
-    python.write_text(_RECORDER + "exit 1\n")
-    assert bash(setup_script(PACKAGE), tmp_path).returncode != 0
-    recorder(python)
-    assert bash(setup_script(PACKAGE), tmp_path).returncode == 0
-    assert len(called(tmp_path)) == 3
-
-
 def test_without_a_python_it_says_what_is_missing(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -314,26 +231,6 @@ def test_several_nodes_and_gpus_go_through_torchrun(tmp_path: Path) -> None:
         "-m torch.distributed.run --nnodes 2 --node-rank 1 --nproc-per-node 8 --master-addr 10.0.0.1 "
         "--master-port 29400 --max-restarts 0 train.py"
     ]
-
-
-def test_the_exit_status_is_the_program_s(tmp_path: Path) -> None:
-    given = {"GAVEL_PYTHON": sys.executable}
-    assert bash(run_script(["-c", "import sys; sys.exit(7)"]), tmp_path, **given).returncode == 7
-
-
-def test_lines_are_told_whole_and_plain() -> None:
-    lines: list[str] = []
-    with LineWriter(lines.append) as out:
-        print("\x1b[32mone", file=out, end="")
-        print(" and more\x1b[0m\n\n", file=out)
-        print("2 %\r3 %\nlast", file=out, end="")
-    assert lines == ["one and more", "2 %", "3 %", "last"]
-
-
-async def test_a_call_gives_what_it_returns_or_raises() -> None:
-    assert await in_background(lambda: 3, 60) == 3
-    with pytest.raises(KeyError):
-        await in_background(lambda: {}["none"], 60)
 
 
 async def test_a_call_that_hangs_is_left_and_keeps_no_process_alive() -> None:
