@@ -169,6 +169,6 @@ def read_export_mark(directory: Path) -> Any:
         return None
 
 
-def taken(directory: Path) -> ExportError:
+def occupied_error(directory: Path) -> ExportError:
     """Something else is there."""
     return ExportError(f"{directory} is there already, and is not this export", "Name another directory with --out.")

@@ -40,7 +40,7 @@ from gavel.trainer.backends.remote.wire import (
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.checkpoints import ExportError, read_export_mark, taken
+from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_export_mark
 from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
 
 _FETCHES = 2
@@ -53,10 +53,10 @@ def check_target(target: Path, files: Mapping[str, str] | None = None) -> bool:
         return False
     if files is None:
         if not target.is_dir():
-            raise taken(target)
+            raise occupied_error(target)
         return True
     if any(not (target / name).is_file() or file_sha256(target / name) != sha256 for name, sha256 in files.items()):
-        raise taken(target)
+        raise occupied_error(target)
     return True
 
 
@@ -261,7 +261,7 @@ class RemoteBackend:
     ) -> Path:
         """Exports there, and fetches the directory; `out` defaults to `exports` of a run directory here."""
         if out is not None and check_target(out) and read_export_mark(out) is None:
-            raise taken(out)  # before a long export
+            raise occupied_error(out)  # before a long export
         made = (await self._run(model, "export", {"form": form, "dtype": dtype, "step": step})).result or {}
         directory, files = str(made["directory"]), made["files"]
         target = out or run_path(runs_root(), *model.key) / directory

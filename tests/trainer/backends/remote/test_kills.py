@@ -191,7 +191,7 @@ def test_a_line_that_is_slow_and_cut_again_and_again_costs_time_alone(
     assert trained_steps(tmp_path / "runs") == [1] * STEPS
 
 
-STEPS, TASKS, MEMBERS = 6, 2, 4
+TASKS, MEMBERS = 2, 4
 
 
 class LiveRun:

@@ -292,7 +292,7 @@ async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
     assert told[0].startswith("http://127.0.0.1:")
 
 
-KEY, CAPTURE = "the-key-of-the-server", "a-key-of-one-capture"
+CAPTURE = "a-key-of-one-capture"
 
 
 async def reached(request: Request) -> PlainTextResponse:
