@@ -97,7 +97,7 @@ class MemorySettings:
         return config.model_copy(update=found)
 
     def _tokens(self, checkpointing: bool) -> int:
-        """Of a pass: as it was measured first."""
+        """Tokens of a micro-batch, as they were measured first."""
         mode = "with_checkpointing" if checkpointing else "without_checkpointing"
         if mode not in self._kept.micro_batch_tokens:
             fitted = self._fit(checkpointing)
@@ -305,7 +305,7 @@ class TrainingRun:
                 return self._replicas.step(batch, self._memory.filled(config))
 
     def _first_adapter(self) -> list[torch.Tensor]:
-        """That of step 0. Raises `RunDirectoryError` when the copy of another run's is damaged."""
+        """The adapter of step 0. Raises `RunDirectoryError` when the copy of another run's is damaged."""
         if self._start.record is None:
             return self._new_adapter
         now = self.policy.adapter_weights()

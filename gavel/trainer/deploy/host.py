@@ -69,7 +69,7 @@ class Deployment:
 
     @property
     def id(self) -> str:
-        """Of its record; what `gavel undeploy` takes."""
+        """Id of its record, which `gavel undeploy` takes."""
         return self.record.id
 
     @property

@@ -50,9 +50,9 @@ class AdapterFacts:
     size: int
     """Bytes of the weights."""
     sha256: str
-    """Of the weights."""
+    """SHA-256 of the weights."""
     license: str | None
-    """Of the base model, where its card is here."""
+    """Licence of the base model, where its card is here."""
     special: tuple[str, ...] = ()
     """What goes beyond plain LoRA: rslora, dora, modules_to_save, embeddings, experts."""
 
@@ -115,13 +115,13 @@ class DeploymentRecord:
     address: str
     """What `open_host` was given, such as vllm:http://10.0.0.2:8000."""
     options: dict[str, Any]
-    """Of the host, without secrets; the same are used to undeploy."""
+    """Options of the host, without secrets; the same are used to undeploy."""
     project: str
     model: str
     step: int
     base_model: str
     sha256: str
-    """Of the adapter's weights."""
+    """SHA-256 of the adapter's weights."""
     state: State = "deploying"
     made: bool = False
     """Whether something may stand at the host."""
@@ -236,7 +236,7 @@ def read_records(run: Path) -> list[DeploymentRecord]:
 
 
 def find_records(root: Path, named: str | None, *, by_id: bool = False) -> list[DeploymentRecord]:
-    """Those of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
+    """The records of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
 
     Raises `DeployError` for a name that is neither.
     """

@@ -196,7 +196,7 @@ def _server_rank(adapter: AdapterFacts) -> int:
 
 
 def server_arguments(adapter: AdapterFacts, name: str, directory: str, port: int) -> list[str]:
-    """Of `vllm serve BASE` for a server of its own, which serves the adapter in a directory as `name`."""
+    """Arguments of `vllm serve BASE` for a server of its own, which serves the adapter in a directory as `name`."""
     return [
         f"--port={port}", "--enable-lora", f"--max-lora-rank={_server_rank(adapter)}",
         f"--lora-modules={name}={directory}",

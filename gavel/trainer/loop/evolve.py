@@ -84,7 +84,7 @@ class EvolveObserver:
         """The run starts `what` and waits for it."""
 
     def advanced(self, done: int, total: int) -> None:
-        """So many of the parts of what it waits for are done."""
+        """`done` of `total` parts of what the loop waits for are finished."""
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         """It is known what an iteration imitates."""

@@ -207,7 +207,7 @@ class Observer:
         """The loop starts `what` and waits for it."""
 
     def advanced(self, done: int, total: int) -> None:
-        """So many of the parts of what it waits for are done."""
+        """`done` of `total` parts of what the loop waits for are finished."""
 
     def stepped(self, report: StepReport) -> None:
         """A step is done and saved."""
@@ -444,7 +444,7 @@ class _Loop:
         return self.mixture.plan(self.config.tasks_per_step, seed=self.config.seed, step=step)
 
     def _refill_task(self, step: int, number: int) -> PlannedTask:
-        """Of the further group of a step; the seed, step and number alone decide it."""
+        """The task of a further group of a step; the seed, step and number alone decide it."""
         round_, at = divmod(number, len(self._tasks(0)))
         seed = seed_of(self.config.seed, "refill", round_)
         return self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[at]

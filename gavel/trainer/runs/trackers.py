@@ -243,7 +243,7 @@ class ShownMember:
     member: int
     trajectory: Trajectory
     judge_cost: float | None
-    """Of its whole group, in USD."""
+    """Cost of judging its whole group, in USD."""
 
 
 def shown_members(groups: Sequence[TrajectoryGroup]) -> list[ShownMember]:

@@ -5,9 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from gavel.trainer.config import Ppo
 from gavel.trainer.learner.value_head import gae
 
 numbers = st.floats(-5, 5)
@@ -35,13 +33,3 @@ def test_with_lambda_one_an_advantage_is_the_rest_of_the_rewards_minus_the_value
 def test_the_example_of_the_module_docstring_holds():
     assert gae([0.0, 1.0], [0.5, 0.5], gamma=1.0, gae_lambda=1.0) == [0.5, 0.5]
     assert gae([0.0, 1.0], [0.5, 0.5], gamma=1.0, gae_lambda=0.0) == [0.0, 0.5]
-
-
-def test_the_old_names_of_the_settings_still_work_and_warn():
-    with pytest.warns(DeprecationWarning, match=r"Ppo\(gamma="):
-        loss = Ppo.model_validate({"discount": 0.9})
-    assert loss == Ppo(gamma=0.9)
-    with pytest.warns(DeprecationWarning, match=r"Ppo\(gae_lambda="):
-        assert Ppo.model_validate({"trace": 0.5}) == Ppo(gae_lambda=0.5)
-    with pytest.raises(ValidationError):
-        Ppo.model_validate({"discount": 0.9, "gamma": 0.9})

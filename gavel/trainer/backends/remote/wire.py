@@ -79,9 +79,9 @@ class ModelState(_Wire):
     versions: int
     checkpoints: list[int]
     parameters: int = 0
-    """Of the base model."""
+    """Parameters of the base model."""
     limits: str = ""
-    """Of its endpoint."""
+    """Context and longest reply of its endpoint, in a sentence."""
 
 
 class KeptRun(_Wire):

@@ -196,7 +196,7 @@ class ServedModel:
 
     @property
     def journal(self) -> Journal:
-        """Of the run directory, which the backend makes."""
+        """The journal of the run directory, which the backend makes."""
         if self._journal is None:
             self._journal = Journal(self.directory)
         return self._journal

@@ -65,7 +65,7 @@ def held_root(root: Path) -> Generator[Callable[[str], None]]:
 
 _IDLE_SECONDS = 600
 _CLOSING_SECONDS = 3
-"""That answers get to end; whoever waits for a job asks the next server."""
+"""Shutdown grace period for answers, seconds; whoever waits for a job asks the next server."""
 
 
 async def serve(

@@ -70,7 +70,7 @@ class ClusterSettings(BaseModel):
     cluster: str = Field(default="gavel", max_length=50, pattern=r"^[A-Za-z][A-Za-z0-9-]*$")
     """Its name; a running cluster of this name is used again."""
     accelerators: str | None = "H100:1"
-    """Of each node, as SkyPilot names them; None = none."""
+    """GPUs of each node, as SkyPilot names them; None = none."""
     infra: str | None = None
     """Where, as in SkyPilot: aws, gcp/us-central1, k8s/context, slurm. Default: the cheapest place that is set up."""
     image: str | None = None
@@ -78,9 +78,9 @@ class ClusterSettings(BaseModel):
     num_nodes: int = Field(default=1, ge=1)
     """Nodes; the processes of all of them learn together."""
     cpus: str | None = None
-    """Of each node: 8, or 8+."""
+    """CPUs of each node: 8, or 8+."""
     memory: str | None = None
-    """Of each node, in GB: 64, or 64+."""
+    """Memory of each node, in GB: 64, or 64+."""
     disk_gb: int | None = Field(default=None, ge=20)
     use_spot: bool = False
     """Spot machines: cheaper, and may be taken away."""
@@ -97,7 +97,7 @@ class ClusterSettings(BaseModel):
     runs: str = "~/gavel-runs"
     """Folder of the runs on the first node."""
     port: int = Field(default=PORT, ge=1, le=65535)
-    """Of the server, on the first node's loopback."""
+    """The server's port, on the first node's loopback."""
     setup: str = ""
     """Commands after the installation of Gavel, on every node."""
     file_mounts: dict[str, str] = Field(default_factory=dict)
@@ -194,7 +194,7 @@ class ClusterRecord(BaseModel):
 
     @classmethod
     def all(cls) -> list[Self]:
-        """Of all clusters that were started from here, by name."""
+        """The records of all clusters that were started from here, by name."""
         found = [cls.find(file.stem) for file in sorted((state_directory() / "clusters").glob("*.json"))]
         return [record for record in found if record is not None]
 

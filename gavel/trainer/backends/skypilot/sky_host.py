@@ -61,7 +61,7 @@ class ClusterHost(Protocol):
     """Every method may raise a `ClusterError`, and ends by a deadline."""
 
     def port(self, settings: ClusterSettings) -> int:
-        """Of the server, on the first node's loopback."""
+        """The server's port, on the first node's loopback."""
         ...
 
     async def offer(self, task: ClusterTask) -> Offer:
@@ -75,7 +75,7 @@ class ClusterHost(Protocol):
     async def state(self, cluster: str) -> State: ...
 
     async def job_state(self, cluster: str, job: int | None) -> JobState:
-        """Of that job, or of the newest one."""
+        """The state of that job, or of the newest one."""
         ...
 
     def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
