@@ -236,7 +236,7 @@ def read_records(run: Path) -> list[DeploymentRecord]:
 
 
 def find_records(root: Path, named: str | None, *, by_id: bool = False) -> list[DeploymentRecord]:
-    """The records of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
+    """Records of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
 
     Raises `DeployError` for a name that is neither.
     """

@@ -20,7 +20,7 @@ from gavel.base.files import file_sha256, sync, sync_all, write_atomically
 
 
 def steps_to_keep(saved: Sequence[int], values: Mapping[int, object], *, keep_last: int, keep_best: int) -> set[int]:
-    """The last of the saved steps, and those with the highest values, the newer among equals.
+    """The last of the saved steps (given in ascending order) and those with the highest values, the newer among equals.
 
     A step without a number among `values` is not among the best.
     """

@@ -53,7 +53,7 @@ class Uploads:
         directory.mkdir(parents=True, exist_ok=True)
 
     def missing(self, parts: Iterable[str]) -> list[str]:
-        """The parts that are to be sent. Parts that were left for a day go. Raises `UploadError` for what is no hash."""
+        """The parts that are to be sent. Those left for a day go. Raises `UploadError` for what is no hash."""
         for file in self._directory.iterdir():
             with contextlib.suppress(FileNotFoundError):  # its job took it meanwhile
                 if file.stat().st_mtime < time.time() - _KEPT_SECONDS:
