@@ -174,7 +174,7 @@ def _identities(tasks: Sequence[Task]) -> list[str] | dict[str, Any]:
 
 
 def _told(tasks: Sequence[Task]) -> Sequence[Task]:
-    """The tasks that are looked at: the first of those that one function draws by their numbers, which takes seconds."""
+    """The tasks that are looked at: the first of those that one function draws by their numbers, slowly."""
     return tasks[:FIRST_DRAWN] if isinstance(tasks, DrawnTasks) else tasks
 
 
