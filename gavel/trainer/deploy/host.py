@@ -23,13 +23,12 @@ from json import JSONDecodeError
 from typing import Any, Protocol, TypeVar, cast
 from urllib.request import getproxies
 
-import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from gavel.base import entry_points
 from gavel.base.extras import install_line
-from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine
+from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine, server_address
 from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 
@@ -181,20 +180,12 @@ def key_of(variable: str, remedy: str = "Set it in the environment or in .env.")
     return key
 
 
-def server_address(given: str, example: str) -> str:
+def place_of_server(given: str, example: str) -> str:
     """The address of a server without a slash or `/v1` at its end. Raises `DeployError`, which tells no password."""
     try:
-        url = httpx.URL(given.strip())
-    except httpx.InvalidURL as error:
-        shown = "what was given" if "@" in given else repr(given)
-        raise DeployError(f"{shown} is no address of a server: {error}", f"Give {example}.") from error
-    if url.userinfo or url.query or url.fragment:
-        raise DeployError(
-            f"the address of the server at {url.host} holds a user, password or query", f"Give {example} alone."
-        )
-    if url.scheme not in ("http", "https") or not url.host or (url.port is not None and not 0 < url.port < 65536):
-        raise DeployError(f"{given!r} is no address of a server", f"Give {example}.")
-    return str(url).rstrip("/").removesuffix("/v1")
+        return server_address(given).removesuffix("/v1")
+    except ValueError as error:
+        raise DeployError(str(error), f"Give {example} alone.") from error
 
 
 async def until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:

@@ -20,7 +20,7 @@ import httpx
 from gavel.base.files import file_sha256
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, remove, sdk, server_address, unless_gone
+from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, place_of_server, remove, sdk, unless_gone
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
         raise DeployError(f"Ollama has no quantization {quantize!r}", f"There are: {', '.join(_QUANTIZATIONS[1:])}.")
     url = place or os.environ.get("OLLAMA_HOST") or "http://127.0.0.1:11434"
     sdk("ollama")
-    return OllamaHost(server_address(url if "://" in url else f"http://{url}", "ollama:http://HOST:11434"), quantize)
+    return OllamaHost(place_of_server(url if "://" in url else f"http://{url}", "ollama:http://HOST:11434"), quantize)
 
 
 class OllamaHost:

@@ -23,10 +23,10 @@ from gavel.trainer.deploy.host import (
     ask,
     key_of,
     misfits,
+    place_of_server,
     refused,
     remove,
     repeated,
-    server_address,
     status_of,
 )  # fmt: skip
 from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord
@@ -43,7 +43,7 @@ def open_host(place: str, *, path_map: str = "", base: str = "") -> "VllmHost":
 
     `base`: the base model as the server names it, where that is not the run's name for it. Raises `DeployError`.
     """
-    url = server_address(place, "vllm:http://HOST:PORT")
+    url = place_of_server(place, "vllm:http://HOST:PORT")
     here, sign, there = path_map.partition("=")
     if path_map and not (here and sign and there):
         raise DeployError(f"path_map={path_map!r} does not map a path", "Give HERE=THERE, such as /runs=/mnt/runs.")

@@ -12,7 +12,7 @@ from gavel.base.extras import install_line
 from gavel.base.secrets import HIDDEN
 from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy
-from gavel.trainer.deploy.host import key_of, open_host, refused, repeated, server_address, until
+from gavel.trainer.deploy.host import key_of, open_host, place_of_server, refused, repeated, until
 from gavel.trainer.deploy.record import (
     DEPLOYMENTS,
     AdapterFacts,
@@ -236,7 +236,7 @@ def test_a_key_that_no_header_holds_is_refused_without_being_told(given: str, mo
 async def test_an_address_that_is_none_is_refused_and_no_record_is_made(adapter: AdapterFacts, given: str) -> None:
     run = adapter.directory.parents[1]
     with pytest.raises(DeployError) as error:
-        server_address(given, "ollama:http://HOST:PORT")
+        place_of_server(given, "ollama:http://HOST:PORT")
     with pytest.raises(DeployError) as same:
         await deploy(run, adapter, f"vllm:{given}")
     for each in (error, same):
