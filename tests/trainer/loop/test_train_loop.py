@@ -166,8 +166,14 @@ async def test_rewards_are_the_judges_scores_and_another_reward_is_another_exper
         for other in ({"judge": 0.5}, {"judge": 1.0, "hand": 0.5}, {"hand": 1.0}):
             with pytest.raises(RunDirectoryError, match="reward"):
                 await train_scenario(model, scenario, judge, loop.model_copy(update={"reward": other}), TrainConfig())
+        pinned = tmp_path / "tests" / "judged" / "experiment.json"
+        begun = pinned.read_text()
+        pinned.unlink()  # the checkpoint keeps a copy
         with pytest.raises(RunDirectoryError, match="advantage"):
             await train_scenario(model, scenario, judge, loop, TrainConfig(advantage="rank"))
+        assert not pinned.exists()
+        await train_scenario(model, scenario, judge, loop, TrainConfig())
+        assert pinned.read_text() == begun
         told = copy(scenario)
         told.tasks = lambda split="train": [t.model_copy(update={"reference": "x"}) for t in scenario.tasks(split)]  # type: ignore[method-assign]
         with pytest.raises(RunDirectoryError, match="criteria of tasks"):
