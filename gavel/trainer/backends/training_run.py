@@ -15,6 +15,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -163,26 +164,26 @@ class SaveError(GavelError):
     """A step was trained, but could not be saved."""
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the runs of a backend sample and serve; `LocalBackend` says what each setting is."""
+
+    vllm: VllmSettings | None
+    """None: the embedded engine samples."""
+    slots: int
+    max_context: int | None
+    max_reply: int | None
+    versions: int
+    host: str
+    port: int
+    shard_base: bool
+
+
 class TrainingRun:
     """Loads a model, resumes from its newest checkpoint, serves it, and trains it step by step."""
 
-    def __init__(
-        self,
-        model: TrainableSpec,
-        directory: RunDirectory,
-        world: World,
-        *,
-        vllm: VllmSettings | None,
-        slots: int,
-        max_context: int | None,
-        max_reply: int | None,
-        versions: int,
-        host: str,
-        port: int,
-        shard_base: bool,
-    ) -> None:
-        """`vllm` None: the embedded engine samples. `max_context` None: the model's own, bounded by memory."""
-        if shard_base and vllm is None:
+    def __init__(self, model: TrainableSpec, directory: RunDirectory, world: World, serving: Serving) -> None:
+        if serving.shard_base and serving.vllm is None:
             raise WorldError("the embedded engine holds the whole base on one device", "Sample with --engine vllm.")
         self.directory = directory
         self.step = 0
@@ -195,20 +196,19 @@ class TrainingRun:
         self._start = RunStart(model, directory)
         if self._start.record is not None:
             description["from_checkpoint"] = self._start.record
-        if model.policy.loader == "unsloth" and vllm is None:
+        if model.policy.loader == "unsloth" and serving.vllm is None:
             raise BaseModelError(
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
         config = load_config(model.base_model)
         longest = usable_context(config)
-        if vllm is None:
+        if serving.vllm is None:
             check_sampled_here(config)
-        max_context = None if max_context is None else min(max_context, longest)
         self._warns_of_experts = chooses_experts(config)
         self._outlying = OutlyingTokens(experts=self._warns_of_experts)
         self._replicas = LearnerReplicas(
-            world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
+            world, model.base_model, model.lora, model.renderer, model.policy, sharded=serving.shard_base
         )
         self.policy = self._replicas.policy
         self._new_adapter = self.policy.adapter_weights()
@@ -217,7 +217,7 @@ class TrainingRun:
             self._resume()
             self._replicas.synchronize()
             self._memory = MemorySettings(directory, self.policy.device_kind, self._fit)
-            self._engine = self._start_engine(model, vllm, slots, max_context, longest, versions)
+            self._engine = self._start_engine(model, serving, longest)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
             adapted = self.step > 0 or self._start.record is not None
@@ -230,9 +230,9 @@ class TrainingRun:
                 self.policy.decode,
                 model=model.name,
                 max_context=self._engine.max_context,
-                max_reply=max_reply,
-                host=host,
-                port=port,
+                max_reply=serving.max_reply,
+                host=serving.host,
+                port=serving.port,
                 base_model=model.base_model,
                 rendering_by=self.policy.rendering_by,
                 encode=self.policy.encode,
@@ -242,7 +242,7 @@ class TrainingRun:
                 self._start.keep(self._write_start)
             undo.pop_all()
         directory.describe(description)
-        self._limits = _limits(self._engine.max_context, longest, max_reply)
+        self._limits = _limits(self._engine.max_context, longest, serving.max_reply)
         logger.info("%s: %s", model.name, self._limits)
 
     @property
@@ -379,16 +379,10 @@ class TrainingRun:
         self.directory.metrics.log_groups(step, split, groups)
         return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 
-    def _start_engine(
-        self,
-        model: TrainableSpec,
-        vllm: VllmSettings | None,
-        slots: int,
-        max_context: int | None,
-        longest: int,
-        versions: int,
-    ) -> Engine:
-        """`max_context` None: as memory allows, and no more than `longest`."""
+    def _start_engine(self, model: TrainableSpec, serving: Serving, longest: int) -> Engine:
+        """`longest`: the model's own context, in tokens."""
+        vllm, slots, versions = serving.vllm, serving.slots, serving.versions
+        max_context = None if serving.max_context is None else min(serving.max_context, longest)
         grammars = Grammars(self.policy.tokenizer, self.policy.vocabulary)
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
