@@ -141,7 +141,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_asked(together: F
     assert read_records(run) == []
 
 
-ADDRESS = f"fireworks:{ACCOUNT}"
+FIREWORKS = f"fireworks:{ACCOUNT}"
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def fireworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFireworks]:
 
 
 async def deployed(run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
-    return await deploy(run, adapter, ADDRESS, deadline=60.0, options=options)
+    return await deploy(run, adapter, FIREWORKS, deadline=60.0, options=options)
 
 
 async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(
@@ -200,7 +200,7 @@ async def test_a_deployment_that_was_deleted_is_taken_up_again(
 @pytest.mark.parametrize(
     ("status", "remedy"), [(401, "FIREWORKS_API_KEY"), (403, "FIREWORKS_API_KEY"), (402, "credit"), (429, "quota")]
 )
-async def test_what_the_host_refuses_is_told_with_what_to_do(
+async def test_what_fireworks_refuses_is_told_with_what_to_do(
     fireworks: FakeFireworks,
     run: Path,
     adapter: AdapterFacts,
@@ -230,10 +230,10 @@ async def test_what_does_not_fit_is_told_before_anything_is_asked(
 ) -> None:
     write_adapter(tmp_path / "other", rank=128, targets=("q_proj", "lm_head"))
     facts = read_facts(tmp_path / "other", project="desk", name="clerk", step=1, base_model="embedded/returns-desk")
-    misfits = open_host(ADDRESS).check(facts)
+    misfits = open_host(FIREWORKS).check(facts)
     assert [word in misfit for word, misfit in zip(("128", "lm_head", "base="), misfits, strict=True)] == [True] * 3
     with pytest.raises(DeployError, match="does not take this adapter"):
-        await deploy(run, facts, ADDRESS)
+        await deploy(run, facts, FIREWORKS)
     assert not fireworks.calls
 
 
@@ -253,7 +253,7 @@ def test_names_of_the_hub_become_those_of_fireworks() -> None:
         assert base_name(there) == f"accounts/fireworks/models/{here}"
 
 
-ADDRESS_HUGGINGFACE = "huggingface:desk"
+HUGGING_FACE = "huggingface:desk"
 Servers = tuple[FakeHub, FakeEndpoints]
 
 
@@ -268,7 +268,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
 
 
 async def published(run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
-    return await deploy(run, adapter, ADDRESS_HUGGINGFACE, deadline=60.0, options=options)
+    return await deploy(run, adapter, HUGGING_FACE, deadline=60.0, options=options)
 
 
 async def test_an_adapter_is_published_and_its_commit_served(
@@ -317,7 +317,7 @@ async def test_an_endpoint_that_fails_is_told_and_removed(servers: Servers, run:
 
 
 @pytest.mark.parametrize(("status", "remedy"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (402, "credit"), (400, "docs")])
-async def test_what_the_host_refuses_is_told_with_what_to_do_of_huggingface(
+async def test_what_hugging_face_refuses_is_told_with_what_to_do(
     servers: Servers, run: Path, adapter: AdapterFacts, status: int, remedy: str
 ) -> None:
     servers[1].fail("POST", status, times=9)
@@ -342,12 +342,12 @@ async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     write_adapter(tmp_path / "other", rank=1024)
     facts = read_facts(tmp_path / "other", project="desk", name="clerk", step=1, base_model="embedded/returns-desk")
-    misfits = open_host(ADDRESS_HUGGINGFACE).check(facts)
+    misfits = open_host(HUGGING_FACE).check(facts)
     words = "1024", "only on this machine"
     assert [word in misfit for word, misfit in zip(words, misfits, strict=True)] == [True, True]
 
 
-ADDRESS_WANDB = "wandb:desk/serving"
+WANDB = "wandb:desk/serving"
 
 
 @pytest.fixture
@@ -366,7 +366,7 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(
     qwen = replace(adapter, base_model="Qwen/Qwen2.5-14B-Instruct")
     server.fail("CreateArtifactFiles", 500)
     server.fail("CommitArtifact", 429)
-    deployment = await deploy(run, qwen, ADDRESS_WANDB, deadline=120.0)
+    deployment = await deploy(run, qwen, WANDB, deadline=120.0)
     name = deployment.record.remote_name
     (artifact,) = server.committed
     assert (artifact["type"], artifact["name"]) == ("lora", name)
@@ -377,9 +377,9 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(
     assert deployment.model_id == f"wandb-artifact:///desk/serving/{name}:step12"
 
 
-def test_what_does_not_fit_is_told_of_wandb(adapter: AdapterFacts) -> None:
+def test_what_does_not_fit_w_and_b_is_told(adapter: AdapterFacts) -> None:
     facts = replace(adapter, rank=32)
-    rank, base = open_host(ADDRESS_WANDB).check(facts)
+    rank, base = open_host(WANDB).check(facts)
     assert "16" in rank
     assert "Qwen/Qwen2.5-14B" in base
-    assert len(open_host(ADDRESS_WANDB, base="Qwen/Qwen3-8B").check(facts)) == 1
+    assert len(open_host(WANDB, base="Qwen/Qwen3-8B").check(facts)) == 1

@@ -371,7 +371,7 @@ def test_a_repository_that_is_not_there_is_told(hub: FakeHub) -> None:
 ADDRESS = "wandb://desk/backups/runs"
 
 
-def sent_of_wandb_store(store: WandbStore, tmp_path: Path, name: str, content: bytes) -> str:
+def sent_to_wandb(store: WandbStore, tmp_path: Path, name: str, content: bytes) -> str:
     file = tmp_path / hashlib.sha256(name.encode() + content).hexdigest()
     file.write_bytes(content)
     store.send(file, name, file_sha256(file))
@@ -381,7 +381,7 @@ def sent_of_wandb_store(store: WandbStore, tmp_path: Path, name: str, content: b
 def stored(tmp_path: Path, **files: bytes) -> WandbStore:
     store = WandbStore(ADDRESS)
     for name, content in files.items():
-        sent_of_wandb_store(store, tmp_path, f"desk/clerk/{name}", content)
+        sent_to_wandb(store, tmp_path, f"desk/clerk/{name}", content)
     store.finish()
     return store
 
@@ -389,7 +389,7 @@ def stored(tmp_path: Path, **files: bytes) -> WandbStore:
 @pytest.mark.slow
 def test_a_push_is_one_version_and_another_adds_to_it(wandb_server: FakeWandb, tmp_path: Path) -> None:
     store = WandbStore(ADDRESS)
-    weights = sent_of_wandb_store(store, tmp_path, "desk/clerk no. 1 – né/adapter.safetensors", b"weights")
+    weights = sent_to_wandb(store, tmp_path, "desk/clerk no. 1 – né/adapter.safetensors", b"weights")
     assert WandbStore(ADDRESS).names("") == []
     store.finish()
     (version,) = wandb_server.committed
@@ -415,7 +415,7 @@ def test_an_upload_that_was_cut_off_counts_for_nothing_and_goes_on(wandb_server:
     stored(tmp_path, first=b"1")
     wandb_server.fail("CommitArtifact", 400, message="cut")
     store = WandbStore(ADDRESS)
-    sent_of_wandb_store(store, tmp_path, "desk/clerk/weights", b"weights")
+    sent_to_wandb(store, tmp_path, "desk/clerk/weights", b"weights")
     with pytest.raises(StorageError, match="cut"):
         store.finish()
     assert WandbStore(ADDRESS).names("") == ["desk/clerk/first"]
@@ -440,7 +440,7 @@ def test_pushes_at_once_lose_nothing_of_each_other(
 ) -> None:
     stored(tmp_path, first=b"1")
     one = WandbStore(ADDRESS)
-    sent_of_wandb_store(one, tmp_path, "desk/clerk/one", b"one")
+    sent_to_wandb(one, tmp_path, "desk/clerk/one", b"one")
     assert one.names("") == ["desk/clerk/first"]  # has looked; the next push comes before it is finished
     stored(tmp_path, two=b"two")
     one.finish()
@@ -448,7 +448,7 @@ def test_pushes_at_once_lose_nothing_of_each_other(
     assert WandbStore(ADDRESS).read("desk/clerk/two") == b"two"
 
     three = WandbStore(ADDRESS)
-    sent_of_wandb_store(three, tmp_path, "desk/clerk/three", b"three")
+    sent_to_wandb(three, tmp_path, "desk/clerk/three", b"three")
     look = WandbStore._look  # pyright: ignore[reportPrivateUsage]
 
     def interrupted(self: WandbStore) -> Any:
