@@ -303,7 +303,7 @@ def create_app(
 
     @app.get("/v1/models/{project}/{name}")
     async def kept(project: str, name: str) -> KeptRun:
-        return await asyncio.to_thread(jobs.kept((project, name)).kept_run)
+        return await asyncio.to_thread(jobs.model((project, name)).kept_run)
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
@@ -319,14 +319,14 @@ def create_app(
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
-        metrics = await asyncio.to_thread(whole_rows, jobs.kept((project, name)).directory / "metrics.jsonl")
+        metrics = await asyncio.to_thread(whole_rows, jobs.model((project, name)).directory / "metrics.jsonl")
         if metrics.damage:
             logger.warning("%s", metrics.damage)
         return JSONResponse([row for row in metrics.rows if split in (None, row["split"])])
 
     @app.get("/v1/models/{project}/{name}/files/{path:path}")
     async def file(project: str, name: str, path: str) -> Response:
-        found = await asyncio.to_thread(served_file, jobs.kept((project, name)).directory, path)
+        found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
         if found is None:
             return refused(
                 404,

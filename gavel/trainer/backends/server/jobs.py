@@ -218,11 +218,10 @@ class Jobs:
         """The job, begun unless it was before. Raises `WriterError`, and `NotRegisteredError`."""
         if job.kind == "register":
             model = self._registered(key, job)
-        elif job.kind in _READING:
-            model = self.kept(key)
         else:
             model = self.model(key)
-            self._check_writer(model, job)
+            if job.kind not in _READING:
+                self._check_writer(model, job)
         known = model.jobs.get(job.id)
         if known is not None and known.state.state != "failed":
             return known
@@ -240,33 +239,25 @@ class Jobs:
         return model.jobs.get(job) if model else None
 
     def model(self, key: Key) -> ServedModel:
-        """Raises `NotRegisteredError` for a model that no client registered."""
-        if key not in self._models:
-            spec = self._registrations.spec(key)
-            if spec is None:
-                raise NotRegisteredError(
-                    f"the model {'/'.join(key)} is not registered here", "First: await model.register(backend)"
-                )
-            self._models[key] = ServedModel(spec, run_path(self._root, *key))
-        return self._models[key]
-
-    def kept(self, key: Key) -> ServedModel:
         """Also one that no client registered, whose run is here. Raises `NotRegisteredError`."""
-        if key not in self._models and self._registrations.spec(key) is None:
+        if key not in self._models:
             directory = run_path(self._root, *key)
-            if not (directory / _DESCRIPTION).is_file():
+            spec = self._registrations.spec(key)
+            if spec is None and not (directory / _DESCRIPTION).is_file():
                 there = sorted("/".join(file.parts[-3:-1]) for file in self._root.glob(f"*/*/{_DESCRIPTION}"))
                 raise NotRegisteredError(
                     f"the backend has no run {'/'.join(key)}", f"It has: {', '.join(there[:_NAMED]) or 'none'}."
                 )
-            fields = described_fields(read_description(directory / _DESCRIPTION))
-            spec = TrainableSpec.model_validate(fields | {"project": key[0], "name": key[1]})
+            if spec is None:
+                fields = described_fields(read_description(directory / _DESCRIPTION))
+                spec = TrainableSpec.model_validate(fields | {"project": key[0], "name": key[1]})
             self._models[key] = ServedModel(spec, directory)
-        return self.model(key)
+        return self._models[key]
 
     async def loaded(self, key: Key) -> ServedModel:
-        """The model, ready; it is loaded when an earlier server had it."""
+        """The model, ready; it is loaded when an earlier server had it. Raises `NotRegisteredError`."""
         model = self.model(key)
+        self._writer(key)
         if not model.ready:
             async with model.lock:
                 await self._load(model)
@@ -290,13 +281,16 @@ class Jobs:
             self._models[key] = ServedModel(spec, run_path(self._root, *key))
         return self._models[key]
 
-    def _check_writer(self, model: ServedModel, job: Job) -> None:
-        writer = self._registrations.writer(model.spec.key)
-        if writer is None:
+    def _writer(self, key: Key) -> str:
+        """The client that may change the model. Raises `NotRegisteredError`."""
+        if (writer := self._registrations.writer(key)) is None:
             raise NotRegisteredError(
-                f"the model {'/'.join(model.spec.key)} is not registered here", "First: await model.register(backend)"
+                f"the model {'/'.join(key)} is not registered here", "First: await model.register(backend)"
             )
-        if job.writer != writer:
+        return writer
+
+    def _check_writer(self, model: ServedModel, job: Job) -> None:
+        if job.writer != self._writer(model.spec.key):
             raise WriterError(
                 f"another client has registered {'/'.join(model.spec.key)} since, and alone may change it",
                 "Stop one of the two programs, and start this one again: it goes on from the last step. For a run of "
