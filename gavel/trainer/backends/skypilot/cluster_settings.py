@@ -98,10 +98,6 @@ class ClusterSettings(BaseModel):
     """Folder of the runs on the first node."""
     port: int = Field(default=PORT, ge=1, le=65535)
     """The server's port, on the first node's loopback."""
-    setup: str = ""
-    """Commands after the installation of Gavel, on every node."""
-    file_mounts: dict[str, str] = Field(default_factory=dict)
-    """Paths there, and files, folders or buckets that are put there."""
     secrets: tuple[str, ...] = ()
     """Names of the environment variables that are secret."""
 

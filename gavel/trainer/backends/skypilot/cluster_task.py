@@ -156,15 +156,15 @@ def _digest(checkout: Path) -> str:
     return found.hexdigest()[:16]
 
 
-def setup_script(package: OwnPackage, more: str = "") -> str:
-    """Installs Gavel on this node; the same package again costs nothing. `more`: commands that follow."""
+def setup_script(package: OwnPackage) -> str:
+    """Installs Gavel on this node; the same package again costs nothing."""
     given = {
         "gavel_identity": shlex.quote(package.identity),
         "gavel_package": package.shell_word(),
         "gavel_requirement": package.shell_word(_EXTRAS),
     }
     variables = "".join(f"{name}={value}\n" for name, value in given.items())
-    return variables + _text("setup.sh") + (more.rstrip() + "\n" if more.strip() else "")
+    return variables + _text("setup.sh")
 
 
 def run_script(arguments: Sequence[str]) -> str:
@@ -190,14 +190,13 @@ class ClusterTask:
     def config(self) -> dict[str, Any]:
         """For `sky.Task.from_yaml_config`; secrets are added to the task itself."""
         settings = self.settings
-        mounts = dict(settings.file_mounts)
-        if self.package.wheel is not None:
-            mounts[self.package.wheel_there] = str(self.package.wheel)
+        wheel = self.package.wheel
+        mounts = {} if wheel is None else {self.package.wheel_there: str(wheel)}
         config: dict[str, Any] = {
             "name": settings.cluster,
             "num_nodes": settings.num_nodes,
             "resources": self._resources(),
-            "setup": setup_script(self.package, settings.setup),
+            "setup": setup_script(self.package),
             "run": run_script(self._arguments()),
         }
         return config | ({"file_mounts": mounts} if mounts else {})

@@ -178,7 +178,7 @@ def called(home: Path) -> list[str]:
     return (home / "called").read_text().splitlines()
 
 
-@pytest.mark.parametrize("script", [setup_script(PACKAGE, "echo more"), run_script(["-m", "gavel", "a b", "~/c d"])])
+@pytest.mark.parametrize("script", [setup_script(PACKAGE), run_script(["-m", "gavel", "a b", "~/c d"])])
 def test_shellcheck_finds_nothing(script: str, tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed (Debian's package shellcheck)")
@@ -192,10 +192,9 @@ def test_shellcheck_finds_nothing(script: str, tmp_path: Path) -> None:
 def test_gavel_is_installed_once_and_again_for_another_package(tmp_path: Path) -> None:
     recorder(tmp_path / ".gavel" / "venv" / "bin" / "python")
     for _ in range(2):
-        assert bash(setup_script(PACKAGE, 'echo more >>"$HOME/more"'), tmp_path).returncode == 0
+        assert bash(setup_script(PACKAGE), tmp_path).returncode == 0
     assert len(called(tmp_path)) == 2
     assert called(tmp_path)[1].endswith("install gavel-rl[service,train]==1.2")
-    assert (tmp_path / "more").read_text() == "more\nmore\n"
     assert bash(setup_script(OwnPackage("def", "==1.3")), tmp_path).returncode == 0
     assert called(tmp_path)[-1].endswith("gavel-rl[service,train]==1.3")
 
