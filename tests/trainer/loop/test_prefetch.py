@@ -41,75 +41,7 @@ def positions(groups: list[TrajectoryGroup]) -> list[object]:
     return [group.metadata["position"] for group in groups]
 
 
-class Stage:
-    """Groups that are finished when a test says so."""
-
-    def __init__(self, **settings: int) -> None:
-        self.started: list[int] = []
-        self.cancelled: list[int] = []
-        self._finish: dict[int, asyncio.Future[None]] = {}
-        plan = {"first": 0, "last": 100, "per_step": 2, "max_staleness": 1} | settings
-        self.prefetcher = RolloutPrefetcher(self._make, watchdog=Watchdog(HANG_SECONDS), **plan)
-
-    async def _make(self, slot: GroupSlot) -> TrajectoryGroup:
-        slot.rollout_starts()
-        self.started.append(slot.position)
-        self._finish[slot.position] = asyncio.get_running_loop().create_future()
-        try:
-            await self._finish[slot.position]
-        except asyncio.CancelledError:
-            self.cancelled.append(slot.position)
-            raise
-        return a_group(slot.position)
-
-    async def advance(self, step: int) -> None:
-        self.prefetcher.advance(step)
-        await asyncio.sleep(0)
-
-    async def finish(self, *done: int) -> None:
-        for position in done:
-            self._finish[position].set_result(None)
-        await asyncio.sleep(0)
-
-    def fail(self, position: int, error: Exception) -> None:
-        self._finish[position].set_exception(error)
-
-
-async def test_the_groups_of_the_next_step_are_in_flight_before_this_one_is_trained():
-    stage = Stage()
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        assert stage.started == [0, 1, 2, 3]
-        await stage.finish(0, 1)
-        assert positions((await prefetcher.batch()).groups) == [0, 1]
-        await asyncio.sleep(0)
-        assert stage.started == [0, 1, 2, 3], "no more until the step is trained"
-        await stage.advance(1)
-        assert stage.started == [0, 1, 2, 3, 4, 5]
-    assert stage.cancelled == [2, 3, 4, 5]
-
-
-async def test_a_group_that_becomes_too_old_is_cancelled_counted_and_replaced():
-    stage = Stage()
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        for step, ready in enumerate([(1, 2), (3, 4)]):
-            await stage.finish(*ready)
-            assert (await prefetcher.batch()).stale == 0
-            assert not stage.cancelled
-            await stage.advance(step + 1)
-        await asyncio.sleep(0)
-        assert stage.cancelled == [0], "its policy is two steps old, one is allowed"
-        assert stage.started == [*range(9)], "as many in flight as before"
-        await stage.finish(5, 6)
-        assert (await prefetcher.batch()).stale == 1
-        await stage.advance(3)
-        await stage.finish(7, 8)
-        assert (await prefetcher.batch()).stale == 0, "each is counted once"
-
-
 async def test_a_group_is_as_old_as_its_first_rollout_not_as_its_position_in_the_queue():
-    stage = Stage(per_step=1)
     waiting: list[int] = []
 
     async def queued(slot: GroupSlot) -> TrajectoryGroup:
@@ -119,22 +51,32 @@ async def test_a_group_is_as_old_as_its_first_rollout_not_as_its_position_in_the
         slot.rollout_starts()
         return a_group(slot.position)
 
-    stage.prefetcher._make = queued
-    async with stage.prefetcher as prefetcher:
+    plan = {"first": 0, "last": 100, "per_step": 1, "max_staleness": 1}
+    async with RolloutPrefetcher(queued, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher:
         for step in range(5):
-            await stage.advance(step)
+            prefetcher.advance(step)
             assert (await prefetcher.batch()).stale == 0
     assert waiting == [0]
 
 
 async def test_a_group_that_cannot_be_made_ends_the_wait_at_once_and_the_others_with_it():
-    stage = Stage()
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        stage.fail(2, ZeroDivisionError())
+    cancelled: list[int] = []
+
+    async def make(slot: GroupSlot) -> TrajectoryGroup:
+        if slot.position == 2:
+            raise ZeroDivisionError
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(slot.position)
+        raise AssertionError
+
+    plan = {"first": 0, "last": 100, "per_step": 2, "max_staleness": 1}
+    async with RolloutPrefetcher(make, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher:
+        prefetcher.advance(0)
         with pytest.raises(ZeroDivisionError):
             await prefetcher.batch()
-    assert stage.cancelled == [0, 1, 3]
+    assert cancelled == [0, 1, 3]
 
 
 @given(

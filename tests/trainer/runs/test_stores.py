@@ -343,15 +343,6 @@ def test_a_small_file_is_compared_by_its_content(hub: FakeHub, tmp_path: Path) -
     assert store.read("a/model.json") is None
 
 
-@pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_hub_that_is_busy_is_asked_again(hub: FakeHub, tmp_path: Path, status: int) -> None:
-    store = HubStore("hf://desk/adapters")
-    sha256 = sent(store, tmp_path, "a/adapter.safetensors", b"weights")
-    hub.failing.append(("/preupload/", status, {"Retry-After": "0"}))
-    store.finish()
-    assert store.has("a/adapter.safetensors", sha256, 7)
-
-
 def test_a_commit_that_fails_leaves_nothing_and_can_be_made_again(hub: FakeHub, tmp_path: Path) -> None:
     store = HubStore("hf://desk/adapters")
     sent(store, tmp_path, "a/adapter.safetensors", b"weights")
@@ -425,13 +416,6 @@ def test_an_upload_that_was_cut_off_counts_for_nothing_and_goes_on(wandb_server:
     again = [call for call in wandb_server.calls if call.startswith("PUT") and "/desk/clerk/" in call]
     assert len(again) == len(set(again)) == 2
     assert wandb_server.count("PUT /files/") > uploads  # the list of the version's files
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("operation", "status"), [("CreateArtifactFiles", 500), ("CommitArtifact", 429)])
-def test_a_busy_server_is_asked_again(wandb_server: FakeWandb, tmp_path: Path, operation: str, status: int) -> None:
-    wandb_server.fail(operation, status)
-    assert stored(tmp_path, weights=b"weights").names("") == ["desk/clerk/weights"]
 
 
 @pytest.mark.slow
