@@ -48,17 +48,18 @@ def new_folder(path: Path, *, durable: bool = False) -> Generator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
-        with _locked(left):
+        with locked(left):
             shutil.rmtree(left)
     with replacing(path, durable=durable) as unfinished:
         unfinished.mkdir()
-        with _locked(unfinished):
+        with locked(unfinished):
             yield unfinished
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
+def locked(path: Path) -> Generator[None]:
+    """Holds a lock on a file or folder that is there. Raises `BlockingIOError` where another process holds it."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

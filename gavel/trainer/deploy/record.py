@@ -8,19 +8,18 @@ with what is there. No key is ever written: a record holds the name of its varia
 """
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
-import os
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from pydantic import BaseModel, Field
+
 from gavel.base.errors import GavelError
-from gavel.base.files import file_sha256, write_atomically
+from gavel.base.files import file_sha256, locked, write_atomically
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DEPLOYMENTS = "deployments"
@@ -106,8 +105,7 @@ def read_facts(directory: Path, *, project: str, name: str, step: int, base_mode
     )
 
 
-@dataclass(slots=True)
-class DeploymentRecord:
+class DeploymentRecord(BaseModel):
     """What is known of one deployment; every change is on disk when the call returns."""
 
     path: Path
@@ -127,11 +125,11 @@ class DeploymentRecord:
     """Whether something may stand at the host."""
     price: str = ""
     """As the host told it; empty where it does not."""
-    deployed: Ids = field(default_factory=Ids)
+    deployed: Ids = Field(default_factory=dict)
     """base_url, model_id and key_variable once the host serves."""
     smoke_test: str = ""
     """What it found, in a sentence; empty before."""
-    begun: float = field(default_factory=time.time)
+    begun: float = Field(default_factory=time.time)
 
     @property
     def id(self) -> str:
@@ -154,12 +152,10 @@ class DeploymentRecord:
 
     def save(self) -> None:
         """Raises `DeployError` when the record cannot be written: then nothing must be created."""
-        values = {name: getattr(self, name) for name in _FIELDS}
+        values = {"format_version": FORMAT_VERSION, **self.model_dump(mode="json", exclude={"path"})}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(
-                self.path, json.dumps({"format_version": FORMAT_VERSION, **values}, indent=1), durable=True
-            )
+            write_atomically(self.path, json.dumps(values, indent=1), durable=True)
         except OSError as error:
             raise DeployError(
                 f"the record {self.path} cannot be written: {error.strerror}",
@@ -170,20 +166,14 @@ class DeploymentRecord:
     def locked(self) -> Generator[None]:
         """Raises `DeployError` while another process works on this deployment."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o644)
-        try:
+        lock = self.path.with_suffix(".lock")
+        lock.touch()
+        with contextlib.ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise
+                held.enter_context(locked(lock))
+            except BlockingIOError as error:
                 raise DeployError(f"another process is working on the deployment {self.id}", "Wait for it.") from error
             yield
-        finally:
-            os.close(lock)
-
-
-_FIELDS = tuple(name for name in DeploymentRecord.__slots__ if name != "path")  # type: ignore[attr-defined]
 
 
 def open_record(
