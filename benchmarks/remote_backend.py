@@ -26,7 +26,6 @@ from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.connection import BatchFile
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.runs.file_hash import file_sha256
 
 _TASKS, _MEMBERS = 8, 8
 
@@ -79,7 +78,7 @@ def upload(remote: RemoteBackend, directory: Path, megabytes: int) -> None:
         file = directory / "batch"
         file.write_bytes(os.urandom(megabytes << 20))
         before = time.perf_counter()
-        batch = BatchFile(file, file_sha256(file), file.stat().st_size)
+        batch = BatchFile.of(file)
         began = time.perf_counter()
         remote.connection.upload(batch)
         seconds = time.perf_counter() - began

@@ -23,14 +23,13 @@ FURTHER = {
     "GAVEL_CACHE": "Directory of fetched models. Default: `~/.cache/gavel`.",
     "GAVEL_DATABASE_URL": "Database of `gavel serve`: an SQLite file or `postgresql://…` ([the service](../service.md)).",
     "GAVEL_JUDGE_KEY": "Key with which a reward or a `gavel.JudgeClient` asks a judge service.",
-    "GAVEL_JUDGE_URL": "Address of a judge service, set for the trainer of a job group ([clusters](../elsewhere.md#on-a-cluster)).",
+    "GAVEL_JUDGE_URL": "Address of the judge service that a reward or a `gavel.JudgeClient` asks.",
     "GAVEL_MASTER_PORT": "Port at which several processes of a run find each other. Default: a free one.",
     "GAVEL_OPPONENT": "Opponent in `tic_tac_toe` evaluations: `random`, `perfect` or a LiteLLM model.",
-    "GAVEL_PYTHON": "Interpreter of exported Slurm scripts on the cluster's nodes.",
+    "GAVEL_PYTHON": "Interpreter with which a cluster's node runs Gavel. Default: that of its own installation.",
     "GAVEL_RELAY_KEY": "Key of the relay between a harness of verifiers and the policy; it may stay unset, for the relay is this process's own.",
     "GAVEL_SERVICE_…": "Any setting of the service: `GAVEL_SERVICE_LIMITS__MEMBERS=16` is `members = 16` under `[limits]`.",
     "GAVEL_STATE": "Directory of clusters and their keys. Default: `~/.local/state/gavel`.",
-    "GAVEL_VLLM_URL": "Address of the vLLM of a job group, set for its trainer.",
     "SSL_CERT_FILE": "Certificates that `RemoteBackend` and judges trust, such as one that signed itself.",
 }
 

@@ -6,6 +6,7 @@ They are written under a name of their own beside the place, `.NAME.RANDOM.unfin
 import contextlib
 import fcntl
 import glob
+import hashlib
 import os
 import secrets
 import shutil
@@ -47,17 +48,18 @@ def new_folder(path: Path, *, durable: bool = False) -> Generator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
-        with _locked(left):
+        with locked(left):
             shutil.rmtree(left)
     with replacing(path, durable=durable) as unfinished:
         unfinished.mkdir()
-        with _locked(unfinished):
+        with locked(unfinished):
             yield unfinished
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
+def locked(path: Path) -> Generator[None]:
+    """Holds a lock on a file or folder that is there. Raises `BlockingIOError` where another process holds it."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -74,6 +76,12 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False,
         descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
+
+
+def file_sha256(file: Path) -> str:
+    """The SHA-256 of its content, as hexadecimal digits; reads the file in blocks. Raises `OSError`."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

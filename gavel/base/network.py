@@ -39,6 +39,23 @@ def is_on_this_machine(url: str) -> bool:
     return is_loopback(host) or host in ("0.0.0.0", "::", socket.gethostname().lower())
 
 
+def server_address(given: str) -> str:
+    """The http(s) address of a server, without a slash at its end. Raises `ValueError`, which tells no password."""
+    shown = "what was given" if any(sign in given for sign in "@?#") else repr(given)
+    why = "it begins with http:// or https://, and names a host"
+    try:
+        url = httpx.URL(given.strip())
+        if url.port is not None and not 0 < url.port < 65536:
+            why = f"there is no port {url.port}"
+        elif url.userinfo or url.query or url.fragment:
+            why = "it holds a user, password or query"
+        elif url.scheme in ("http", "https") and url.host and url.raw_host.isascii() and b"%" not in url.raw_host:
+            return str(url).rstrip("/")
+    except httpx.InvalidURL as error:
+        why = str(error)
+    raise ValueError(f"{shown} is no address of a server: {why}")
+
+
 _NAMES = ("localhost", "127.0.0.1", "::1")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 

@@ -29,7 +29,6 @@ def backend(
         typer.Option(min=16, help="Tokens of a conversation. Default: the model's own."),
     ] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
-    max_upload_mb: Annotated[int, typer.Option(min=1, help="Of the groups of one step.")] = 4096,
     tracker: Annotated[
         Literal["wandb", "trackio", "none"] | None,
         typer.Option(help="Where metrics, groups and reports are shown, too. Default: as WANDB_MODE says."),
@@ -57,7 +56,7 @@ def backend(
     from gavel.trainer.engines.vllm_launch import check_startable
     from gavel.trainer.learner.replicas import follow_leader
     from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.trackers.tracker import chosen_tracker
+    from gavel.trainer.runs.trackers import chosen_tracker
 
     if engine not in ("transformers", "vllm"):
         raise typer.BadParameter("transformers or vllm", param_hint="--engine")
@@ -89,7 +88,6 @@ def backend(
             host=host,
             port=port,
             announce=announce,
-            most_upload_bytes=max_upload_mb << 20,
             idle_seconds=None if idle_minutes is None else 60 * idle_minutes,
         )
     )

@@ -10,7 +10,6 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.backend_url import BackendUrl
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.written_file import write_file
 
 if TYPE_CHECKING:
     from gavel.trainer.deploy.record import AdapterFacts
@@ -37,9 +36,6 @@ def deploy(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE: an option of the host; may be given several times.")
     ] = None,
-    manifest: Annotated[
-        Path | None, typer.Option(help="With vllm: write a manifest for KServe there, and deploy nothing.")
-    ] = None,
     backend_url: BackendUrl = None,
 ) -> None:
     """Serve a run's checkpoint at a host, prove what it serves, and say what it costs.
@@ -55,9 +51,6 @@ def deploy(
         directory, adapter, description = _found_here(run, best, best_by)
     else:
         directory, adapter, description = asyncio.run(_fetched(backend_url, run, best, best_by))
-    if manifest is not None:
-        _write_manifest(manifest, host, directory, adapter, options)
-        return
     deployed = asyncio.run(
         deploy_step(
             directory,
@@ -111,27 +104,6 @@ def _setting(text: str) -> tuple[str, Any]:
         except ValueError:
             continue
     return name, value
-
-
-def _write_manifest(file: Path, host: str, run: Path, adapter: Any, options: dict[str, Any]) -> None:
-    import inspect
-
-    from gavel.trainer.deploy.record import open_record
-    from gavel.trainer.deploy.vllm import kserve_manifest
-
-    if host != "vllm":
-        raise GavelError(f"--manifest is of vllm, not of {host}", "gavel deploy RUN vllm --manifest FILE")
-    known = list(inspect.signature(kserve_manifest).parameters)[2:]
-    if unknown := sorted(options.keys() - set(known)):
-        raise GavelError(f"the manifest has no option {unknown[0]!r}", f"It has: {', '.join(known)}.")
-    if "storage_uri" not in options:
-        raise GavelError(
-            "the manifest needs the address of the pushed checkpoint",
-            "gavel push RUN s3://bucket/prefix prints it: --set storage_uri=ADDRESS",
-        )
-    name = open_record(run, host="kserve", address="kserve", adapter=adapter, options={}).remote_name
-    write_file(file, kserve_manifest(adapter, name, **options))
-    typer.echo(f"kubectl apply -f {file}    # the model is called {name}; its GPU costs until kubectl delete -f {file}")
 
 
 app = single_command(deploy)

@@ -14,8 +14,7 @@ def pull(
 ) -> None:
     """Copy a checkpoint that was pushed into a run directory here, from where training and export go on."""
     from gavel.trainer.runs.run_directory import run_path, runs_root
-    from gavel.trainer.runs.storage.store import open_store, split_place
-    from gavel.trainer.runs.storage.transfer import pull_checkpoint
+    from gavel.trainer.runs.storage.store import open_store, pull_checkpoint, split_place
 
     home, project, last = split_place(address)
     key = project, name or last

@@ -24,8 +24,7 @@ def push(
     """
     from gavel.cli.kept_run import of_this_machine
     from gavel.trainer.runs.run_directory import NamedCheckpointError, find_checkpoint, runs_root
-    from gavel.trainer.runs.storage.store import open_store
-    from gavel.trainer.runs.storage.transfer import push_checkpoint
+    from gavel.trainer.runs.storage.store import open_store, push_checkpoint
 
     if backend_url is not None:
         _say_pushed(asyncio.run(_push_at(backend_url, run, address)), address, run.partition("@")[0])

@@ -43,7 +43,7 @@ class Settings:
         from gavel.trainer.runs.run_directory import (
             runs_root,  # takes most of a second, which `gavel --help` should not
         )
-        from gavel.trainer.runs.trackers.tracker import wandb_mode
+        from gavel.trainer.runs.trackers import wandb_mode
 
         return cls(
             judge_model=os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or None,

@@ -12,7 +12,6 @@ docs/algorithms.md has the papers and the formulas.
 import math
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
@@ -181,19 +180,6 @@ class Ppo(_Clipped):
     """Weight of the value loss beside the policy's; it is averaged in the same way."""
     value_learning_rate: float = Field(default=1e-3, gt=0, le=1e30)
     """Peak for the value head, which begins at zero; the schedule is the adapter's."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_old_names(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        fields = cast("dict[str, Any]", data)
-        for old, new in (("discount", "gamma"), ("trace", "gae_lambda")):
-            if old in fields and new not in fields:
-                warnings.warn(f"Ppo({old}=…) is now Ppo({new}=…)", DeprecationWarning, stacklevel=3)
-                fields = {**fields, new: fields[old]}
-                del fields[old]
-        return fields
 
 
 class Gspo(Settings):

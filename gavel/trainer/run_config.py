@@ -17,7 +17,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.evolve_config import EvolveConfig
-from gavel.trainer.runs.trackers.tracker import TrackerName
+from gavel.trainer.runs.trackers import TrackerName
 
 _EMBEDDED_LEARNING_RATE = 2e-3
 """A model of a few hundred thousand parameters needs far larger steps."""

@@ -34,8 +34,7 @@ from gavel.trainer.runs.run_directory import (
     read_description,
     run_path,
 )
-from gavel.trainer.runs.storage.store import StorageError, open_store
-from gavel.trainer.runs.storage.transfer import pull_checkpoint, stored_steps
+from gavel.trainer.runs.storage.store import StorageError, open_store, pull_checkpoint, stored_steps
 
 logger = logging.getLogger(__name__)
 

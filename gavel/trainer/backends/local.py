@@ -17,7 +17,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.proof import PublishError
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.training_run import DESCRIBED, SaveError, TrainingRun, saving
+from gavel.trainer.backends.training_run import DESCRIBED, SaveError, Serving, TrainingRun, saving
 from gavel.trainer.config import EngineChoice, ExportDtype, ExportForm, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TokenSpace
@@ -27,9 +27,8 @@ from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import EXPERIMENT, RunDirectory, RunDirectoryError, run_path, runs_root
-from gavel.trainer.runs.storage.store import open_store
-from gavel.trainer.runs.storage.transfer import push_checkpoint
-from gavel.trainer.runs.trackers.tracker import TrackerError, TrackerName
+from gavel.trainer.runs.storage.store import open_store, push_checkpoint
+from gavel.trainer.runs.trackers import TrackerError, TrackerName
 
 _Key = tuple[str, str]
 _Done = TypeVar("_Done")
@@ -74,19 +73,13 @@ class LocalBackend:
         it). Raises `EngineError` for several versions with a vLLM that sleeps during training.
         """
         self._root = runs_root(path)
-        self._vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
-        if versions > 1 and self._vllm is not None and self._vllm.sleep:
+        vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
+        if versions > 1 and vllm is not None and vllm.sleep:
             raise EngineError(
                 "a vLLM that sleeps while the learner computes cannot sample rollouts at the same time",
                 "Leave VllmSettings.sleep off, or max_staleness at 0 (versions=1).",
             )
-        self._versions = versions
-        self._host = host
-        self._port = port
-        self._slots = slots
-        self._max_context = max_context
-        self._max_reply = max_reply
-        self._shard_base = shard_base
+        self._serving = Serving(vllm, slots, max_context, max_reply, versions, host, port, shard_base)
         self._tracker: TrackerName | None = tracker
         self._directories: dict[_Key, RunDirectory] = {}
         self._training: dict[_Key, TrainingRun] = {}
@@ -157,7 +150,7 @@ class LocalBackend:
         return self._run(model).step if isinstance(model, TrainableSpec) else 0
 
     def versions(self, model: TrainableSpec) -> int:
-        return self._versions
+        return self._serving.versions
 
     def checkpoints(self, model: TrainableSpec) -> list[int]:
         return self._directory(model).checkpoints.steps()
@@ -220,9 +213,7 @@ class LocalBackend:
                 if key in self._training and self._training[key].alive:
                     self._directories[key].check(model.model_dump(include=DESCRIBED))
                     return
-                self._release(
-                    key
-                )  # its engine has stopped (restart from the last checkpoint), or it was a prompted model
+                self._release(key)  # its engine has stopped (it resumes from the last checkpoint), or it was prompted
             path = run_path(self._root, *key).resolve()
             holder = _holders.get(path)
             if holder is not None and key in holder._directories:
@@ -231,7 +222,7 @@ class LocalBackend:
             directory = RunDirectory(self._root, model.project, model.name, self._tracker)
             try:
                 if isinstance(model, TrainableSpec):
-                    self._training[key] = self._start(model, directory, world)
+                    self._training[key] = TrainingRun(model, directory, world, self._serving)
             except BaseException:
                 directory.close()
                 directory.discard_if_new()
@@ -244,21 +235,6 @@ class LocalBackend:
         if run is not None:
             run.close()
         directory.close()
-
-    def _start(self, model: TrainableSpec, directory: RunDirectory, world: World) -> TrainingRun:
-        return TrainingRun(
-            model,
-            directory,
-            world,
-            vllm=self._vllm,
-            slots=self._slots,
-            max_context=self._max_context,
-            max_reply=self._max_reply,
-            versions=self._versions,
-            host=self._host,
-            port=self._port,
-            shard_base=self._shard_base,
-        )
 
     def _directory(self, model: ModelSpec) -> RunDirectory:
         if model.key not in self._directories:

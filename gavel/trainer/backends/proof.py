@@ -264,7 +264,7 @@ def not_live(found: str) -> PublishError:
 
 
 def _chosen(sequences: Sequence[TrainedSequence], longest: int) -> list[list[int]]:
-    """Those with most tokens to learn, of different groups where there are several."""
+    """The sequences with most tokens to learn, of different groups where there are several."""
 
     def learnt(each: TrainedSequence) -> tuple[bool, int]:
         return each.advantage != 0, sum(each.tokens.sampled[:longest])
@@ -290,7 +290,7 @@ ANOTHER_ENGINE = "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vl
 class _Conversation:
     token_ids: list[int]
     sampled: list[tuple[int, list[float]]]
-    """Of each turn: where it begins, and its log-probs at the engine."""
+    """Each turn's start, and its log-probs at the engine."""
 
 
 def prove_engine(

@@ -20,7 +20,7 @@ from gavel.base.files import new_folder
 from gavel.trainer.config import ExportDtype, ExportForm, PolicySettings
 from gavel.trainer.policy.merged_model import export_dtype, write_merged
 from gavel.trainer.policy.policy import source_of
-from gavel.trainer.runs.checkpoints import CARD, EXPORT_MARK, Checkpoints, ExportError, read_export_mark, taken
+from gavel.trainer.runs.checkpoints import CARD, EXPORT_MARK, Checkpoints, ExportError, occupied_error, read_export_mark
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import START, RunDirectoryError, check_format_version, read_description
@@ -64,7 +64,7 @@ def export_run(
     if final.exists() or final.is_symlink():
         if read_export_mark(final) == mark:
             return final
-        raise taken(final)
+        raise occupied_error(final)
     with _written(final) as directory:
         gap = None
         if kept is None and checkpoint is not None:

@@ -25,7 +25,7 @@ from gavel.trainer.runs.run_directory import (
     names_checkpoint,
     read_description,
 )
-from gavel.trainer.runs.storage.transfer import pull_named
+from gavel.trainer.runs.storage.store import pull_named
 
 ORIGIN = "gavel_origin.json"
 """In a copy of a checkpoint that came from another machine: what the run is to keep of where it was."""

@@ -15,6 +15,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -60,16 +61,11 @@ from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
 
 FILE = "memory.json"
-_BEFORE: dict[str, Any] = {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": 16384}}
-"""The settings of runs that were begun before they were chosen by measuring."""
-_DELETE = (
-    "Restore the file, or delete it: the run goes on with micro-batches of 16,384 tokens, or those of "
-    "--micro-batch-tokens."
-)
+_DELETE = "Restore the file, or delete it: the run then measures what fits again."
 
 
-class _File(BaseModel, strict=True, extra="ignore"):
-    """What is kept."""
+class _Kept(BaseModel, strict=True, extra="ignore"):
+    """What memory.json holds."""
 
     gradient_checkpointing: bool | None
     micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt]
@@ -79,23 +75,28 @@ class _File(BaseModel, strict=True, extra="ignore"):
 class MemorySettings:
     """Fills in what a `TrainConfig` leaves open."""
 
-    def __init__(self, directory: RunDirectory, device: str, fit: Callable[[bool], FittedPass], *, begun: bool) -> None:
-        """`fit` measures, given whether activations are checkpointed. `begun`: whether the run has trained steps.
-
-        Raises `RunDirectoryError` for a file that holds something else.
-        """
+    def __init__(self, directory: RunDirectory, device: str, fit: Callable[[bool], FittedPass]) -> None:
+        """`fit` measures, given whether activations are checkpointed. Raises `RunDirectoryError` for a file that holds
+        something else."""
         self._directory = directory
-        self._device = device
         self._fit = fit
-        self._begun = begun
-        self._described()
+        chosen: dict[str, Any] = {"gradient_checkpointing": checkpoints_by_default(device), "micro_batch_tokens": {}}
+        try:
+            self._is_new = not (described := directory.description(FILE))
+            check_format_version(described.get("format_version"), FILE)
+            self._kept = _Kept.model_validate(described or chosen)
+        except (RunDirectoryError, ValidationError) as error:
+            raise RunDirectoryError(
+                f"{directory.path / FILE} does not hold the memory settings of a run: {error}", _DELETE
+            ) from error
 
     def filled(self, config: TrainConfig) -> TrainConfig:
         """The config with all of them; measures when the run does not know a number of tokens yet."""
-        kept = self._kept()
+        if self._is_new:
+            self._save()  # also when this call sets both: a later one may not, after a restart
         on, tokens, whole = config.gradient_checkpointing, config.micro_batch_tokens, config.whole_pass_tokens
         if on is None:
-            on = kept["gradient_checkpointing"]
+            on = self._kept.gradient_checkpointing
         if tokens is None:
             tokens = self._tokens(on is not False)
         if on is None and whole is None:
@@ -105,55 +106,25 @@ class MemorySettings:
         return config.model_copy(update=found)
 
     def _tokens(self, checkpointing: bool) -> int:
-        kept = self._kept()
-        return kept["micro_batch_tokens"].get(_mode(checkpointing)) or self._measured(kept, checkpointing)
+        """Tokens of a micro-batch, as they were measured first."""
+        mode = "with_checkpointing" if checkpointing else "without_checkpointing"
+        if mode not in self._kept.micro_batch_tokens:
+            fitted = self._fit(checkpointing)
+            self._kept.micro_batch_tokens[mode] = fitted.tokens
+            self._kept.measured[mode] = {
+                "free_bytes": fitted.free,
+                "pass_bytes": round(fitted.need.fixed),
+                "pass_bytes_per_token": round(fitted.need.per_token),
+            }
+            self._save()
+        return self._kept.micro_batch_tokens[mode]
 
-    def _described(self) -> dict[str, Any]:
-        try:
-            kept = self._directory.description(FILE)
-        except RunDirectoryError as error:
-            raise RunDirectoryError(error.message, _DELETE) from error
-        if kept:
-            check_format_version(kept.get("format_version"), str(self._directory.path / FILE))
-            try:
-                _File.model_validate(kept)
-            except ValidationError as error:
-                raise RunDirectoryError(
-                    f"{self._directory.path / FILE} does not hold the memory settings of a run: {error}", _DELETE
-                ) from error
-        return kept
-
-    def _kept(self) -> dict[str, Any]:
-        kept = self._described()
-        if kept:
-            return kept
-        if self._begun:
-            return {**_BEFORE}
-        chosen: dict[str, Any] = {
-            "gradient_checkpointing": checkpoints_by_default(self._device),
-            "micro_batch_tokens": {},
-        }
-        self._directory.describe(chosen, FILE)  # also when this call sets both: a later one may not, after a restart
-        return chosen
-
-    def _measured(self, kept: dict[str, Any], on: bool) -> int:
-        fitted = self._fit(on)
-        figures = {
-            "free_bytes": fitted.free,
-            "pass_bytes": round(fitted.need.fixed),
-            "pass_bytes_per_token": round(fitted.need.per_token),
-        }
-        tokens = {**kept["micro_batch_tokens"], _mode(on): fitted.tokens}
-        measured = {**kept.get("measured", {}), _mode(on): figures}
-        self._directory.describe({**kept, "micro_batch_tokens": tokens, "measured": measured}, FILE)
-        return fitted.tokens
+    def _save(self) -> None:
+        self._directory.describe(self._kept.model_dump(), FILE)
+        self._is_new = False
 
 
-def _mode(checkpointing: bool) -> str:
-    return "with_checkpointing" if checkpointing else "without_checkpointing"
-
-
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _MANY = 0.01
 """Share of a step's tokens."""
 
@@ -173,7 +144,7 @@ class OutlyingTokens:
         if not corrected and share >= 2 * self._told:
             self._told = share
             cause = "other experts were chosen, or the policy went on" if self._experts else "the policy went on since"
-            _LOG.warning(
+            logger.warning(
                 "Sampler and learner differ by more than 0.5 nats on %d of %d tokens (%.1f %%): %s. Their ratios are "
                 "off; sampler_correction with mode 'token_mask' leaves them out (docs/algorithms.md).",
                 count,
@@ -184,8 +155,6 @@ class OutlyingTokens:
         return {"tokens_outlying": count}
 
 
-logger = logging.getLogger(__name__)
-
 DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
 """Fields of a model that its run keeps for good."""
 _STATE = Path(TRAINER_STATE) / "state.pt"
@@ -195,26 +164,26 @@ class SaveError(GavelError):
     """A step was trained, but could not be saved."""
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the runs of a backend sample and serve; `LocalBackend` says what each setting is."""
+
+    vllm: VllmSettings | None
+    """None: the embedded engine samples."""
+    slots: int
+    max_context: int | None
+    max_reply: int | None
+    versions: int
+    host: str
+    port: int
+    shard_base: bool
+
+
 class TrainingRun:
     """Loads a model, resumes from its newest checkpoint, serves it, and trains it step by step."""
 
-    def __init__(
-        self,
-        model: TrainableSpec,
-        directory: RunDirectory,
-        world: World,
-        *,
-        vllm: VllmSettings | None,
-        slots: int,
-        max_context: int | None,
-        max_reply: int | None,
-        versions: int,
-        host: str,
-        port: int,
-        shard_base: bool,
-    ) -> None:
-        """`vllm` None: the embedded engine samples. `max_context` None: the model's own, bounded by memory."""
-        if shard_base and vllm is None:
+    def __init__(self, model: TrainableSpec, directory: RunDirectory, world: World, serving: Serving) -> None:
+        if serving.shard_base and serving.vllm is None:
             raise WorldError("the embedded engine holds the whole base on one device", "Sample with --engine vllm.")
         self.directory = directory
         self.step = 0
@@ -227,34 +196,33 @@ class TrainingRun:
         self._start = RunStart(model, directory)
         if self._start.record is not None:
             description["from_checkpoint"] = self._start.record
-        if model.policy.loader == "unsloth" and vllm is None:
+        if model.policy.loader == "unsloth" and serving.vllm is None:
             raise BaseModelError(
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
         config = load_config(model.base_model)
         longest = usable_context(config)
-        if vllm is None:
+        if serving.vllm is None:
             check_sampled_here(config)
-        max_context = None if max_context is None else min(max_context, longest)
-        self._warn_of_experts = chooses_experts(config)
-        self._outlying = OutlyingTokens(experts=self._warn_of_experts)
-        self._team = LearnerReplicas(
-            world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
+        self._warns_of_experts = chooses_experts(config)
+        self._outlying = OutlyingTokens(experts=self._warns_of_experts)
+        self._replicas = LearnerReplicas(
+            world, model.base_model, model.lora, model.renderer, model.policy, sharded=serving.shard_base
         )
-        self.policy = self._team.policy
+        self.policy = self._replicas.policy
         self._new_adapter = self.policy.adapter_weights()
         with contextlib.ExitStack() as undo:
-            undo.callback(self._team.close)
+            undo.callback(self._replicas.close)
             self._resume()
-            self._team.synchronize()
-            self._memory = MemorySettings(directory, self.policy.device_kind, self._fit, begun=self.step > 0)
-            self._engine = self._start_engine(model, vllm, slots, max_context, longest, versions)
+            self._replicas.synchronize()
+            self._memory = MemorySettings(directory, self.policy.device_kind, self._fit)
+            self._engine = self._start_engine(model, serving, longest)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
             adapted = self.step > 0 or self._start.record is not None
             self._proof = SamplerProof(
-                self._engine, self.policy, self._team.logprobs, self._base_logprobs, adapted=adapted
+                self._engine, self.policy, self._replicas.logprobs, self._base_logprobs, adapted=adapted
             )
             self._server = EndpointServer(
                 self._engine,
@@ -262,9 +230,9 @@ class TrainingRun:
                 self.policy.decode,
                 model=model.name,
                 max_context=self._engine.max_context,
-                max_reply=max_reply,
-                host=host,
-                port=port,
+                max_reply=serving.max_reply,
+                host=serving.host,
+                port=serving.port,
                 base_model=model.base_model,
                 rendering_by=self.policy.rendering_by,
                 encode=self.policy.encode,
@@ -274,7 +242,7 @@ class TrainingRun:
                 self._start.keep(self._write_start)
             undo.pop_all()
         directory.describe(description)
-        self._limits = _limits(self._engine.max_context, longest, max_reply)
+        self._limits = _limits(self._engine.max_context, longest, serving.max_reply)
         logger.info("%s: %s", model.name, self._limits)
 
     @property
@@ -288,14 +256,14 @@ class TrainingRun:
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """The learner's, of the trained tokens of each sequence."""
         with self._lock:
-            flat = self._team.logprobs(*sequences) if sequences else torch.zeros(0)
+            flat = self._replicas.logprobs(*sequences) if sequences else torch.zeros(0)
         values = iter([value.item() for value in flat])
         return [list(islice(values, sequence.trained_tokens)) for sequence in sequences]
 
     def prepare(self, config: TrainConfig) -> None:
         """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
         with self._lock:
-            self._team.learner.check(config)
+            self._replicas.learner.check(config)
             self._refer(config)
 
     def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:
@@ -331,21 +299,21 @@ class TrainingRun:
         with self._lock:
             self._server.close()
             self._engine.close()
-            self._team.close()
+            self._replicas.close()
 
     def _learn(self, batch: Batch, config: TrainConfig, *, restart: bool = False) -> dict[str, float]:
         """The learner's metrics of the step; empty for a batch without sequences, which counts as a step too."""
         if batch.sequences:
             self._proof.before(batch.sequences)  # while the learner has the adapter that is live
-        with self._team.restarted(self._first_adapter()) if restart else contextlib.nullcontext():
+        with self._replicas.restarted(self._first_adapter()) if restart else contextlib.nullcontext():
             if not batch.sequences:
-                self._team.skip_step()
+                self._replicas.skip_step()
                 return {}
             with self._engine.release_memory():
-                return self._team.step(batch, self._memory.filled(config))
+                return self._replicas.step(batch, self._memory.filled(config))
 
     def _first_adapter(self) -> list[torch.Tensor]:
-        """That of step 0. Raises `RunDirectoryError` when the copy of another run's is damaged."""
+        """The adapter of step 0. Raises `RunDirectoryError` when the copy of another run's is damaged."""
         if self._start.record is None:
             return self._new_adapter
         now = self.policy.adapter_weights()
@@ -355,15 +323,15 @@ class TrainingRun:
         return first
 
     def _fit(self, checkpointing: bool) -> FittedPass:
-        return self._team.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
+        return self._replicas.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
 
     def _base_logprobs(self, *batch: TokenSequence) -> torch.Tensor:
         with self.policy.model.disable_adapter():
-            return self._team.logprobs(*batch)
+            return self._replicas.logprobs(*batch)
 
     def _refer(self, config: TrainConfig) -> None:
-        if self._warn_of_experts and config.sampler_correction is None:
-            self._warn_of_experts = False
+        if self._warns_of_experts and config.sampler_correction is None:
+            self._warns_of_experts = False
             logger.warning(
                 "Sampler and learner of a mixture of experts may choose other experts for a token, whose ratio is then "
                 "off. The metric tokens_outlying counts such tokens, and sampler_correction with mode 'token_mask' "
@@ -377,7 +345,7 @@ class TrainingRun:
             with saving(self.step):
                 kept = keep_reference(self.directory.path, self.directory.checkpoints.path, self.policy, config)
             weights = reference_weights(self.policy, kept)
-        self._team.refer_to(weights)
+        self._replicas.refer_to(weights)
         self._reference = asked
 
     def _complete(
@@ -411,16 +379,10 @@ class TrainingRun:
         self.directory.metrics.log_groups(step, split, groups)
         return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 
-    def _start_engine(
-        self,
-        model: TrainableSpec,
-        vllm: VllmSettings | None,
-        slots: int,
-        max_context: int | None,
-        longest: int,
-        versions: int,
-    ) -> Engine:
-        """`max_context` None: as memory allows, and no more than `longest`."""
+    def _start_engine(self, model: TrainableSpec, serving: Serving, longest: int) -> Engine:
+        """`longest`: the model's own context, in tokens."""
+        vllm, slots, versions = serving.vllm, serving.slots, serving.versions
+        max_context = None if serving.max_context is None else min(serving.max_context, longest)
         grammars = Grammars(self.policy.tokenizer, self.policy.vocabulary)
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
@@ -450,7 +412,7 @@ class TrainingRun:
         check_format_version(state.get("format_version"), str(path / _STATE))
         metrics.drop_after(latest)
         self.policy.load_adapter(path)
-        self._team.learner.restore(state["learner"])
+        self._replicas.learner.restore(state["learner"])
         self.step = latest
         split = state.get("split", "train")
         if not any(row["step"] == latest for row in metrics.rows(split)):
@@ -485,7 +447,7 @@ class TrainingRun:
         (directory / _STATE).parent.mkdir()
         if experiment := self.directory.description(EXPERIMENT):
             (directory / TRAINER_STATE / EXPERIMENT).write_text(json.dumps(experiment))
-        state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
+        state = {"learner": self._replicas.learner.state(), "split": split, "metrics": metrics}
         torch.save({"format_version": FORMAT_VERSION, **state}, directory / _STATE)
 
     def _card(self, step: int, *newest: dict[str, Any]) -> str:

@@ -126,7 +126,7 @@ async def deploy(
                 async with asyncio.timeout(deadline):
                     deployment = await host.deploy(adapter, record, report, wait)
         except DeployError as error:
-            if not record.stages or record.id in error.remedy:
+            if not record.made or record.id in error.remedy:
                 raise
             ends = f"To give up and remove what was made: gavel undeploy {record.id}"
             raise DeployError(error.message, f"{error.remedy}\n       {ends}".lstrip()) from error
@@ -179,6 +179,6 @@ async def undeploy(record: DeploymentRecord, *, host: DeployHost | None = None, 
                 f"{host.name} has not removed {record.id} after {_REMOVAL_SECONDS:.0f} s",
                 "Give the same command again; until it is removed it may cost.",
             ) from error
-        record.state, record.deployed = "undeployed", {}
+        record.state, record.deployed, record.made = "undeployed", {}, False
         record.save()
     report(f"{record.id} is removed; it costs nothing more")

@@ -129,13 +129,10 @@ class FireworksHost:
             if found is not None:
                 await remove("the loaded adapter", lambda: api.lora.unload(found["id"]), report)
             await until(unloaded, "the adapter's end", report)
-            record.forget("loaded")
             if not self._shared:  # of the record's name, whatever the record has
                 delete = api.deployments.delete
                 await remove("the deployment", lambda: delete(name, ignore_checks=True), report)
-            record.forget("deployment")
             await remove("the model", lambda: api.models.delete(name), report)
-            record.forget("upload", "model")
 
     def costs(self, record: DeploymentRecord) -> str:
         stop = f"to stop it: gavel undeploy {record.id}"
@@ -166,25 +163,21 @@ class FireworksHost:
             return found and {"name": found.name}
 
         async def make() -> Ids:
-            report(f"making the model {name} over {base}")
-            return {"name": (await api.models.create(model_id=name, model=model)).name}
-
-        if record.done("model") is None:
             account, _, base_id = base.removeprefix("accounts/").partition("/models/")
-            look = partial(api.models.get, base_id, account_id=account)
-            known = await ask(f"Fireworks does not tell of {base}", lambda: unless_gone(look))
+            known = await unless_gone(partial(api.models.get, base_id, account_id=account))
             if known is None or known.supports_lora is False:
                 why = "has no model" if known is None else "takes no adapters for"
                 raise DeployError(
                     f"Fireworks {why} {base}",
                     "Name the one that the adapter is for: --set base=accounts/fireworks/models/NAME.",
                 )
-        await make_once(record, "model", f"the model {name} cannot be made", find, make, {400: _MISFIT})
+            report(f"making the model {name} over {base}")
+            return {"name": (await api.models.create(model_id=name, model=model)).name}
+
+        await make_once(record, f"the model {name} cannot be made", find, make, {400: _MISFIT})
 
     async def _upload(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
         """Idempotent: the files of a model that is not ready may be sent again."""
-        if record.done("upload") is not None:
-            return
         name, what, remedies = record.remote_name, "the adapter cannot be uploaded", {400: _MISFIT}
 
         async def state() -> tuple[bool | None, str]:
@@ -192,7 +185,6 @@ class FireworksHost:
             return (True if model.state == "READY" else None), str(model.state)
 
         if (await state())[0] is None:
-            record.begin("upload")
             report(f"uploading {adapter.size / 1e6:.1f} MB")
             sizes = {file.name: str(file.stat().st_size) for file in adapter.files()}
             place = partial(api.models.get_upload_endpoint, name, filename_to_size=sizes)
@@ -203,7 +195,6 @@ class FireworksHost:
             for warning in checked.warnings or ():
                 report(f"Fireworks: {warning}")
             await until(state, "the model", report)
-        record.finish("upload")
 
     async def _make_deployment(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
         name = record.remote_name
@@ -227,7 +218,7 @@ class FireworksHost:
             )
             return {"name": name}
 
-        await make_once(record, "deployment", "no deployment can be made", find, make)
+        await make_once(record, "no deployment can be made", find, make)
 
     async def _load(self, api: Any, record: DeploymentRecord, deployment: str) -> str:
         async def make() -> Ids:
@@ -236,7 +227,7 @@ class FireworksHost:
 
         find = partial(self._loaded, api, record)
         remedies = {400: "Does the deployment have addons enabled, and the same base?"}
-        return (await make_once(record, "loaded", "the adapter cannot be loaded", find, make, remedies))["id"]
+        return (await make_once(record, "the adapter cannot be loaded", find, make, remedies))["id"]
 
     async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> Ids | None:
         """What is loaded of the model; with `ends`, also what is just being unloaded."""

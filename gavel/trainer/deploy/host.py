@@ -23,13 +23,12 @@ from json import JSONDecodeError
 from typing import Any, Protocol, TypeVar, cast
 from urllib.request import getproxies
 
-import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from gavel.base import entry_points
 from gavel.base.extras import install_line
-from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine
+from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine, server_address
 from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 
@@ -69,7 +68,7 @@ class Deployment:
 
     @property
     def id(self) -> str:
-        """Of its record; what `gavel undeploy` takes."""
+        """Id of its record, which `gavel undeploy` takes."""
         return self.record.id
 
     @property
@@ -106,7 +105,7 @@ class DeployHost(Protocol):
         ...
 
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
-        """Uploads and serves the adapter, going on from the stages that `record` has; makes nothing twice.
+        """Uploads and serves the adapter, going on with what is there by the names of `record`; makes nothing twice.
 
         `wait`: until it serves; if not, the same command later goes on.
         """
@@ -181,20 +180,12 @@ def key_of(variable: str, remedy: str = "Set it in the environment or in .env.")
     return key
 
 
-def server_address(given: str, example: str) -> str:
+def place_of_server(given: str, example: str) -> str:
     """The address of a server without a slash or `/v1` at its end. Raises `DeployError`, which tells no password."""
     try:
-        url = httpx.URL(given.strip())
-    except httpx.InvalidURL as error:
-        shown = "what was given" if "@" in given else repr(given)
-        raise DeployError(f"{shown} is no address of a server: {error}", f"Give {example}.") from error
-    if url.userinfo or url.query or url.fragment:
-        raise DeployError(
-            f"the address of the server at {url.host} holds a user, password or query", f"Give {example} alone."
-        )
-    if url.scheme not in ("http", "https") or not url.host or (url.port is not None and not 0 < url.port < 65536):
-        raise DeployError(f"{given!r} is no address of a server", f"Give {example}.")
-    return str(url).rstrip("/").removesuffix("/v1")
+        return server_address(given).removesuffix("/v1")
+    except ValueError as error:
+        raise DeployError(str(error), f"Give {example} alone.") from error
 
 
 async def until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:
@@ -291,24 +282,15 @@ async def ask(
 
 async def make_once(
     record: DeploymentRecord,
-    stage: str,
     what: str,
     find: Callable[[], Awaitable[Ids | None]],
     make: Callable[[], Awaitable[Ids]],
     remedies: Mapping[int, str] | None = None,
 ) -> Ids:
-    """The ids of a stage: those recorded, else those of what `find` finds by its name, else of what `make` makes.
-
-    `find` is always asked before `make`, so that nothing is made twice, whatever happened to the record.
-    """
-    known = record.done(stage)
-    if known is not None:
-        return known
-    record.begin(stage)
+    """The ids of what `find` finds by its name, else of what `make` makes: nothing is made twice."""
     ids = await ask(what, find)
-    if ids is None:
-        ids = await ask(what, make, creates=True, find=find, remedies=remedies)
-    return record.finish(stage, **ids)
+    record.begin()
+    return ids or await ask(what, make, creates=True, find=find, remedies=remedies)
 
 
 async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:

@@ -75,7 +75,7 @@ class HuggingFaceHost:
         commit = await self._publish(hub, adapter, record, report)
         what = f"the endpoint {_endpoint_name(record)} cannot be made"
         make = partial(self._make, hub, adapter, record, commit, report)
-        await make_once(record, "endpoint", what, partial(self._find, hub, record), make)
+        await make_once(record, what, partial(self._find, hub, record), make)
         url, state = await self._state(hub, record)
         if url is None and wait:
             url = await until(lambda: self._state(hub, record), "the endpoint", report)
@@ -94,9 +94,7 @@ class HuggingFaceHost:
             hub.delete_inference_endpoint(name, namespace=self._namespace)
 
         await remove(f"the endpoint {name}", lambda: to_thread(end), report)
-        record.forget("endpoint")
         await remove(f"the repository {repository}", lambda: to_thread(hub.delete_repo, repository), report)
-        record.forget("files")
 
     def costs(self, record: DeploymentRecord) -> str:
         return (
@@ -116,10 +114,8 @@ class HuggingFaceHost:
 
     async def _publish(self, hub: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> str:
         """The commit that holds the adapter. Idempotent: the same files make no second commit."""
-        known, repository = record.done("files"), self._repository(record)
-        if known is not None:
-            return str(known["commit"])
-        record.begin("files", repository=repository)
+        repository = self._repository(record)
+        record.begin()
         report(f"uploading {adapter.size / 1e6:.1f} MB to {repository}")
 
         def publish() -> str:
@@ -130,9 +126,7 @@ class HuggingFaceHost:
                 repo_id=repository, folder_path=adapter.directory, allow_patterns=files, commit_message=message
             ).oid
 
-        commit = await ask(f"{repository} cannot be written", lambda: to_thread(publish))
-        record.finish("files", repository=repository, commit=commit)
-        return commit
+        return await ask(f"{repository} cannot be written", lambda: to_thread(publish))
 
     async def _make(
         self, hub: Any, adapter: AdapterFacts, record: DeploymentRecord, commit: str, report: Report
@@ -189,7 +183,6 @@ class HuggingFaceHost:
         """The address once it serves; one that is scaled to zero wakes up at a request."""
         name, found = _endpoint_name(record), await self._endpoint(hub, record)
         if found is None:
-            record.forget("endpoint")
             raise DeployError(f"the endpoint {name} is gone", "The same command makes it again.")
         if found.status in ("failed", "updateFailed"):
             why = found.raw["status"].get("message") or "see its logs at endpoints.huggingface.co"

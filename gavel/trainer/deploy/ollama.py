@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from gavel.base.files import file_sha256
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, remove, sdk, server_address, unless_gone
+from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, place_of_server, remove, sdk, unless_gone
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
-from gavel.trainer.runs.file_hash import file_sha256
 
 if TYPE_CHECKING:
     from ollama import AsyncClient
@@ -39,7 +39,7 @@ def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
         raise DeployError(f"Ollama has no quantization {quantize!r}", f"There are: {', '.join(_QUANTIZATIONS[1:])}.")
     url = place or os.environ.get("OLLAMA_HOST") or "http://127.0.0.1:11434"
     sdk("ollama")
-    return OllamaHost(server_address(url if "://" in url else f"http://{url}", "ollama:http://HOST:11434"), quantize)
+    return OllamaHost(place_of_server(url if "://" in url else f"http://{url}", "ollama:http://HOST:11434"), quantize)
 
 
 class OllamaHost:
@@ -69,10 +69,7 @@ class OllamaHost:
             await self._create(server, name, merged, report)
             return {"model": name}
 
-        if record.done("model") is not None and await find() is None:
-            record.forget("model")  # somebody has removed it there
-        what = f"{self._url} makes no model"
-        await make_once(record, "model", what, find, make)
+        await make_once(record, f"{self._url} makes no model", find, make)
         shutil.rmtree(_scratch(record), ignore_errors=True)
         return Deployment(self, record, f"{self._url}/v1", name, None)
 
@@ -83,7 +80,6 @@ class OllamaHost:
         server, name = self._client(), self._model(record)
         await remove(f"{name} of {self._url}", lambda: server.delete(name), report)
         shutil.rmtree(_scratch(record), ignore_errors=True)
-        record.forget("model")
 
     def costs(self, record: DeploymentRecord) -> str:
         return (

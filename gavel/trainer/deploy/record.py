@@ -1,28 +1,25 @@
 """What is deployed and what is known of it: the adapter, and the journal `deployments/<id>.json` in the run directory.
 
     record = open_record(run, host="together", address="together", adapter=facts, options={})
-    record.begin("model")                       before the host is asked to create it
-    record.finish("model", id="m-1")            when it has answered
+    record.begin()                              before the host is asked to create anything
 
-A process that was killed in between finds the stage begun, looks the thing up by its deterministic name, and creates it
-only when it is not there. No key is ever written: a record holds the name of its variable.
+Whatever is created has the record's deterministic name, and is looked up by it first: a process that was killed goes on
+with what is there. No key is ever written: a record holds the name of its variable.
 """
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
-import os
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from pydantic import BaseModel, Field
+
 from gavel.base.errors import GavelError
-from gavel.base.files import write_atomically
-from gavel.trainer.runs.file_hash import file_sha256
+from gavel.base.files import file_sha256, locked, write_atomically
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DEPLOYMENTS = "deployments"
@@ -52,9 +49,9 @@ class AdapterFacts:
     size: int
     """Bytes of the weights."""
     sha256: str
-    """Of the weights."""
+    """SHA-256 of the weights."""
     license: str | None
-    """Of the base model, where its card is here."""
+    """Licence of the base model, where its card is here."""
     special: tuple[str, ...] = ()
     """What goes beyond plain LoRA: rslora, dora, modules_to_save, embeddings, experts."""
 
@@ -108,8 +105,7 @@ def read_facts(directory: Path, *, project: str, name: str, step: int, base_mode
     )
 
 
-@dataclass(slots=True)
-class DeploymentRecord:
+class DeploymentRecord(BaseModel):
     """What is known of one deployment; every change is on disk when the call returns."""
 
     path: Path
@@ -117,21 +113,23 @@ class DeploymentRecord:
     address: str
     """What `open_host` was given, such as vllm:http://10.0.0.2:8000."""
     options: dict[str, Any]
-    """Of the host, without secrets; the same are used to undeploy."""
+    """Options of the host, without secrets; the same are used to undeploy."""
     project: str
     model: str
     step: int
     base_model: str
     sha256: str
-    """Of the adapter's weights."""
+    """SHA-256 of the adapter's weights."""
     state: State = "deploying"
-    stages: dict[str, Ids] = field(default_factory=dict[str, Ids])
-    """By name: what the host gave (`done` true), or what it is being asked for (`done` false)."""
-    deployed: Ids = field(default_factory=Ids)
+    made: bool = False
+    """Whether something may stand at the host."""
+    price: str = ""
+    """As the host told it; empty where it does not."""
+    deployed: Ids = Field(default_factory=dict)
     """base_url, model_id and key_variable once the host serves."""
     smoke_test: str = ""
     """What it found, in a sentence; empty before."""
-    begun: float = field(default_factory=time.time)
+    begun: float = Field(default_factory=time.time)
 
     @property
     def id(self) -> str:
@@ -146,36 +144,18 @@ class DeploymentRecord:
         digest = hashlib.sha256(json.dumps([self.project, self.model, self.step, self.sha256]).encode()).hexdigest()
         return f"gavel-{plain}-s{self.step}-{digest[:10]}"
 
-    def done(self, stage: str) -> Ids | None:
-        """What the host gave at this stage; None when it is not finished."""
-        found = self.stages.get(stage)
-        return {key: value for key, value in found.items() if key != "done"} if found and found["done"] else None
-
-    def begin(self, stage: str, /, **ids: Any) -> None:
-        """Writes what is about to be asked for."""
-        self.stages[stage] = {"done": False, **ids}
-        self.save()
-
-    def finish(self, stage: str, /, **ids: Any) -> Ids:
-        """Writes what the host gave."""
-        self.stages[stage] = {**ids, "done": True}
-        self.save()
-        return dict(ids)
-
-    def forget(self, *stages: str) -> None:
-        """Removes stages whose things are gone from the host."""
-        for stage in stages:
-            self.stages.pop(stage, None)
-        self.save()
+    def begin(self) -> None:
+        """Writes that something may be created from now on. Raises `DeployError` as `save` does."""
+        if not self.made:
+            self.made = True
+            self.save()
 
     def save(self) -> None:
         """Raises `DeployError` when the record cannot be written: then nothing must be created."""
-        values = {name: getattr(self, name) for name in _FIELDS}
+        values = {"format_version": FORMAT_VERSION, **self.model_dump(mode="json", exclude={"path"})}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(
-                self.path, json.dumps({"format_version": FORMAT_VERSION, **values}, indent=1), durable=True
-            )
+            write_atomically(self.path, json.dumps(values, indent=1), durable=True)
         except OSError as error:
             raise DeployError(
                 f"the record {self.path} cannot be written: {error.strerror}",
@@ -186,20 +166,14 @@ class DeploymentRecord:
     def locked(self) -> Generator[None]:
         """Raises `DeployError` while another process works on this deployment."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o644)
-        try:
+        lock = self.path.with_suffix(".lock")
+        lock.touch()
+        with contextlib.ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise
+                held.enter_context(locked(lock))
+            except BlockingIOError as error:
                 raise DeployError(f"another process is working on the deployment {self.id}", "Wait for it.") from error
             yield
-        finally:
-            os.close(lock)
-
-
-_FIELDS = tuple(name for name in DeploymentRecord.__slots__ if name != "path")  # type: ignore[attr-defined]
 
 
 def open_record(
@@ -252,7 +226,7 @@ def read_records(run: Path) -> list[DeploymentRecord]:
 
 
 def find_records(root: Path, named: str | None, *, by_id: bool = False) -> list[DeploymentRecord]:
-    """Those of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
+    """Records of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
 
     Raises `DeployError` for a name that is neither.
     """

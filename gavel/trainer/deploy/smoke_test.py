@@ -90,7 +90,7 @@ class SmokeTest:
     step: int
     adapter: Path
     description: Mapping[str, Any]
-    """Of the run, as in model.json."""
+    """The run, as in model.json."""
     seconds: float = 600.0
     """For all of it."""
 

@@ -92,7 +92,7 @@ class TogetherHost:
                 lambda: client.endpoints.list(filter=f'name="{name}"'),
                 lambda: client.endpoints.create(name=name, visibility="VISIBILITY_PRIVATE"),
             )
-            price = await _price(client, profile)
+            record.price = price = await _price(client, profile)
             report(f"together: {price}; it stops after {self._inactive_minutes} idle minutes")
             deployment = await self._made(
                 record,
@@ -106,7 +106,6 @@ class TogetherHost:
                     autoscaling={"min_replicas": 1, "max_replicas": 1},
                     inactive_timeout=self._inactive_minutes,
                 ),
-                price=price,
             )
             await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision)
             if wait:
@@ -134,17 +133,14 @@ class TogetherHost:
                 await remove("Together's replica", _scaled(api, endpoint, deployment, 0), report)
                 end = partial(api.deployments.delete, deployment, endpoint_id=endpoint)
                 await remove("Together's deployment", end, report)
-            record.forget("attachment", "traffic", "deployment")
             if endpoint:
                 await remove("Together's endpoint", partial(api.delete, endpoint), report)
-            record.forget("endpoint")
             model = await _asked_for(client.models.list, record.remote_name)
             if model is not None:
                 await remove("Together's uploaded adapter", partial(client.models.delete, model["id"]), report)
-            record.forget("model", "upload")
 
     def costs(self, record: DeploymentRecord) -> str:
-        price = (record.done("deployment") or {}).get("price", "its GPUs are billed by the minute while it runs")
+        price = record.price or "its GPUs are billed by the minute while it runs"
         return (
             f"Together: {price}; it stops by itself after {self._inactive_minutes} minutes without a request. "
             f"To stop it now and remove everything: gavel undeploy {record.id}"
@@ -156,18 +152,13 @@ class TogetherHost:
         stage: str,
         listing: Callable[[], AsyncIterator[Any]],
         create: Callable[[], Awaitable[Any]],
-        **more: str,
     ) -> Ids:
-        async def find() -> Ids | None:
-            found = await _named(listing, record.remote_name)
-            return found and found | more
-
         async def make() -> Ids:
             made = await create()
-            return {"id": made.id, "name": made.name, **more}
+            return {"id": made.id, "name": made.name}
 
-        what = f"together: the {stage} cannot be made"
-        return await make_once(record, stage, what, find, make)
+        find = partial(_named, listing, record.remote_name)
+        return await make_once(record, f"together: the {stage} cannot be made", find, make)
 
     async def _attach(
         self, client: Any, record: DeploymentRecord, endpoint: str, deployment: str, model: str, revision: str
@@ -183,12 +174,10 @@ class TogetherHost:
             made = await api.adapters.create(adapter_model_id=model, adapter_revision_id=revision, **where)
             return {"id": made.id}
 
-        await make_once(record, "attachment", "together: the adapter cannot be attached", find, make)
-        if record.done("traffic") is None:
-            split = [{"deployment_id": deployment, "weight": 1.0}]
-            route = partial(api.update, endpoint, traffic_split=split, update_mask="trafficSplit")
-            await ask("together: the endpoint cannot be routed", route)
-            record.finish("traffic")
+        await make_once(record, "together: the adapter cannot be attached", find, make)
+        split = [{"deployment_id": deployment, "weight": 1.0}]
+        route = partial(api.update, endpoint, traffic_split=split, update_mask="trafficSplit")
+        await ask("together: the endpoint cannot be routed", route)
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[Any]:
@@ -313,7 +302,7 @@ async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts
         return (None if state.endswith("_PENDING") else True), state
 
     what = "together: the adapter cannot be uploaded"
-    revision = await make_once(record, "upload", what, find, send)
+    revision = await make_once(record, what, find, send)
     await until(validity, "the validation of the adapter", report)
     return revision["revision"]
 

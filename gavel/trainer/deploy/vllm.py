@@ -1,7 +1,6 @@
 """A vLLM server that runs anywhere: the adapter is loaded into it while it serves, under a name of its own.
 
     gavel deploy desk/clerk@12 vllm:http://10.0.0.2:8000 --set path_map=/home/me/runs=/mnt/runs
-    gavel deploy desk/clerk@12 vllm --manifest clerk.yaml --set storage_uri=s3://…      for KServe; deploys nothing
 
 The server reads the adapter from a directory, so the run directory must be visible there: under the same path, or under
 the one that `path_map` gives. What the server lists decides, not the record: one that was restarted has forgotten its
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
 from gavel.base.files import replacing
 from gavel.base.network import is_on_this_machine
@@ -25,10 +23,10 @@ from gavel.trainer.deploy.host import (
     ask,
     key_of,
     misfits,
+    place_of_server,
     refused,
     remove,
     repeated,
-    server_address,
     status_of,
 )  # fmt: skip
 from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord
@@ -45,7 +43,7 @@ def open_host(place: str, *, path_map: str = "", base: str = "") -> "VllmHost":
 
     `base`: the base model as the server names it, where that is not the run's name for it. Raises `DeployError`.
     """
-    url = server_address(place, "vllm:http://HOST:PORT")
+    url = place_of_server(place, "vllm:http://HOST:PORT")
     here, sign, there = path_map.partition("=")
     if path_map and not (here and sign and there):
         raise DeployError(f"path_map={path_map!r} does not map a path", "Give HERE=THERE, such as /runs=/mnt/runs.")
@@ -75,10 +73,9 @@ class VllmHost:
                 report(f"{self._url} serves {name} already")
             else:
                 directory = _kept_copy(adapter, record)
-                record.begin("adapter", name=name)
+                record.begin()
                 await self._load(client, name, directory, adapter)
                 report(f"{self._url} has loaded {name} from {self._seen(directory)}")
-            record.finish("adapter", name=name)
         key = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else None
         return Deployment(self, record, f"{self._url}/v1", name, key)
 
@@ -93,7 +90,6 @@ class VllmHost:
             if name in {each["id"] for each in await self._served(client)}:
                 unload = lambda: _post(client, "/v1/unload_lora_adapter", {"lora_name": name})  # noqa: E731
                 await remove(f"{name} at {self._url}", unload, report)
-        record.forget("adapter")
         shutil.rmtree(_copy_of(record), ignore_errors=True)
 
     def costs(self, record: DeploymentRecord) -> str:
@@ -200,7 +196,7 @@ def _server_rank(adapter: AdapterFacts) -> int:
 
 
 def server_arguments(adapter: AdapterFacts, name: str, directory: str, port: int) -> list[str]:
-    """Of `vllm serve BASE` for a server of its own, which serves the adapter in a directory as `name`."""
+    """Arguments of `vllm serve BASE` for a server of its own, which serves the adapter in a directory as `name`."""
     return [
         f"--port={port}", "--enable-lora", f"--max-lora-rank={_server_rank(adapter)}",
         f"--lora-modules={name}={directory}",
@@ -216,55 +212,3 @@ def own_server_misfits(adapter: AdapterFacts) -> list[str]:
             "the Hugging Face Hub, or use a vLLM of your own (vllm:URL)"
         )
     return found
-
-
-def kserve_manifest(
-    adapter: AdapterFacts,
-    name: str,
-    storage_uri: str,
-    *,
-    gpus: int = 1,
-    image: str = "vllm/vllm-openai:v0.20.0",
-    max_context: int = 8192,
-    service_account: str = "",
-    hub_secret: str = "",
-) -> str:
-    """YAML of an InferenceService: vLLM over the base with the adapter of a pushed checkpoint.
-
-    KServe downloads `storage_uri`, where `gavel push` put the checkpoint, to /mnt/models; the base comes from the Hub.
-    `name`: of the service and of the served model. `service_account` may read the store. `hub_secret`: the name of a
-    secret with HF_TOKEN, for a base that needs one. Raises `DeployError` for what no cluster could load.
-    """
-    if found := own_server_misfits(adapter):
-        raise DeployError(f"KServe does not take this adapter: {found[0]}", "\n       ".join(found[1:]))
-    if not storage_uri.startswith(("s3://", "gs://", "hf://", "https://", "pvc://")):
-        raise DeployError(
-            f"storage_uri={storage_uri!r} is nothing that KServe downloads",
-            "Push the checkpoint first (gavel push RUN s3://bucket/prefix), and give what that prints.",
-        )
-    environment: list[dict[str, Any]] = [{"name": "STORAGE_URI", "value": storage_uri}]
-    if hub_secret:
-        secret = {"secretKeyRef": {"name": hub_secret, "key": "HF_TOKEN"}}
-        environment.append({"name": "HF_TOKEN", "valueFrom": secret})
-    serving = server_arguments(adapter, name, "/mnt/models", 8080)
-    container: dict[str, Any] = {
-        "name": "kserve-container",
-        "image": image,
-        "command": ["vllm", "serve", adapter.base_model],
-        "args": [f"--max-model-len={max_context}", f"--tensor-parallel-size={gpus}", *serving],
-        "env": environment,
-        "ports": [{"containerPort": 8080, "protocol": "TCP"}],
-        "readinessProbe": {"httpGet": {"path": "/health", "port": 8080}, "failureThreshold": 120, "periodSeconds": 10},
-        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}, "requests": {"nvidia.com/gpu": str(gpus)}},
-    }
-    predictor: dict[str, Any] = {"minReplicas": 1, "maxReplicas": 1, "containers": [container]}
-    if service_account:
-        predictor["serviceAccountName"] = service_account
-    run = {"gavel/run": f"{adapter.project}/{adapter.name}", "gavel/step": str(adapter.step)}
-    service = {
-        "apiVersion": "serving.kserve.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {"name": name, "annotations": run},
-        "spec": {"predictor": predictor},
-    }
-    return yaml.safe_dump(service, sort_keys=False)

@@ -14,7 +14,7 @@ from gavel.base.extras import install_line
 from gavel.base.secrets import without_secrets
 from gavel.trainer.deploy.host import Deployment, Report, key_of, make_once, misfits
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
-from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact
+from gavel.trainer.runs.storage.wandb_store import KEY_VARIABLE, artifacts_api, log_artifact
 
 T = TypeVar("T")
 _INFERENCE = "https://api.inference.wandb.ai/v1"
@@ -70,7 +70,7 @@ class WandbHost:
             await self._ask(lambda: self._log(adapter, record), f"{artifact} cannot be uploaded")
             return {"artifact": artifact}
 
-        await make_once(record, "artifact", f"{artifact} cannot be made", find, make)
+        await make_once(record, f"{artifact} cannot be made", find, make)
         return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
@@ -84,7 +84,6 @@ class WandbHost:
                 f"{artifact} cannot be removed",
             )
             report(f"removed {artifact}")
-        record.forget("artifact")
 
     def costs(self, record: DeploymentRecord) -> str:
         return (

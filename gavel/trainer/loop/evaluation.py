@@ -1,8 +1,8 @@
 """Measures a policy on held-out tasks, sampled as in training."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -16,6 +16,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
+from gavel.trainer.loop.watchdog import Watchdog
 from gavel.trainer.model import TrainableModel
 
 _Z95 = 1.959964
@@ -94,6 +95,23 @@ def call_measure(
             "Let success give True or False, or a share from 0 to 1, and every other function a finite number.",
         )
     return number
+
+
+def counting(
+    watchdog: Watchdog, advanced: Callable[[int, int], None], total: int
+) -> Callable[[], AbstractContextManager[None]]:
+    """What each of `total` rollouts runs in: the watchdog hears of it, and `advanced` how many of them are done."""
+    done = 0
+
+    @contextmanager
+    def around() -> Generator[None]:
+        nonlocal done
+        with watchdog.during("rollout", "rollouts of the evaluation"):
+            yield
+        done += 1
+        advanced(done, total)
+
+    return around
 
 
 async def evaluate(

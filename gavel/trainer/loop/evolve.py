@@ -10,8 +10,7 @@ iteration's choice follows from them alone, so a run that was killed anywhere go
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -27,7 +26,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import SftConfig
 from gavel.trainer.evolve_config import EvolveConfig
-from gavel.trainer.loop.evaluation import Evaluation, evaluate
+from gavel.trainer.loop.evaluation import Evaluation, counting, evaluate
 from gavel.trainer.loop.experiment import described_experiment
 from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards
 from gavel.trainer.loop.imitation import fingerprint, imitation_plan, with_schedule
@@ -84,7 +83,7 @@ class EvolveObserver:
         """The run starts `what` and waits for it."""
 
     def advanced(self, done: int, total: int) -> None:
-        """So many of the parts of what it waits for are done."""
+        """`done` of `total` parts of what the loop waits for are finished."""
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         """It is known what an iteration imitates."""
@@ -338,17 +337,9 @@ class _Evolution:
         if not held_out or any(row["step"] == step for row in backend.history(model, EVALUATION)):
             return
         self.observer.doing("evaluation on held-out tasks")
-        started, done = time.monotonic(), 0
+        started = time.monotonic()
         total = min(self.config.evaluation_tasks, len(held_out))
-
-        @contextmanager
-        def during() -> Generator[None]:
-            nonlocal done
-            with self.watchdog.during("rollout", "rollouts of the evaluation"):
-                yield
-            done += 1
-            self.observer.advanced(done, total)
-
+        during = counting(self.watchdog, self.observer.advanced, total)
         scenario = held_out_scenario(self.scenario, self.config.turn_limits)
         with self.watchdog.during("training", "waiting for the evaluation", counted=False):
             evaluation = await evaluate(model, scenario, total, self.config.sampling(), during)

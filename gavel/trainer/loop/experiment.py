@@ -55,7 +55,7 @@ def described_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, train
 
 
 def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
-    """Of scenarios and judge."""
+    """What a run is pinned to of its scenarios and judge."""
     experiment: dict[str, Any] = {
         "scenario": mixture.name,
         "scenarios": {scenario.name: described_scenario(scenario) for scenario in mixture},
@@ -174,7 +174,7 @@ def _identities(tasks: Sequence[Task]) -> list[str] | dict[str, Any]:
 
 
 def _told(tasks: Sequence[Task]) -> Sequence[Task]:
-    """Those that are looked at: the first of tasks that one function draws by their numbers, which may take seconds."""
+    """The tasks that are looked at: the first of those that one function draws by their numbers, slowly."""
     return tasks[:FIRST_DRAWN] if isinstance(tasks, DrawnTasks) else tasks
 
 

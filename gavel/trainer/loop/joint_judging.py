@@ -43,7 +43,7 @@ def judged_file(judge: Judge, folder: Path) -> Path:
 
 
 def judged_before(groups: Sequence[TrajectoryGroup], file: Path) -> dict[str, TrajectoryGroup]:
-    """Those of the groups that the file has judged, by the digest of their attempts."""
+    """The groups that the file has judged, by the digest of their attempts."""
     if not file.is_file():
         return {}
     wanted = {str(group.metadata[_ATTEMPTS]) for group in groups}
@@ -87,7 +87,7 @@ async def judge_together(
 
 
 def _digest(group: TrajectoryGroup) -> str:
-    """Of what the judge reads and whose it is."""
+    """A hash of what the judge reads and whose it is."""
     shown = [
         [
             member.metadata.get("model"),

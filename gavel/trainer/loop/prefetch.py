@@ -147,7 +147,7 @@ class RolloutPrefetcher(Generic[Made]):
 
     @property
     def tallies(self) -> list[GroupTally]:
-        """Those of the groups that are being made or are ready."""
+        """The tallies of the groups that are being made or are ready."""
         return [group.tally for group in self._in_flight]
 
     def advance(self, step: int) -> None:

@@ -20,8 +20,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -44,7 +43,7 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import JudgeChecks, LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.training_batch import has_signal
-from gavel.trainer.loop.evaluation import Evaluation, evaluate, evaluated_together
+from gavel.trainer.loop.evaluation import Evaluation, counting, evaluate, evaluated_together
 from gavel.trainer.loop.experiment import described_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needs_judge, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
@@ -207,7 +206,7 @@ class Observer:
         """The loop starts `what` and waits for it."""
 
     def advanced(self, done: int, total: int) -> None:
-        """So many of the parts of what it waits for are done."""
+        """`done` of `total` parts of what the loop waits for are finished."""
 
     def stepped(self, report: StepReport) -> None:
         """A step is done and saved."""
@@ -444,7 +443,7 @@ class _Loop:
         return self.mixture.plan(self.config.tasks_per_step, seed=self.config.seed, step=step)
 
     def _refill_task(self, step: int, number: int) -> PlannedTask:
-        """Of the further group of a step; the seed, step and number alone decide it."""
+        """The task of a further group of a step; the seed, step and number alone decide it."""
         round_, at = divmod(number, len(self._tasks(0)))
         seed = seed_of(self.config.seed, "refill", round_)
         return self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[at]
@@ -459,16 +458,8 @@ class _Loop:
         tasks = config.final_tasks if step in (0, config.steps) else config.evaluation_tasks
         self.observer.doing(EVALUATING)
         started = time.monotonic()
-        total, done = sum(min(tasks, len(each.tasks("held_out"))) for each in measured), 0
-
-        @contextmanager
-        def during() -> Generator[None]:
-            nonlocal done
-            with self.watchdog.during("rollout", "rollouts of the evaluation"):
-                yield
-            done += 1
-            self.observer.advanced(done, total)
-
+        total = sum(min(tasks, len(each.tasks("held_out"))) for each in measured)
+        during = counting(self.watchdog, self.observer.advanced, total)
         with self.watchdog.during("training", "waiting for the evaluation", counted=False):
             found: list[Evaluation] = []
             for each in measured:

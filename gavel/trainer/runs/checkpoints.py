@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gavel.base.errors import GavelError
-from gavel.base.files import sync, sync_all, write_atomically
-from gavel.trainer.runs.file_hash import file_sha256
+from gavel.base.files import file_sha256, sync, sync_all, write_atomically
 
 
 def steps_to_keep(saved: Sequence[int], values: Mapping[int, object], *, keep_last: int, keep_best: int) -> set[int]:
-    """Of the saved steps, in ascending order, the last and those with the highest values, the newer among equals.
+    """The last of the saved steps (given in ascending order) and those with the highest values, the newer among equals.
 
     A step without a number among `values` is not among the best.
     """
@@ -170,6 +169,6 @@ def read_export_mark(directory: Path) -> Any:
         return None
 
 
-def taken(directory: Path) -> ExportError:
+def occupied_error(directory: Path) -> ExportError:
     """Something else is there."""
     return ExportError(f"{directory} is there already, and is not this export", "Name another directory with --out.")

@@ -16,7 +16,7 @@ from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.trainer.runs.trackers.tracker import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
+from gavel.trainer.runs.trackers import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
 
 Row = dict[str, Any]
 

@@ -27,7 +27,7 @@ from gavel.base.files import UNFINISHED, write_atomically
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import MANIFEST, Checkpoints
 from gavel.trainer.runs.metrics import MetricsLog
-from gavel.trainer.runs.trackers.tracker import TrackerName, chosen_tracker
+from gavel.trainer.runs.trackers import TrackerName, chosen_tracker
 
 FORMAT_VERSION = 1
 OLDEST_READABLE = 0

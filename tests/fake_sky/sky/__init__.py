@@ -229,12 +229,6 @@ def tail_logs(
                 time.sleep(0.1)
 
 
-def cost_report(days: int | None = None) -> str:
-    return _request(
-        lambda _: [{"name": name, "duration": 7200, "total_cost": 2 * PRICE, "num_nodes": 1} for name in _clusters()]
-    )
-
-
 def down(cluster_name: str, purge: bool = False, graceful: bool = False, graceful_timeout: int | None = None) -> str:
     def answer(_: Any) -> None:
         process = _clusters()[cluster_name]["process"]

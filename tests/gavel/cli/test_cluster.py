@@ -1,19 +1,16 @@
 """`gavel cluster …` as it is typed, over the stand-in for SkyPilot."""
 
-import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from gavel.cli.app import app
-from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterRecord
 from tests.backend_server import free_port
 from tests.fake_sky_cloud import FakeCloud, fake_cloud
 
@@ -52,26 +49,17 @@ def test_a_cluster_from_its_price_to_its_end(cloud: FakeCloud, monkeypatch: pyte
     assert up.exit_code == 0, up.output
     assert "gavel train my_scenario.py --backend-url sky://mine" in up.stdout
     assert "mine is up" in gavel(*arguments).stdout  # it is found again, without a question
-    status = gavel("status")
-    assert "On now: 2.49 USD an hour." in status.stdout
-    assert "4.98" in status.stdout
-    assert "stopped after 30 min" in status.stdout
-    (row,) = json.loads(gavel("status", "--json").stdout)
-    assert (row["cluster"], row["state"], row["started_here"]) == ("mine", "up", True)
-    assert (row["usd_per_hour"], row["usd_so_far"], row["if_idle"]) == (2.49, 4.98, "stopped after 30 min")
     logs = gavel("logs", "mine")
     assert "Gavel backend" in logs.stdout
     record = ClusterRecord.find("mine")
     assert record is not None
-    for done in (up, status, logs):
+    for done in (up, logs):
         assert record.key.get_secret_value() not in done.output
         assert "hf_1234567" not in done.output
     kept = gavel("down", "mine", typed="n\n")
     assert "mine stays as it is" in str(kept.exception)
     assert gavel("down", "mine", "--yes").stdout == "mine is down.\n"
     assert gavel("down", "mine", "--yes").stdout == "There was no cluster mine.\n"
-    assert gavel("status").stdout == "No cluster is on, and none is stopped.\n"
-    assert json.loads(gavel("status", "--json").stdout) == []
 
 
 @pytest.mark.thorough
@@ -88,7 +76,7 @@ def test_a_run_is_trained_on_a_cluster_by_its_name(cloud: FakeCloud, tmp_path: P
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("command", [["up", "--yes"], ["status"], ["down"], ["logs"], ["ssh"]])
+@pytest.mark.parametrize("command", [["up", "--yes"], ["down"], ["logs"]])
 def test_without_skypilot_each_command_says_what_to_install(command: list[str]) -> None:
     if (
         "sky" in sys.modules
@@ -98,67 +86,6 @@ def test_without_skypilot_each_command_says_what_to_install(command: list[str]) 
     told = gavel(*command)
     assert "needs SkyPilot" in str(told.exception)
     assert "pip install" in told.exception.remedy  # type: ignore[union-attr]
-
-
-@pytest.mark.thorough
-def test_one_form_is_exported_at_a_time_and_a_wheel_is_put_beside_it(tmp_path: Path) -> None:
-    assert gavel("export").exit_code == 2
-    assert gavel("export", "--slurm", "--docker").exit_code == 2
-    done = gavel("export", "--slurm", "--out", "job.sh")
-    assert done.exit_code == 0, done.output
-    (wheel,) = tmp_path.glob("*.whl")
-    assert f'"$wheels"/{wheel.name}' in (tmp_path / "job.sh").read_text()
-
-
-def test_a_job_group_takes_model_and_rank_from_its_run_file(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(
-        'scenario = "returns_desk"\n[model]\nbase_model = "Qwen/Qwen3-4B"\n[model.lora]\nrank = 40\n'
-    )
-    done = gavel("export", "run.toml", "--job-group", "--name", "long")
-    assert done.exit_code == 0, done.output
-    _, trainer, vllm = yaml.safe_load_all(done.stdout)
-    assert "train run.toml --model Qwen/Qwen3-4B --lora-rank 40 --engine http://vllm-0.long:8000" in trainer["run"]
-    assert "serve Qwen/Qwen3-4B" in vllm["run"]
-    assert "--max-lora-rank 64" in vllm["run"]
-    told = gavel("export", "train.py", "--job-group")
-    assert "--model" in told.exception.remedy  # type: ignore[union-attr]
-
-
-@pytest.mark.thorough
-def test_a_job_group_runs_what_gavel_train_takes_with_its_options(tmp_path: Path) -> None:
-    command = "export", "returns_desk", "--job-group", "--judge", "openai/gpt-5-mini"
-    done = gavel(*command, "--", "--model", "Qwen/Qwen3-4B", "--lora-rank", "40", "--steps", "3")
-    assert done.exit_code == 0, done.output
-    _, trainer, vllm = yaml.safe_load_all(done.stdout)
-    (words,) = [line for line in trainer["run"].splitlines() if line.startswith("set -- ")]
-    assert "train returns_desk --model Qwen/Qwen3-4B --lora-rank 40 --steps 3 --model Qwen/Qwen3-4B" in words
-    assert "serve Qwen/Qwen3-4B" in vllm["run"]
-    assert "--max-lora-rank 64" in vllm["run"]
-    told = gavel(*command)
-    assert "--model" in told.exception.remedy  # type: ignore[union-attr]
-    told = gavel("export", "retuns_desk", "--job-group", "--model", "Qwen/Qwen3-4B")
-    assert "returns_desk" in str(told.exception)
-    told = gavel(*command, "--", "--stepz", "3")
-    assert told.exit_code == 2
-    assert "--stepz" in told.output
-    # the very words run here, as far as a dry run goes
-    arguments = shlex.split(words)[4:]
-    tried = CliRunner().invoke(app, [*arguments, "--dry-run"])
-    assert tried.exit_code == 0, tried.output
-
-
-@pytest.mark.thorough
-def test_an_image_holds_the_scenario_s_file_too(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('scenario = "my desk.py:returns"\n')
-    done = gavel("export", "run.toml", "--docker", "--out", "Dockerfile")
-    assert done.exit_code == 0, done.output
-    text = (tmp_path / "Dockerfile").read_text()
-    assert 'COPY ["run.toml", "/srv/gavel/run.toml"]\nCOPY ["my desk.py", "/srv/gavel/my desk.py"]\n' in text
-    done = gavel("export", "returns_desk", "--docker", "--out", "Dockerfile", "--", "--steps", "3")
-    assert done.exit_code == 0, done.output
-    text = (tmp_path / "Dockerfile").read_text()
-    assert "COPY [" not in text
-    assert '"returns_desk", "--steps", "3"]' in text
 
 
 def test_the_listing_loads_neither_skypilot_nor_torch() -> None:

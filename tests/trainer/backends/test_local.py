@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from gavel.base.errors import GavelError
+from gavel.base.files import file_sha256
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.rollout import rollout
@@ -30,8 +31,7 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
-from gavel.trainer.runs.file_hash import file_sha256
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.serving.errors import EndpointError
 
 pytestmark = pytest.mark.slow
@@ -233,27 +233,6 @@ async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_p
     assert not (tmp_path / "tests" / "clerk" / "checkpoints").exists()
 
 
-async def test_a_step_of_edited_trajectories_trains_nothing_unless_it_is_asked_for(
-    tmp_path: Path,
-) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        group = await a_group(model, [0.0, 1.0])
-        for trajectory in group:
-            first = next(trajectory.choices())
-            edited = [*first.prompt_token_ids, *first.token_ids[:1], *first.prompt_token_ids]  # type: ignore[attr-defined]
-            trajectory.messages_and_choices = [first, first.model_copy(update={"prompt_token_ids": edited})]
-        refused = await model.train([group])
-        branched = await model.train([group], TrainConfig(on_token_mismatch="branch"))
-    assert not refused.trained
-    assert refused.reason is not None
-    assert "2 members whose sampled turns were edited" in refused.reason
-    assert refused.metrics["token_mismatch/client_edit"] == branched.metrics["token_mismatch/client_edit"] == 2
-    assert branched.trained
-    assert branched.metrics["trajectories_trained"] == 2
-
-
 async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path: Path) -> None:
     model = a_model()
     async with LocalBackend(tmp_path) as backend:
@@ -347,16 +326,6 @@ async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twic
     assert [trajectory.reward for group in groups for trajectory in group] == [0.2, 0.3]
 
 
-async def test_a_prompted_model_can_be_logged_beside_a_trained_one(tmp_path: Path) -> None:
-    baseline = Model(
-        name="baseline", project="tests", inference_base_url="http://127.0.0.1:9/v1", inference_api_key="k"
-    )
-    async with LocalBackend(tmp_path) as backend:
-        await baseline.register(backend)
-        means = await baseline.log([Trajectory(reward=0.25), Trajectory(reward=0.75)], "val")
-    assert means["reward"] == 0.5
-
-
 async def test_a_base_model_that_does_not_exist_is_named_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,12 +336,6 @@ async def test_a_base_model_that_does_not_exist_is_named_and_leaves_nothing_behi
     assert not (tmp_path / "runs").exists()
 
 
-async def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file stands in the way")
-    with pytest.raises(RunDirectoryError, match="GAVEL_RUNS"):
-        await a_model().register(LocalBackend(tmp_path / "runs"))
-
-
 async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -381,36 +344,6 @@ async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Pat
         with pytest.raises(EndpointError, match=str(port)):
             await a_model().register(LocalBackend(tmp_path / "runs", port=port))
     assert not (tmp_path / "runs").exists()
-
-
-async def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
-    held_elsewhere = RunDirectory(tmp_path, "tests", "clerk")
-    with pytest.raises(RunDirectoryError, match="another process"):
-        await a_model().register(LocalBackend(tmp_path))
-    held_elsewhere.close()
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({}, "context 4,096 tokens (the model's own); a reply without max_tokens may take the rest of it"),
-        (
-            {"max_context": 10**6, "max_reply": 50},
-            "context 4,096 tokens (the model's own); a reply without",
-        ),
-        (
-            {"max_context": 64, "max_reply": 50},
-            "context 64 tokens (of the model's 4,096); a reply without",
-        ),
-    ],
-)
-async def test_registering_tells_the_context_and_the_longest_reply(tmp_path: Path, caplog, settings, told) -> None:
-    caplog.set_level("INFO", logger="gavel")
-    async with LocalBackend(tmp_path, **settings) as backend:
-        await (model := a_model()).register(backend)
-        limits = backend.endpoint(model).limits
-    assert limits.startswith(told)
-    assert [record.message for record in caplog.records if "context" in record.message] == [f"clerk: {limits}"]
 
 
 async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
@@ -427,14 +360,6 @@ async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path)
         with pytest.raises(NotRegisteredError, match="register"):
             await first.get_step()
     await backend.close()
-
-
-async def test_other_settings_under_a_registered_name_are_refused(tmp_path: Path) -> None:
-    other = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(rank=4))
-    async with LocalBackend(tmp_path) as backend:
-        await a_model().register(backend)
-        with pytest.raises(RunDirectoryError, match="lora"):
-            await other.register(backend)
 
 
 async def test_models_that_are_registered_at_once_all_serve(tmp_path: Path) -> None:
@@ -458,20 +383,6 @@ async def test_what_is_logged_stays_inside_the_run_directory(tmp_path: Path) -> 
         await model.log([group], split="val/hard")
     assert (tmp_path / "runs/tests/prompted/trajectories/val/hard/000000.jsonl.zst").is_file()
     assert os.listdir(tmp_path) == ["runs"]
-
-
-async def test_a_run_goes_on_only_with_the_settings_that_it_began_with(tmp_path: Path) -> None:
-    async with LocalBackend(tmp_path) as backend:
-        await a_model().register(backend)
-    other = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(rank=4))
-    with pytest.raises(RunDirectoryError, match="lora"):
-        await other.register(LocalBackend(tmp_path))
-
-
-async def test_a_model_that_was_not_registered_says_so() -> None:
-    with pytest.raises(NotRegisteredError, match="register"):
-        await a_model().train([], TrainConfig())
-    assert issubclass(NotRegisteredError, GavelError)
 
 
 async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
@@ -548,16 +459,6 @@ async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Pat
         assert await model.get_step() == 1, "its checkpoint had been saved"
         again = await a_group(model, [0.0, 1.0])
     assert {trajectory.policy_version for trajectory in again} == {1}
-
-
-async def test_a_metric_of_a_trajectory_never_replaces_the_step_of_a_row(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await model.log([Trajectory(reward=0.5, metrics={"step": 7, "reward": 3.0, "depth": 2})], "val")
-        (row,) = backend.history(model, "val")
-    assert (row["step"], row["reward"], row["depth"]) == (0, 0.5, 2.0)
-    assert (row["metric/step"], row["metric/reward"]) == (7.0, 3.0)
 
 
 def storages(model: torch.nn.Module) -> dict[int, int]:

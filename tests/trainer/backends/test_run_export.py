@@ -61,13 +61,6 @@ def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> No
     assert "nats" in card
 
 
-def test_a_card_of_damaged_metrics_is_told_of(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (run / "metrics.jsonl").open("a") as metrics:
-        metrics.write("torn\n")
-    export_run(run)
-    assert "1 row of" in caplog.text
-
-
 def test_an_adapter_is_the_checkpoint_without_the_trainers_state(run: Path) -> None:
     path = export_run(run, "adapter")
     names = {entry.name for entry in path.iterdir()}
@@ -144,30 +137,12 @@ def test_a_step_that_is_damaged_or_not_kept_is_named(run: Path, step: int) -> No
     assert "Kept: 1, 2" in caught.value.remedy
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "a"}'])
-def test_a_damaged_description_is_named(run: Path, text: str) -> None:
-    (run / "model.json").write_text(text)
-    with pytest.raises(RunDirectoryError):
-        export_run(run)
-
-
 def test_a_trained_run_without_checkpoints_is_not_its_base(run: Path) -> None:
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunDirectoryError, match="was trained, but none of its checkpoints is whole") as error:
         export_run(run)
     assert "--step 0" in str(error.value)
     assert export_run(run, step=0).is_dir()
-
-
-def test_no_run_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="there is no run"):
-        export_run(tmp_path)
-
-
-def test_an_unknown_form_is_answered_with_the_known_ones(run: Path) -> None:
-    with pytest.raises(ExportError, match="there is no export") as caught:
-        export_run(run, "gguf")  # type: ignore[arg-type]
-    assert "merged" in caught.value.remedy
 
 
 async def test_a_model_exports_its_live_step(run: Path) -> None:

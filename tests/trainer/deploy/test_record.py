@@ -1,13 +1,20 @@
-"""The adapter's facts, and the journal of a deployment."""
+"""The adapter's facts and the record of a deployment; how a host is named, asked, looked at and told of."""
 
-import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from gavel.trainer.deploy.host import make_once
+from gavel.base.extras import install_line
+from gavel.base.secrets import HIDDEN
+from gavel.trainer.deploy import host as asking
+from gavel.trainer.deploy.deploy import deploy
+from gavel.trainer.deploy.host import key_of, open_host, place_of_server, refused, repeated, until
 from gavel.trainer.deploy.record import (
+    DEPLOYMENTS,
     AdapterFacts,
     DeployError,
     DeploymentRecord,
@@ -17,32 +24,12 @@ from gavel.trainer.deploy.record import (
     read_record,
     read_records,
 )
+from tests.fake_server import Answer, Call, FakeServer
 from tests.trainer.deploy.conftest import write_adapter
 
 
 def opened(run: Path, adapter: AdapterFacts, **options: Any) -> DeploymentRecord:
     return open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options=options)
-
-
-async def test_a_stage_is_found_before_it_is_made_and_survives_the_process(run: Path, adapter: AdapterFacts) -> None:
-    made: list[str] = []
-
-    async def find() -> dict[str, Any] | None:
-        return {"model": made[0]} if made else None
-
-    async def make_and_die() -> dict[str, Any]:
-        made.append("m1")
-        raise KeyboardInterrupt
-
-    async def make() -> dict[str, Any]:
-        raise AssertionError("it is there")
-
-    with pytest.raises(KeyboardInterrupt):
-        await make_once(opened(run, adapter), "model", "no model", find, make_and_die)
-    assert opened(run, adapter).done("model") is None
-    for _ in range(2):  # found by its name, then in the record
-        assert await make_once(opened(run, adapter), "model", "no model", find, make) == {"model": "m1"}
-        assert opened(run, adapter).done("model") == {"model": "m1"}
 
 
 def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, adapter: AdapterFacts) -> None:
@@ -67,16 +54,16 @@ def test_an_odd_name_still_gives_a_plain_one(run: Path) -> None:
 
 def test_other_options_go_on_with_the_same_deployment(run: Path, adapter: AdapterFacts) -> None:
     first = opened(run, adapter, a=1)
-    first.finish("model", id="m1")
+    first.begin()
     again = opened(run, adapter, a=2)
-    assert (again.id, again.done("model"), again.options) == (first.id, {"id": "m1"}, {"a": 2})
+    assert (again.id, again.made, again.options) == (first.id, True, {"a": 2})
 
 
 def test_an_undeployed_record_begins_anew(run: Path, adapter: AdapterFacts) -> None:
     record = opened(run, adapter)
     record.state = "undeployed"
-    record.finish("model", model="m1")
-    assert opened(run, adapter).stages == {}
+    record.begin()
+    assert not opened(run, adapter).made
 
 
 def test_records_are_listed_in_the_order_of_their_beginning(run: Path, adapter: AdapterFacts) -> None:
@@ -105,13 +92,7 @@ def test_two_processes_do_not_work_on_one_deployment(run: Path, adapter: Adapter
 def test_a_record_that_cannot_be_written_stops_before_anything_is_made(run: Path, adapter: AdapterFacts) -> None:
     (run / "deployments").write_text("in the way")
     with pytest.raises(DeployError, match="cannot be written"):
-        opened(run, adapter).begin("model")
-
-
-def test_a_record_is_plain_json(run: Path, adapter: AdapterFacts) -> None:
-    record = opened(run, adapter)
-    record.finish("model", id="m")
-    assert json.loads(record.path.read_text())["stages"] == {"model": {"id": "m", "done": True}}
+        opened(run, adapter).begin()
 
 
 def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts) -> None:
@@ -124,13 +105,6 @@ def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts
     assert [each.id for each in find_records(root, record.id, by_id=True)] == [record.id]
     with pytest.raises(DeployError, match="no deployment or run 'x'"):
         find_records(root, "x", by_id=True)
-
-
-def test_facts_are_those_of_the_files(adapter: AdapterFacts) -> None:
-    assert (adapter.rank, adapter.targets) == (8, ("q_proj", "v_proj"))
-    assert adapter.size == (adapter.directory / "adapter_model.safetensors").stat().st_size
-    assert [file.name for file in adapter.files()] == ["adapter_config.json", "adapter_model.safetensors"]
-    assert not adapter.base_is_local
 
 
 @pytest.mark.parametrize("damage", ["no config", "no json", "cut weights", "no lora"])
@@ -149,7 +123,175 @@ def test_what_is_no_adapter_is_refused_with_its_name(adapter: AdapterFacts, dama
         read_facts(adapter.directory, project="desk", name="clerk", step=12, base_model="Qwen/Qwen3-8B")
 
 
-def test_a_built_in_base_is_local(tmp_path: Path, adapter: AdapterFacts) -> None:
-    for base in (str(tmp_path), "embedded/returns-desk"):
-        facts = read_facts(adapter.directory, project="p", name="n", step=1, base_model=base)
-        assert facts.base_is_local
+BUSY = Answer({"error": {"message": "slow down"}}, 429, {"Retry-After": "0"})
+BROKEN = Answer({"error": "oh"}, 500)
+
+
+class Host(FakeServer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Answer] = []
+        self.asked = 0
+
+    def respond(self, call: Call) -> Answer:
+        self.asked += 1
+        return self.answers.pop(0) if self.answers else Answer({"ok": True})
+
+    async def request(self) -> object:
+        async with httpx.AsyncClient(base_url=self.url) as client:
+            return (await client.post("/x", json={})).raise_for_status().json()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setattr(asking, "_backoff", lambda _state: 0.01)
+    running = Host()
+    yield running
+    running.close()
+
+
+async def test_a_busy_or_broken_host_is_asked_again_for_a_while(server: Host) -> None:
+    server.answers = [BUSY, BROKEN]
+    assert await repeated(server.request) == {"ok": True}
+    assert server.asked == 3
+    server.answers = [BROKEN] * 50
+    with pytest.raises(httpx.HTTPStatusError):
+        await repeated(server.request, patience=0.1)
+    assert server.asked < 50
+
+
+async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(server: Host) -> None:
+    server.answers = [BUSY, BROKEN]
+    with pytest.raises(httpx.HTTPStatusError):
+        await repeated(server.request, creates=True)
+    assert server.asked == 2
+
+    async def find() -> object:
+        return {"ok": "found"}
+
+    server.answers = [BROKEN]
+    assert await repeated(server.request, creates=True, find=find) == {"ok": "found"}
+    assert server.asked == 3
+
+
+async def test_a_refusal_is_told_in_the_host_s_words_without_keys_and_with_what_to_do(
+    server: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "a-key-of-the-tests")
+    server.answers = [Answer({"error": {"message": "no such key: a-key-of-the-tests", "type": "x"}}, 401)]
+    with pytest.raises(DeployError) as refusal:
+        await asking.ask("it cannot be read", server.request)
+    assert refusal.value.message == f"it cannot be read: 401 no such key: {HIDDEN}"
+    assert "API key" in refusal.value.remedy
+    assert server.asked == 1
+
+
+def test_a_line_that_is_cut_names_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    cut = httpx.ConnectError("refused")
+    assert "proxy" not in refused("it does not answer", cut).remedy
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:PLANTED@127.0.0.1:1")
+    remedy = refused("it does not answer", cut).remedy
+    assert "HTTPS_PROXY" in remedy
+    assert "PLANTED" not in remedy
+
+
+async def test_it_waits_until_there_is_a_result_and_tells_each_state_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PAUSE", 0.0)
+    looks = iter([(None, "pending"), (None, "pending"), (None, "starting"), ("here", "running")])
+    told: list[str] = []
+
+    async def look() -> tuple[str | None, str]:
+        return next(looks)
+
+    assert await until(look, "the endpoint", told.append) == "here"
+    assert [line.rpartition(" ")[2] for line in told] == ["pending", "starting"]
+
+
+@pytest.mark.parametrize("given", ["abcd\nPLANTED", "abcd PLANTED", "äbcd-PLANTED", "", " "])
+def test_a_key_that_no_header_holds_is_refused_without_being_told(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", given)
+    with pytest.raises(DeployError, match="SOME_KEY") as error:
+        key_of("SOME_KEY")
+    assert "PLANTED" not in str(error.value)
+    assert error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "localhost:8000",
+        "http://",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:port",
+        "http://user:PLANTED@127.0.0.1:9",
+        "http://user:PLANTED@127.0.0.1:port",
+        "http://127.0.0.1:9/v1?key=PLANTED",
+        "http://127.0.0.1:9/#PLANTED",
+    ],
+)
+async def test_an_address_that_is_none_is_refused_and_no_record_is_made(adapter: AdapterFacts, given: str) -> None:
+    run = adapter.directory.parents[1]
+    with pytest.raises(DeployError) as error:
+        place_of_server(given, "ollama:http://HOST:PORT")
+    with pytest.raises(DeployError) as same:
+        await deploy(run, adapter, f"vllm:{given}")
+    for each in (error, same):
+        assert "PLANTED" not in str(each.value)
+        assert each.value.remedy
+    assert not (run / DEPLOYMENTS).exists()
+
+
+@pytest.mark.parametrize(
+    ("spellings", "place"),
+    [
+        (["vllm:http://127.0.0.1:9", "vllm:http://127.0.0.1:9/", "vllm:http://127.0.0.1:9/v1/"], "http://127.0.0.1:9"),
+        (["vllm:http://proxy:9/gpu/v1", "vllm:http://proxy:9/gpu/"], "http://proxy:9/gpu"),
+        (["wandb:team/desk", "wandb:team/desk/"], "team/desk"),
+        (["huggingface:team", "huggingface:team/"], "team"),
+        (["fireworks", "fireworks:desk", "fireworks:desk/", "fireworks:accounts/desk"], "desk"),
+    ],
+)
+def test_spellings_of_one_place_are_one_deployment(
+    spellings: list[str], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIREWORKS_ACCOUNT_ID", "desk")
+    if place == "desk":
+        pytest.importorskip("fireworks")
+    assert {open_host(each).place for each in spellings} == {place}
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "remedy"),
+    [
+        ("tgether", {}, "together"),
+        ("vllm:http://h", {"api_key": "k"}, "path_map"),
+        ("vllm:http://h", {"path_map": "x"}, "HERE=THERE"),
+        ("together:x", {}, "together"),
+        ("together", {"inactive_minutes": 5}, "30"),
+        ("fireworks:https://app.fireworks.ai/desk", {}, "fireworks:ACCOUNT"),
+        ("fireworks:desk", {"idle_minutes": 1}, "5"),
+        ("huggingface", {}, "huggingface:NAME"),
+        ("wandb:desk", {}, "wandb:TEAM/PROJECT"),
+        ("ollama", {"quantize": "q9"}, "q8_0"),
+    ],
+)
+def test_a_place_or_an_option_that_is_none_is_refused(address: str, options: dict[str, object], remedy: str) -> None:
+    with pytest.raises(DeployError) as refusal:
+        open_host(address, **options)
+    assert remedy in refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("package", "address"), [("together", "together"), ("fireworks", "fireworks:desk"), ("ollama", "ollama")]
+)
+async def test_without_its_package_a_host_says_what_to_install(
+    package: str, address: str, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DeployError) as refusal:
+        await deploy(adapter.directory.parents[1], adapter, address)
+    assert install_line("deploy") in refusal.value.remedy

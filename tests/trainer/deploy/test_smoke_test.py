@@ -143,12 +143,6 @@ def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
     assert by_logprobs(step, "step 12", {"step 12": said["step 12"], "base": said["base"]}).served is False
 
 
-def test_another_model_is_found_out() -> None:
-    said = candidates()
-    finding = by_logprobs(noisy(said["step 12"], 2.0), "step 12", said)
-    assert finding.served is False
-
-
 def test_what_rounding_hides_is_not_claimed() -> None:
     said = candidates(apart=0.002)
     finding = by_logprobs(noisy(said["step 12"], 0.05), "step 12", said)

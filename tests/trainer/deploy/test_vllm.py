@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.deploy.deploy import deploy
 from gavel.trainer.deploy.host import Deployment, open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
 from gavel.trainer.deploy.smoke_test import SmokeTest
-from gavel.trainer.deploy.vllm import kserve_manifest
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.runs.run_directory import read_description
@@ -29,7 +27,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Of the embedded base, whose tokenizer has none."""
-PUSHED = "s3://bucket/gavel/desk/clerk/checkpoints/000012"
 
 
 @pytest.fixture
@@ -108,39 +105,6 @@ def test_what_vllm_cannot_serve_is_told_with_what_would_fit(run: Path) -> None:
     rank, dora = open_host("vllm:http://h").check(facts)
     assert "512" in rank
     assert "gavel export" in dora
-
-
-def test_a_manifest_for_kserve_serves_the_adapter_of_the_pushed_checkpoint(adapter: AdapterFacts) -> None:
-    text = kserve_manifest(adapter, "clerk-12", PUSHED, gpus=2, service_account="reader", hub_secret="hub")
-    service = yaml.safe_load(text)
-    assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
-    assert service["metadata"]["name"] == "clerk-12"
-    predictor = service["spec"]["predictor"]
-    (container,) = predictor["containers"]
-    assert container["name"] == "kserve-container", "the one that KServe gives the downloaded files to"
-    assert {"name": "STORAGE_URI", "value": PUSHED} in container["env"]
-    assert container["command"] == ["vllm", "serve", "Qwen/Qwen3-8B"]
-    assert {"--enable-lora", "--max-lora-rank=8", "--lora-modules=clerk-12=/mnt/models"} <= set(container["args"])
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
-    assert predictor["serviceAccountName"] == "reader"
-    token = next(each for each in container["env"] if each["name"] == "HF_TOKEN")
-    assert token["valueFrom"]["secretKeyRef"]["name"] == "hub"
-    assert "value" not in token
-
-
-@pytest.mark.parametrize(("rank", "served"), [(4, 8), (24, 32), (300, 320)])
-def test_the_rank_of_the_manifest_is_one_that_vllm_knows(adapter: AdapterFacts, rank: int, served: int) -> None:
-    assert f"--max-lora-rank={served}" in kserve_manifest(replace(adapter, rank=rank), "n", PUSHED)
-
-
-def test_a_manifest_of_what_no_cluster_could_load_is_refused(adapter: AdapterFacts) -> None:
-    for facts, storage, why in (
-        (adapter, "/home/me/checkpoint", "KServe downloads"),
-        (replace(adapter, base_model="embedded/returns-desk"), PUSHED, "only on this machine"),
-        (replace(adapter, rank=600), PUSHED, "512"),
-    ):
-        with pytest.raises(DeployError, match=why):
-            kserve_manifest(facts, "n", storage)
 
 
 @pytest.mark.slow

@@ -7,14 +7,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm.providers import register
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.one_sentence import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity, last_reply, read_rule, relevance, sense
+from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity, last_reply, read_rule
 from tests.trainer.policy.test_chat_formats import CHATML
 
 pytestmark = pytest.mark.slow
@@ -82,11 +81,6 @@ async def test_a_reply_to_another_question_scores_less(embedded_base: Any, token
     assert judge._raised([(own, said), (other, said)]) == pytest.approx([expected, 0.0], abs=1e-3)
 
 
-@pytest.mark.parametrize(("nats", "share"), [(-1e6, 0.0), (1.0, 0.5), (1e6, 1.0)])
-def test_relevance_rises_with_what_the_question_adds(nats: float, share: float) -> None:
-    assert relevance(nats) == pytest.approx(share)
-
-
 async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: LikelihoodJudge) -> None:
     register("likelihood-of-a-test", likelihood.reply)
     group = TrajectoryGroup([attempt("One."), attempt("Another.")])
@@ -95,20 +89,9 @@ async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: Likeliho
     assert "no rule of brevity" in str(judged.judgement.reason)  # type: ignore[union-attr]
 
 
-def test_a_prompt_without_trajectories_is_refused(likelihood: LikelihoodJudge) -> None:
-    with pytest.raises(JudgeError, match="shows none"):
-        likelihood.reply([{"role": "user", "content": "Hello"}])
-
-
 @pytest.mark.parametrize("rubric", ["- 4 to 12 words", RULE, f"Good:\n{RULE}, and no more.", "- at most 4 to 12 words"])
 def test_the_rule_is_a_line_of_the_rubric(rubric: str) -> None:
     assert read_rule(rubric) == (4, 12)
-
-
-@pytest.mark.parametrize("rubric", ["", "4 to 12 words", "- short", "- at most 12 words"])
-def test_other_lines_are_no_rule(rubric: str) -> None:
-    with pytest.raises(JudgeError, match="no rule of brevity"):
-        read_rule(rubric)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +100,6 @@ def test_other_lines_are_no_rule(rubric: str) -> None:
 )
 def test_brevity_is_full_between_the_bounds_and_falls_outside(words: int, end: str, share: float) -> None:
     assert brevity(" ".join(["word"] * words) + end, 4, 12) == pytest.approx(share)
-
-
-def test_sense_is_between_nonsense_and_language() -> None:
-    values = [sense(value) for value in (-1e6, -7.5, -5.5, -4.1, -2.7, 0.0)]
-    assert values == sorted(values)
-    assert values[2] < 0.1
-    assert values[3] > 0.7
 
 
 def test_the_last_thing_said_is_judged_given_what_came_before(likelihood: LikelihoodJudge) -> None:

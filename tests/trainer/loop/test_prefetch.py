@@ -1,18 +1,36 @@
-"""Prefetched groups: never too old, never more than allowed; stale ones are counted and replaced."""
+"""Prefetched groups are never too old nor more than allowed; how a loop ends when a stage hangs or dies."""
 
 import asyncio
 import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai import AsyncOpenAI, BadRequestError
 
+from gavel.judge.judge import Judge
+from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario, find_scenario
+from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import Endpoint, TrainResult
+from gavel.trainer.config import LoopConfig, TrainConfig, VllmSettings
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.loop import group_maker
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, staleness
+from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.loop.watchdog import Watchdog
+from gavel.trainer.model import TrainableModel
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import attempt, sampled_turn
+from tests.trainer.conftest import attempt, full_logprobs, sampled_turn
 
 
 def a_group(position: int, version: int = 0) -> TrajectoryGroup:
@@ -23,106 +41,7 @@ def positions(groups: list[TrajectoryGroup]) -> list[object]:
     return [group.metadata["position"] for group in groups]
 
 
-class Stage:
-    """Groups that are finished when a test says so."""
-
-    def __init__(self, **settings: int) -> None:
-        self.started: list[int] = []
-        self.cancelled: list[int] = []
-        self._finish: dict[int, asyncio.Future[None]] = {}
-        plan = {"first": 0, "last": 100, "per_step": 2, "max_staleness": 1} | settings
-        self.prefetcher = RolloutPrefetcher(self._make, watchdog=Watchdog(HANG_SECONDS), **plan)
-
-    async def _make(self, slot: GroupSlot) -> TrajectoryGroup:
-        slot.rollout_starts()
-        self.started.append(slot.position)
-        self._finish[slot.position] = asyncio.get_running_loop().create_future()
-        try:
-            await self._finish[slot.position]
-        except asyncio.CancelledError:
-            self.cancelled.append(slot.position)
-            raise
-        return a_group(slot.position)
-
-    async def advance(self, step: int) -> None:
-        self.prefetcher.advance(step)
-        await asyncio.sleep(0)
-
-    async def finish(self, *done: int) -> None:
-        for position in done:
-            self._finish[position].set_result(None)
-        await asyncio.sleep(0)
-
-    def fail(self, position: int, error: Exception) -> None:
-        self._finish[position].set_exception(error)
-
-
-async def test_the_groups_of_the_next_step_are_in_flight_before_this_one_is_trained():
-    stage = Stage()
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        assert stage.started == [0, 1, 2, 3]
-        await stage.finish(0, 1)
-        assert positions((await prefetcher.batch()).groups) == [0, 1]
-        await asyncio.sleep(0)
-        assert stage.started == [0, 1, 2, 3], "no more until the step is trained"
-        await stage.advance(1)
-        assert stage.started == [0, 1, 2, 3, 4, 5]
-    assert stage.cancelled == [2, 3, 4, 5]
-
-
-async def test_a_step_takes_what_is_ready_in_the_order_of_the_plan():
-    stage = Stage()
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        await stage.finish(3, 2, 1)
-        assert positions((await prefetcher.batch()).groups) == [1, 2]
-
-
-async def test_a_group_that_becomes_too_old_is_cancelled_counted_and_replaced():
-    stage = Stage()
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        for step, ready in enumerate([(1, 2), (3, 4)]):
-            await stage.finish(*ready)
-            assert (await prefetcher.batch()).stale == 0
-            assert not stage.cancelled
-            await stage.advance(step + 1)
-        await asyncio.sleep(0)
-        assert stage.cancelled == [0], "its policy is two steps old, one is allowed"
-        assert stage.started == [*range(9)], "as many in flight as before"
-        await stage.finish(5, 6)
-        assert (await prefetcher.batch()).stale == 1
-        await stage.advance(3)
-        await stage.finish(7, 8)
-        assert (await prefetcher.batch()).stale == 0, "each is counted once"
-
-
-async def test_a_ready_group_can_be_too_old_as_well():
-    begins: dict[int, asyncio.Event] = {position: asyncio.Event() for position in range(100)}
-
-    async def make(slot: GroupSlot) -> TrajectoryGroup:
-        slot.rollout_starts()
-        await begins[slot.position].wait()
-        return a_group(slot.position)
-
-    plan = {"first": 0, "last": 100, "per_step": 1, "max_staleness": 1}
-    async with RolloutPrefetcher(make, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher:
-        prefetcher.advance(0)
-        for step, position in enumerate([1, 2]):
-            begins[position].set()
-            assert positions((await prefetcher.batch()).groups) == [position]
-            if step == 1:
-                begins[0].set()  # while the step that makes it too old is trained
-                await asyncio.sleep(0)
-            prefetcher.advance(step + 1)
-        begins[3].set()
-        batch = await prefetcher.batch()
-        assert (positions(batch.groups), batch.stale) == ([3], 1)
-
-
 async def test_a_group_is_as_old_as_its_first_rollout_not_as_its_position_in_the_queue():
-    stage = Stage(per_step=1)
     waiting: list[int] = []
 
     async def queued(slot: GroupSlot) -> TrajectoryGroup:
@@ -132,40 +51,32 @@ async def test_a_group_is_as_old_as_its_first_rollout_not_as_its_position_in_the
         slot.rollout_starts()
         return a_group(slot.position)
 
-    stage.prefetcher._make = queued
-    async with stage.prefetcher as prefetcher:
+    plan = {"first": 0, "last": 100, "per_step": 1, "max_staleness": 1}
+    async with RolloutPrefetcher(queued, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher:
         for step in range(5):
-            await stage.advance(step)
+            prefetcher.advance(step)
             assert (await prefetcher.batch()).stale == 0
     assert waiting == [0]
 
 
 async def test_a_group_that_cannot_be_made_ends_the_wait_at_once_and_the_others_with_it():
-    stage = Stage()
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        stage.fail(2, ZeroDivisionError())
+    cancelled: list[int] = []
+
+    async def make(slot: GroupSlot) -> TrajectoryGroup:
+        if slot.position == 2:
+            raise ZeroDivisionError
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(slot.position)
+        raise AssertionError
+
+    plan = {"first": 0, "last": 100, "per_step": 2, "max_staleness": 1}
+    async with RolloutPrefetcher(make, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher:
+        prefetcher.advance(0)
         with pytest.raises(ZeroDivisionError):
             await prefetcher.batch()
-    assert stage.cancelled == [0, 1, 3]
-
-
-async def test_a_resumed_run_starts_at_the_position_of_its_step():
-    stage = Stage(first=7, last=8)
-    async with stage.prefetcher:
-        await stage.advance(7)
-        assert stage.started == [14, 15], "and makes no more than is left to train"
-
-
-async def test_without_staleness_nothing_of_the_next_step_starts_before_this_one_is_done():
-    stage = Stage(max_staleness=0)
-    async with stage.prefetcher as prefetcher:
-        await stage.advance(0)
-        await stage.finish(0, 1)
-        await prefetcher.batch()
-        assert stage.started == [0, 1]
-        await stage.advance(1)
-        assert stage.started == [0, 1, 2, 3]
+    assert cancelled == [0, 1, 3]
 
 
 @given(
@@ -301,3 +212,335 @@ def test_staleness_is_that_of_the_oldest_turn():
     group = TrajectoryGroup([attempt(*turns), attempt(turns[0]), attempt()])
     assert staleness([group], 7) == {"staleness/mean": 2.5, "staleness/max": 3.0}
     assert staleness([TrajectoryGroup([attempt()])], 7) == {}
+
+
+SMALL: dict[str, Any] = {
+    "tasks_per_step": 2,
+    "group_size": 4,
+    "max_tokens": 48,
+    "evaluate_every": 100,
+    "evaluation_tasks": 2,
+    "final_tasks": 2,
+}
+RATE = TrainConfig(learning_rate=1e-3)
+
+
+def a_model(name: str = "clerk") -> TrainableModel:
+    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+
+
+def rules(scenario: Scenario) -> Judge:
+    return Judge("stand-in", rubric=scenario.rubric)
+
+
+@pytest.mark.slow
+async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged, further = 0, asyncio.Event()
+    score = Judge.score
+
+    async def counted(self: Judge, group: TrajectoryGroup, **options: Any) -> TrajectoryGroup:
+        nonlocal judged
+        scored = await score(self, group, **options)
+        judged += 1
+        if judged == 4:
+            further.set()
+        return scored
+
+    class Slow(LocalBackend):
+        async def train(self, *given: Any, **named: Any) -> TrainResult:
+            await further.wait()  # for ever, were the four groups not made before the first step is trained
+            return await super().train(*given, **named)
+
+    monkeypatch.setattr(Judge, "score", counted)
+    model, scenario = a_model(), find_scenario("returns_desk")
+    async with asyncio.timeout(HANG_SECONDS), Slow(tmp_path, versions=2) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, rules(scenario), LoopConfig(steps=3, max_staleness=1, **SMALL), RATE)
+        rows = backend.history(model, "train")
+        times = [row for row in backend.history(model, "times") if "train" in row]
+        evaluated = [row["step"] for row in backend.history(model, "held_out")]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert [row["staleness/max"] for row in rows] == [0.0, 1.0, 1.0]
+    assert [row["left_out/stale"] for row in rows] == [0.0, 0.0, 0.0]
+    assert evaluated == [0, 3]
+    assert any(row["groups_trained"] for row in rows)
+    assert len(times) == 3
+    assert all(row["train"] <= row["whole"] for row in times)
+    for row in rows:
+        store = TrajectoryStore(
+            tmp_path / "tests" / "clerk" / "trajectories" / "train" / f"{row['step']:06d}.jsonl.zst"
+        )
+        ages = {row["step"] - 1 - (trajectory.policy_version or 0) for group in store for trajectory in group}
+        assert max(ages) == row["staleness/max"]
+
+
+@pytest.mark.slow
+async def test_a_conversation_keeps_its_adapter_across_a_publication(tmp_path: Path, embedded_base) -> None:
+    model, scenario = a_model(), find_scenario("returns_desk")
+    task = scenario.tasks("train")[0]
+
+    async def say(client: AsyncOpenAI, name: str, messages: list[Message]) -> Any:
+        reply = await client.chat.completions.create(
+            model=name,
+            messages=messages,  # type: ignore[arg-type]
+            tools=scenario.toolbox.schemas,  # type: ignore[arg-type]
+            temperature=1.0,
+            seed=3,
+            max_completion_tokens=48,
+        )
+        return reply.choices[0]
+
+    def gap(choice: Any) -> float:
+        """Between the sampler and the base, which is the policy of step 0."""
+        prompt = choice.prompt_token_ids
+        expected = full_logprobs(embedded_base, prompt + choice.token_ids)[len(prompt) - 1 :].tolist()
+        return max(abs(one.logprob - other) for one, other in zip(choice.logprobs.content, expected, strict=True))
+
+    async def learn() -> None:
+        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(4))
+        for number, trajectory in enumerate(group):
+            trajectory.reward = number / 3
+        assert (await model.train([group], TrainConfig(learning_rate=2e-2))).trained
+
+    async with LocalBackend(tmp_path, versions=2) as backend:
+        await model.register(backend)
+        client, began_with = model.openai_client(), model.get_inference_name()
+        messages: list[Message] = [
+            {"role": "system", "content": scenario.system},
+            {"role": "user", "content": task.user},
+        ]
+        first = await say(client, began_with, messages)
+        messages.append(first.message.model_dump(exclude_none=True))
+        (call,) = first.message.tool_calls
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": "lamp"})
+        await learn()
+        second, live = await asyncio.gather(say(client, began_with, messages), say(client, "clerk", messages))
+        assert second.prompt_token_ids[: len(first.token_ids) + len(first.prompt_token_ids)] == (
+            first.prompt_token_ids + first.token_ids
+        )
+        assert (first.policy_version, second.policy_version, live.policy_version) == (0, 0, 1)
+        assert max(gap(first), gap(second)) < 1e-4
+        assert gap(live) > 1e-2
+        await learn()
+        with pytest.raises(BadRequestError, match="live: clerk, clerk@1, clerk@2") as gone:
+            await say(client, began_with, messages)
+        assert gone.value.code == "model_not_found"
+
+
+@pytest.mark.slow
+async def test_overlap_needs_a_backend_that_serves_the_earlier_adapters(tmp_path: Path) -> None:
+    model, scenario = a_model(), find_scenario("returns_desk")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(LoopError, match="needs 3 steps' adapters at once; the backend serves 1") as error:
+            await train_scenario(model, scenario, rules(scenario), LoopConfig(max_staleness=2), RATE)
+    assert "versions=3" in error.value.remedy
+
+
+@pytest.mark.slow
+def test_a_vllm_that_sleeps_cannot_overlap(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="sleeps while the learner computes"):
+        LocalBackend(tmp_path, engine=VllmSettings(sleep=True), versions=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_an_engine_that_dies_ends_the_run_with_its_own_error(tmp_path: Path, max_staleness: int) -> None:
+    model, scenario = a_model(), find_scenario("returns_desk")
+
+    class Deadly(Observer):
+        def stepped(self, report: StepReport) -> None:
+            backend._run(model)._engine.close()
+
+    async with asyncio.timeout(HANG_SECONDS), LocalBackend(tmp_path, versions=2) as backend:
+        await model.register(backend)
+        loop = LoopConfig(steps=9, max_staleness=max_staleness, **SMALL)
+        with pytest.raises((EngineError, LoopError), match=r"the engine (has been|was) closed"):
+            await train_scenario(model, scenario, rules(scenario), loop, RATE, Deadly())
+
+
+class Ledger:
+    """A backend that trains nothing and keeps its rows in memory."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.rows: list[dict[str, Any]] = []
+        self.train_waits: Callable[[], Any] = lambda: asyncio.sleep(0)
+
+    async def register(self, model: Any) -> None: ...
+
+    async def prepare(self, model: Any, config: TrainConfig) -> None: ...
+
+    async def train(
+        self, model: Any, groups: list[TrajectoryGroup], config: TrainConfig, metrics: Mapping[str, float] | None = None
+    ) -> TrainResult:
+        await self.train_waits()
+        self.steps += 1
+        self.rows.append({"step": self.steps, "split": "train", "groups": groups, **(metrics or {})})
+        return TrainResult(self.steps, True)
+
+    async def log(self, model: Any, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
+        return {}
+
+    def endpoint(self, model: Any) -> Endpoint:
+        return Endpoint("http://127.0.0.1:9/v1", "none")
+
+    def step(self, model: Any) -> int:
+        return self.steps
+
+    def versions(self, model: Any) -> int:
+        return 9
+
+    def checkpoints(self, model: Any) -> list[int]:
+        return []
+
+    def record(self, model: Any, values: Mapping[str, float | str], split: str) -> None: ...
+
+    def pin(self, model: Any, settings: Mapping[str, Any]) -> None: ...
+
+    def history(self, model: Any, split: str | None = None) -> list[dict[str, Any]]:
+        return []
+
+    async def delete_checkpoints(self, model: Any, steps: Any) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+DESK = Scenario(
+    name="desk", system="Answer.", tools=[], tasks=[Task(id=f"{n}", user=f"question {n}") for n in range(8)], held_out=0
+)
+Rollout = Callable[..., Any]
+
+
+async def answer(model: TrainableModel, scenario: Scenario, task: Task, *, seed: int, **_: Any) -> Trajectory:
+    """What a rollout gives, without a model."""
+    await asyncio.sleep(0)
+    said: Message = {"role": "assistant", "content": f"answer {seed}"}
+    return Trajectory(messages_and_choices=[{"role": "user", "content": task.user}, said])
+
+
+async def train_without_a_model(
+    monkeypatch: pytest.MonkeyPatch, ledger: Ledger, one_rollout: Rollout, judge: Judge | None = None, **loop: Any
+) -> None:
+    monkeypatch.setattr(group_maker, "rollout", one_rollout)
+    model = a_model()
+    await model.register(ledger)
+    settings: dict[str, Any] = {"steps": 3, "tasks_per_step": 2, "group_size": 2} | loop
+    config = LoopConfig(**settings)
+    async with asyncio.timeout(HANG_SECONDS):
+        await train_scenario(model, DESK, judge or Judge("constant"), config, TrainConfig())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_a_rollout_that_stands_still_ends_the_run_which_names_its_task(
+    monkeypatch: pytest.MonkeyPatch, max_staleness: int
+) -> None:
+    ended: list[str] = []
+
+    async def stuck(model: TrainableModel, scenario: Scenario, task: Task, **named: Any) -> Trajectory:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(task.id)
+        raise AssertionError
+
+    with pytest.raises(
+        LoopError, match=r"rollout: 2 of 2 rollouts of task \d for \d+ s, .*; judging: nothing"
+    ) as error:
+        await train_without_a_model(
+            monkeypatch, Ledger(), stuck, max_staleness=max_staleness, stall_seconds=3, concurrency=8
+        )
+    assert "training: waiting for 2 more groups" in error.value.message
+    assert len(ended) == 4 * (max_staleness + 1), "all were cancelled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_a_judge_that_stands_still_ends_the_run_which_names_it(
+    monkeypatch: pytest.MonkeyPatch, max_staleness: int
+) -> None:
+    async def stuck(messages: list[Message], schema: dict[str, Any]) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(LoopError, match=rf"rollout: nothing; judging: {2 * (max_staleness + 1)} groups for \d+ s"):
+        await train_without_a_model(
+            monkeypatch, Ledger(), answer, Judge(stuck), max_staleness=max_staleness, stall_seconds=3
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_a_learner_that_stands_still_is_named(monkeypatch: pytest.MonkeyPatch, max_staleness: int) -> None:
+    ledger = Ledger()
+    ledger.train_waits = lambda: asyncio.Event().wait()
+    with pytest.raises(LoopError, match="training: learning for"):
+        await train_without_a_model(monkeypatch, ledger, answer, max_staleness=max_staleness, stall_seconds=3)
+
+
+@pytest.mark.slow
+async def test_a_slow_group_is_overtaken_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = DESK.sample("train", 2, seed=0, step=0)[0].id
+    abandoned: list[str] = []
+
+    async def one_is_slow(model: TrainableModel, scenario: Scenario, task: Task, **named: Any) -> Trajectory:
+        if model.backend.step(model) == 0 and task.id == slow:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                abandoned.append(task.id)
+        return await answer(model, scenario, task, **named)
+
+    ledger = Ledger()
+    await train_without_a_model(monkeypatch, ledger, one_is_slow, max_staleness=1, steps=4)
+    assert [row["left_out/stale"] for row in ledger.rows] == [0, 0, 1, 0]
+    assert [len(row["groups"]) for row in ledger.rows] == [2, 2, 2, 2]
+    assert abandoned == [slow, slow]
+
+
+@pytest.mark.slow
+async def test_without_staleness_no_rollout_starts_before_the_step_before_is_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger()
+    started: list[tuple[int, bool]] = []
+    training = False
+
+    async def train_slowly() -> None:
+        nonlocal training
+        training = True
+        for _ in range(50):
+            await asyncio.sleep(0)
+        training = False
+
+    async def noted(*given: Any, **named: Any) -> Trajectory:
+        started.append((ledger.steps, training))
+        return await answer(*given, **named)
+
+    ledger.train_waits = train_slowly
+    await train_without_a_model(monkeypatch, ledger, noted)
+    assert started == [(step, False) for step in range(3) for _ in range(4)]
+    assert all("staleness/max" not in row and "left_out/stale" not in row for row in ledger.rows)
+
+
+@pytest.mark.slow
+async def test_tasks_and_seeds_depend_on_the_position_in_the_plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked_from(step: int, **loop: Any) -> set[tuple[str, int]]:
+        asked: set[tuple[str, int]] = set()
+
+        async def noted(model: TrainableModel, scenario: Scenario, task: Task, **named: Any) -> Trajectory:
+            asked.add((task.id, named["seed"]))
+            return await answer(model, scenario, task, **named)
+
+        ledger = Ledger()
+        ledger.steps = step
+        await train_without_a_model(monkeypatch, ledger, noted, **loop)
+        return asked
+
+    in_turn = await asked_from(0)
+    assert await asked_from(0, max_staleness=1) == in_turn
+    assert await asked_from(0, max_staleness=2) == in_turn
+    assert await asked_from(2, max_staleness=1) == await asked_from(2) < in_turn

@@ -1,4 +1,4 @@
-"""A run that stands still is ended and tells what it stands at; one that moves is left alone."""
+"""A run without progress ends, and tells what every stage is at; a schedule of turn limits."""
 
 import asyncio
 import re
@@ -7,10 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from gavel.scenarios.library.returns_desk import scenario
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.task import Task
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.engines.protocol import deadline
 from gavel.trainer.loop import watchdog as watchdog_module
-from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
+from gavel.trainer.loop.watchdog import (
+    LoopError,
+    Watchdog,
+    check_turn_limits,
+    stall_seconds,
+    turn_limit,
+    with_turn_limit,
+)
 
 LONG = 600.0
 
@@ -79,14 +89,6 @@ async def test_a_run_that_moves_may_take_longer_than_a_stall(monkeypatch):
     assert await watchdog.guard(run()) == "done"
 
 
-async def test_an_error_of_the_run_is_raised_as_it_is():
-    async def run() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await Watchdog(LONG).guard(run())
-
-
 async def test_cancelling_the_guard_cancels_the_run():
     ended = asyncio.Event()
 
@@ -125,3 +127,34 @@ def test_a_run_waits_as_long_as_its_longest_turn_may_take_unless_told_otherwise(
     assert stall_seconds(LoopConfig()) == 1800
     assert stall_seconds(LoopConfig(max_tokens=32_768)) == deadline(32_768) > 1800
     assert stall_seconds(LoopConfig(max_tokens=32_768, stall_seconds=5)) == 5
+
+
+LIMITS = {0: 10, 20: 20, 40: 30}
+
+
+def test_the_limit_is_that_of_the_last_step_that_was_reached() -> None:
+    assert [turn_limit(LIMITS, step) for step in (0, 19, 20, 39, 40, 1000)] == [10, 10, 20, 20, 30, 30]
+    assert turn_limit({20: 20}, 19) is None
+    assert turn_limit({40: 30, 0: 10}, 5) == 10
+
+
+def test_rollouts_get_the_limit_and_the_scenario_stays_as_it_was() -> None:
+    own = scenario.max_turns
+    assert with_turn_limit(scenario, {0: 2}, 3).max_turns == 2
+    assert with_turn_limit(scenario, {5: 2}, 3).max_turns == own
+    assert scenario.max_turns == own
+    assert with_turn_limit(scenario, {0: 2}, 3).tasks("held_out") == scenario.tasks("held_out")
+
+
+def test_wrong_limits_are_refused() -> None:
+    async def own(model: object, task: Task) -> None: ...
+
+    counted = Scenario("own", rollout=own, tasks=[Task(user="Hello")])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(LoopError, match="rollout of its own"):
+        check_turn_limits(counted, {0: 2})
+    check_turn_limits(counted, {})
+    with pytest.raises(ScenarioError, match="no limit"):
+        scenario.with_max_turns(0)
+    for wrong in ({0: 0}, {-1: 3}):
+        with pytest.raises(ValueError, match="turn_limits"):
+            LoopConfig(turn_limits=wrong)

@@ -1,16 +1,18 @@
-"""A checkpoint is there whole or not at all."""
+"""A checkpoint is there whole or not at all; which ones stay, and what its card says."""
 
-import hashlib
-import json
 import logging
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 
-from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.judge.rubric import Rubric
+from gavel.trainer.runs.checkpoints import Checkpoints, chosen_step, steps_to_keep
+from gavel.trainer.runs.model_card import base_license, model_card
 from tests.limits import HANG_SECONDS
 
 WRITER = """
@@ -54,11 +56,6 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_a_run_begins_without_checkpoints(checkpoints):
-    assert checkpoints.steps() == []
-    assert checkpoints.latest() is None
-
-
 def test_what_is_saved_is_the_latest(checkpoints):
     for step in (1, 2, 10):
         path = save(checkpoints, step)
@@ -67,27 +64,6 @@ def test_what_is_saved_is_the_latest(checkpoints):
     assert checkpoints.steps() == [1, 2, 10]
     assert checkpoints.latest() == 10
     assert Checkpoints(checkpoints.directory).latest() == 10
-
-
-def test_steps_are_in_the_order_of_their_numbers(checkpoints):
-    for step in (999999, 1000000, 2):
-        save(checkpoints, step)
-    assert checkpoints.steps() == [2, 999999, 1000000]
-    assert checkpoints.latest() == 1000000
-
-
-def test_a_step_that_is_saved_again_is_replaced(checkpoints):
-    save(checkpoints, 1, b"old")
-    path = save(checkpoints, 1, b"new")
-    assert (path / "adapter.bin").read_bytes() == b"new"
-    assert checkpoints.latest() == 1
-
-
-def test_a_deleted_checkpoint_is_gone(checkpoints):
-    save(checkpoints, 1)
-    save(checkpoints, 2)
-    checkpoints.delete(2)
-    assert checkpoints.latest() == 1
 
 
 def test_a_deletion_that_fails_in_the_middle_leaves_no_half_checkpoint_and_the_next_one_ends_it(
@@ -187,12 +163,6 @@ def test_a_manifest_that_is_none_makes_no_checkpoint(checkpoints, manifest):
     assert checkpoints.latest() == 1
 
 
-def test_when_all_are_damaged_there_is_none(checkpoints):
-    for step in (1, 2):
-        flip(save(checkpoints, step) / "adapter.bin")
-    assert checkpoints.latest() is None
-
-
 def test_what_else_lies_about_is_ignored(checkpoints):
     save(checkpoints, 1)
     (checkpoints.directory / ".unfinished-000007").mkdir()
@@ -200,11 +170,6 @@ def test_what_else_lies_about_is_ignored(checkpoints):
     (checkpoints.directory / "best").symlink_to(checkpoints.path(1))
     assert checkpoints.steps() == [1]
     assert checkpoints.latest() == 1
-
-
-def test_the_manifest_names_every_file(checkpoints):
-    path = save(checkpoints, 1)
-    assert set(json.loads((path / "manifest.json").read_text())) == {"adapter.bin", "trainer_state/state.pt"}
 
 
 def test_a_model_card_may_be_written_again_and_the_checkpoint_stays_whole(tmp_path: Path) -> None:
@@ -223,10 +188,99 @@ def test_a_model_card_may_be_written_again_and_the_checkpoint_stays_whole(tmp_pa
     assert checkpoints.steps() == [1]
 
 
-def test_a_model_card_that_was_hashed_stays_as_it_is(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    card = checkpoints.save(1, lambda directory: (directory / "README.md").write_text("first") and None) / "README.md"
-    manifest = card.with_name("manifest.json")
-    manifest.write_text(json.dumps({"README.md": hashlib.sha256(b"first").hexdigest()}))
-    checkpoints.write_card(1, "second")
-    assert (card.read_text(), checkpoints.latest()) == ("first", 1)
+@pytest.mark.parametrize(
+    ("keep_last", "keep_best", "kept"),
+    [(1, 1, {4, 1}), (2, 0, {3, 4}), (0, 0, set()), (0, 2, {1, 4}), (9, 9, {1, 2, 3, 4})],
+)
+def test_the_last_and_the_best_stay(keep_last: int, keep_best: int, kept: set[int]) -> None:
+    assert steps_to_keep([1, 2, 3, 4], {1: 0.9, 2: 0.5, 4: 0.7}, keep_last=keep_last, keep_best=keep_best) == kept
+
+
+def test_the_newer_of_equals_stays_and_what_is_no_number_counts_for_nothing() -> None:
+    assert steps_to_keep([1, 2, 3], {1: 0.5, 2: 0.5, 3: None}, keep_last=0, keep_best=1) == {2}
+
+
+def test_a_step_is_chosen_by_number_as_the_newest_or_as_the_best_of_a_split():
+    rows = [{"step": 1, "split": "val", "reward": 0.9}, {"step": 2, "split": "val", "reward": 0.1}]
+    rows.append({"step": 3, "split": "train", "reward": 1.0})
+    assert chosen_step([1, 2, 3], rows, "latest", "val/reward") == 3
+    assert chosen_step([1, 2, 3], rows, "best", "val/reward") == 1
+    assert chosen_step([2, 3], rows, "best", "val/reward") == 2
+    assert chosen_step([3], rows, "best", "val/reward") is None
+    assert chosen_step([], rows, "latest", "val/reward") is None
+    assert chosen_step([1], rows, 7, "val/reward") == 7
+
+
+DESCRIPTION: dict[str, Any] = {"name": "clerk", "base_model": "Qwen/Qwen3-8B", "lora": {"rank": 16}}
+EXPERIMENT: dict[str, Any] = {
+    "scenario": "returns_desk",
+    "judge": ["openai/gpt-5-mini"],
+    "rubric": Rubric("Be brief.").dump(),
+    "orders": 2,
+    "training": {"loss": {"kind": "cispo"}, "learning_rate": 1e-5},
+}
+
+
+def row(split: str, step: int, **figures: float | None) -> dict[str, Any]:
+    return {"split": split, "step": step, **figures}
+
+
+def card(*rows: dict[str, Any], step: int = 9, experiment: dict[str, Any] = EXPERIMENT, base: str = "a/b") -> ModelCard:
+    return ModelCard(model_card(DESCRIPTION, experiment, rows, step=step, base=base))
+
+
+def test_task_judge_rubric_and_base_are_on_the_card() -> None:
+    found = card(base="Qwen/Qwen3-8B")
+    assert found.data.base_model == "Qwen/Qwen3-8B"
+    assert found.data.library_name == "peft"
+    for part in (
+        "clerk, step 9",
+        "rank 16",
+        "returns_desk",
+        "openai/gpt-5-mini",
+        Rubric("Be brief.").id,
+        "cispo",
+        "1e-05",
+    ):
+        assert part in found.text
+
+
+def test_a_run_without_an_experiment_has_no_task_and_no_judge() -> None:
+    found = card(row("train", 1, reward=0.5), experiment={})
+    assert "Judge" not in found.text
+    assert "| 1 | 0.500 |" in found.text
+
+
+def test_the_curve_is_held_out_success_up_to_the_step_the_last_row_of_each() -> None:
+    rows = [row("held_out", 0, success=0.1), row("held_out", 5, success=0.4), row("held_out", 5, success=0.5)]
+    found = card(*rows, row("held_out", 10, success=0.9), row("train", 5, reward=0.7)).text
+    assert found.split("|---|---|\n")[1].splitlines() == ["| 0 | 0.100 |", "| 5 | 0.500 |"]
+
+
+@pytest.mark.parametrize("points", [1, 2, 12, 13, 500])
+def test_a_long_curve_is_thinned_and_keeps_its_ends(points: int) -> None:
+    found = card(*(row("train", step, reward=step / 1000) for step in range(points)), step=points).text
+    steps = [int(line.split("|")[1]) for line in found.split("|---|---|\n")[1].splitlines()]
+    assert (steps[0], steps[-1], len(steps)) == (0, points - 1, min(points, 12))
+    assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize(
+    ("text", "license_name"),
+    [
+        ("---\nlicense: apache-2.0\n---\n", "apache-2.0"),
+        ("---\ntags: [a]\n---\n", None),
+        ("no head", None),
+        ("---\nlicense: [mit, gpl]\n---\n", None),
+        ("---\n: {\n---\n", None),
+    ],
+)
+def test_the_licence_is_the_one_of_the_base_models_own_card(
+    tmp_path: Path, text: str, license_name: str | None
+) -> None:
+    assert base_license(str(tmp_path)) is None
+    (tmp_path / "README.md").write_text(text)
+    assert base_license(str(tmp_path)) == license_name
+    found = card(base=str(tmp_path))
+    assert (found.data.license, found.data.base_model) == (license_name, None)
+    assert (license_name or "not known here") in found.text

@@ -1,17 +1,18 @@
-"""What is measured is on disk, one line a row, and in a W&B run that can be read back."""
+"""What is measured is on disk, one line a row, and at the tracker that the run has."""
 
 import contextlib
+import importlib.util
 import json
 import math
 import resource
 import signal
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gavel.base.extras import install_line
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
@@ -23,7 +24,19 @@ from gavel.trainer.runs.metrics import (
     trajectory_means,
     whole_rows,
 )
+from gavel.trainer.runs.run_directory import RunDirectory
+from gavel.trainer.runs.trackers import (
+    CHARACTERS,
+    COLUMNS,
+    GROUPS,
+    Tracked,
+    TrackerError,
+    chosen_tracker,
+    messages,
+    rows,
+)
 from tests.limits import HANG_SECONDS
+from tests.scenarios.formats.attempts import hostile, whole
 from tests.trainer.conftest import attempt, sampled_turn
 
 
@@ -116,18 +129,6 @@ def test_a_torn_last_line_is_cut_off_before_the_next_row(path, torn):
     assert [row["step"] for row in log.rows()] == [1, 3]
 
 
-def test_a_file_that_is_one_torn_line_is_emptied(path):
-    path.write_text('{"st')
-    assert open_log(path).rows() == []
-
-
-def test_opening_a_whole_log_does_not_touch_it(path):
-    open_log(path).log(1, "train", {"reward": 0.5})
-    before = path.read_bytes()
-    open_log(path).close()
-    assert path.read_bytes() == before
-
-
 def test_means_are_over_the_trajectories_that_have_a_value():
     groups = [
         TrajectoryGroup([Trajectory(reward=1.0, metrics={"turns": 2}), ValueError("broken")]),
@@ -166,11 +167,6 @@ def test_judging_is_added_up_over_the_groups():
     }
 
 
-def test_a_cost_that_is_unknown_for_one_group_is_unknown_for_all():
-    assert "judge/cost_usd" not in judge_totals([judged(2, 0.25), judged(3, None)])
-    assert judge_totals([TrajectoryGroup()]) == {}
-
-
 def test_sampled_tokens_are_those_whose_ids_are_known():
     foreign = sampled_turn([1], [2])
     del foreign.__pydantic_extra__["token_ids"]
@@ -178,59 +174,21 @@ def test_sampled_tokens_are_those_whose_ids_are_known():
     assert sampled_tokens([group, group]) == 6
 
 
-BLOCK = 32 * 1024
-RECORD_HEADER = struct.Struct("<IHB")  # checksum, length, kind
-FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
-
-
-def records(file: Path) -> Iterator[bytes]:
-    """The records of an offline run: a log of 32 KiB blocks (LevelDB's format) behind a file header of 7 bytes."""
-    data = file.read_bytes()
-    assert data[:4] == b":W&B"
-    place, parts = 7, b""
-    while place + RECORD_HEADER.size <= len(data):
-        left = BLOCK - place % BLOCK
-        if left < RECORD_HEADER.size:
-            place += left
-            continue
-        _, length, kind = RECORD_HEADER.unpack_from(data, place)
-        place += RECORD_HEADER.size
-        if place + length > len(data):  # being written
-            return
-        parts = data[place : place + length] if kind in (FULL, FIRST) else parts + data[place : place + length]
-        place += length
-        if kind in (FULL, LAST):
-            yield parts
-
-
 @pytest.mark.slow
 def test_an_offline_wandb_run_holds_every_row(path, monkeypatch):
-    from wandb.proto.wandb_internal_pb2 import Record
-
     monkeypatch.setenv("WANDB_MODE", "offline")
     log = open_log(path)
-    log.log(1, "train", {"reward": 0.25, "loss": math.nan, "note": "long " * 10000})
-    log.log(1, "val", {"reward": 0.5})
-    log.log(2, "train", {"reward": 0.75})
+    log.log(1, "train", {"reward": 0.28125, "loss": math.nan, "note": "a note"})
+    log.log(1, "val", {"reward": 0.53125})
+    log.log(2, "train", {"reward": 0.78125})
     log.close()
     (file,) = path.parent.glob("wandb/offline-run-*/*.wandb")
+    wanted = [b"train/reward", b"0.28125", b"a note", b"val/reward", b"0.53125", b"0.78125"]
     deadline = time.monotonic() + HANG_SECONDS
-    found: list[Record] = []
-    while not any(record.HasField("exit") for record in found):  # W&B's own process writes the last block when it likes
-        assert time.monotonic() < deadline
+    while missing := [each for each in wanted if each not in file.read_bytes()]:
+        assert time.monotonic() < deadline, missing  # W&B's own process writes the last block when it likes
         time.sleep(0.01)
-        found = [Record.FromString(raw) for raw in records(file)]
-    (run,) = (record.run for record in found if record.HasField("run"))
-    history = [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        for record in found
-        if record.HasField("history")
-    ]
-    assert (run.project, run.display_name, run.run_id) == ("desk", "one", path.with_name("wandb_id").read_text())
-    assert [row["training_step"] for row in history] == [1, 1, 2]
-    assert [row.get("train/reward") for row in history] == [0.25, None, 0.75]
-    assert history[1]["val/reward"] == 0.5
-    assert history[0]["train/note"] == "long " * 10000
+    assert path.with_name("wandb_id").read_text() in file.name
     assert [row["step"] for row in log.rows()] == [1, 1, 2]
 
 
@@ -290,3 +248,92 @@ def test_readers_count_damaged_lines_but_not_a_torn_last_one(path):
     assert whole_rows(path.with_name("none")).rows == []
     with pytest.raises(MetricsError, match="cannot be read"):
         whole_rows(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("named", "mode", "key", "expected"),
+    [
+        (None, "", "", "none"),
+        (None, "offline", "", "wandb"),
+        (None, "", "k", "wandb"),
+        (None, "disabled", "k", "none"),
+        ("none", "online", "k", "none"),
+        ("wandb", "", "", "wandb"),
+    ],
+)
+def test_a_named_tracker_wins_over_the_environment(monkeypatch, named, mode, key, expected):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    assert chosen_tracker(named) == expected
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trackio") is not None, reason="trackio is installed")
+def test_one_that_is_not_installed_is_told_before_a_run_directory_is_made(tmp_path: Path):
+    with pytest.raises(TrackerError, match="trackio is not installed") as error:
+        RunDirectory(tmp_path, "desk", "one", "trackio")
+    assert install_line("trackio") in error.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_directory_made_anew_is_another_run(tmp_path: Path):
+    run = Tracked(tmp_path, "desk", "one")
+    assert run.mark("wandb", "a") == ("a", False)
+    assert run.mark("wandb", "b") == ("a", True)
+    (tmp_path / "wandb_id").unlink()
+    assert run.mark("wandb", "c") == ("c", False)
+
+
+def row(trajectory: Trajectory) -> dict:
+    (found,) = rows(3, [TrajectoryGroup([trajectory], judgement=GroupJudgement(status="scored", cost_usd=0.5))])
+    return dict(zip(COLUMNS, found, strict=True))
+
+
+def test_a_member_is_a_row_with_its_scores_and_what_it_said():
+    found = row(whole())
+    text = found.pop("text")
+    assert found == {
+        **{"step": 3, "group": 0, "member": 0, "status": "finished", "reward": 0.75, "score": 0.75},
+        **{"standard_error": None, "judge_cost_usd": 0.5, "explanation": "Cites the order.", "flags": None},
+    }
+    assert '→ get_order({"id": "A1"})' in text
+    assert "[user] See this.\n[image]" in text
+
+
+def test_hostile_texts_are_unicode_and_as_long_as_the_limit():
+    found = row(hostile("x" * 10_000_000))
+    json.dumps(found, allow_nan=False).encode()
+    assert found["reward"] is None
+    assert len(found["text"]) < CHARACTERS + 100
+    assert found["text"].endswith("characters more)")
+    json.dumps(messages(hostile("x" * 10_000_000)), allow_nan=False).encode()
+
+
+def test_the_groups_that_are_not_shown_are_told():
+    found = rows(3, [TrajectoryGroup([whole(), whole()])] * (GROUPS + 5))
+    assert len(found) == 2 * GROUPS + 1
+    assert found[-1][-1] == "5 more groups of this step are in the run directory"
+    assert {len(each) for each in found} == {len(COLUMNS)}
+
+
+def test_a_conversation_is_plain_messages_with_their_calls():
+    said = messages(whole())
+    assert [each["role"] for each in said] == ["system", "user", "assistant", "tool", "assistant"]
+    assert said[2]["tool_calls"][0]["function"] == {"name": "get_order", "arguments": '{"id": "A1"}'}
+    assert said[3]["tool_call_id"] == "c1"
+
+
+@pytest.mark.slow
+def test_groups_are_a_table_and_the_report_is_a_page(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    log = MetricsLog(tmp_path / "metrics.jsonl", project="desk", name="one", tracker="wandb")
+    log.log(1, "train", {"reward": 0.25})
+    log.log_groups(1, "train", [TrajectoryGroup([whole(), hostile()])])
+    (tmp_path / "report.html").write_text("<!doctype html><p>the report")
+    log.close()
+    (table,) = tmp_path.glob("wandb/offline-run-*/files/media/table/train/groups_*.json")
+    written = json.loads(table.read_text())
+    assert written["columns"] == list(COLUMNS)
+    assert [row[COLUMNS.index("status")] for row in written["data"]] == ["finished", "failed"]
+    assert written["data"][0][COLUMNS.index("reward")] == 0.75
+    (page,) = tmp_path.glob("wandb/offline-run-*/files/media/html/report_*.html")
+    assert page.read_text() == "<!doctype html><p>the report"

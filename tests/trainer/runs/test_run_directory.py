@@ -1,19 +1,29 @@
-"""One process at a time, one description for ever, nothing left behind by a run that never began."""
+"""One process at a time, one description for ever, nothing left by a run that never began; a run that starts over."""
 
+import contextlib
+import errno
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gavel.trainer.runs.fresh_run import replacing_run
 from gavel.trainer.runs.run_directory import (
     FORMAT_VERSION,
     FormatVersionError,
+    MountError,
     RunDirectory,
     RunDirectoryError,
+    check_format_version,
+    check_mount,
     runs_root,
+    with_later_settings,
 )
 
 HOLDER = """
@@ -137,15 +147,6 @@ def test_metrics_of_a_prompted_model_and_files_of_others_are_no_run(tmp_path):
     run.close()
 
 
-def test_a_run_goes_on_with_the_description_that_it_was_begun_with(tmp_path):
-    run = open_run(tmp_path)
-    run.describe(DESCRIPTION)
-    run.close()
-    again = open_run(tmp_path)
-    again.describe(DESCRIPTION)
-    again.close()
-
-
 def test_another_base_model_is_refused_naming_both(tmp_path):
     run = open_run(tmp_path)
     run.describe(DESCRIPTION)
@@ -186,14 +187,6 @@ def test_a_run_that_never_began_leaves_nothing_behind(tmp_path):
     assert everything_in(tmp_path) == []
 
 
-def test_discarding_spares_what_was_there_before(tmp_path):
-    (tmp_path / "runs" / "project" / "neighbour").mkdir(parents=True)
-    run = open_run(tmp_path / "runs")
-    run.close()
-    run.discard_if_new()
-    assert everything_in(tmp_path) == [Path("runs"), Path("runs/project"), Path("runs/project/neighbour")]
-
-
 def test_discarding_spares_a_run_that_was_begun(tmp_path):
     begun = open_run(tmp_path)
     begun.describe(DESCRIPTION)
@@ -206,23 +199,207 @@ def test_discarding_spares_a_run_that_was_begun(tmp_path):
     assert (begun.path / "model.json").exists()
 
 
-def test_the_parts_of_a_run_are_where_they_are_documented(tmp_path):
-    run = open_run(tmp_path)
-    run.metrics.log(1, "train", {"reward": 0.5})
-    run.checkpoints.save(1, lambda directory: (directory / "adapter.bin").touch())
-    run.trajectories("train", 1).extend([])
-    run.describe(DESCRIPTION)
-    run.close()
-    base = tmp_path / "project" / "name"
-    assert (base / "metrics.jsonl").is_file()
-    assert (base / "checkpoints" / "000001" / "adapter.bin").is_file()
-    assert (base / "model.json").is_file()
-    assert run.trajectories("train", 1).path == base / "trajectories" / "train" / "000001.jsonl.zst"
-
-
 def test_runs_are_kept_where_the_caller_or_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.delenv("GAVEL_RUNS", raising=False)
     assert runs_root() == Path("runs")
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path))
     assert runs_root() == tmp_path
     assert runs_root("elsewhere") == Path("elsewhere")
+
+
+def lacking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system says that it does not support an operation, as mounts of buckets do."""
+
+    def refuse(*_given: Any, **_named: Any) -> Any:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    if name == "append":
+        opened = Path.open
+        monkeypatch.setattr(
+            Path, "open", lambda path, mode="r", **given: refuse() if "a" in mode else opened(path, mode, **given)
+        )
+    elif name == "rename a directory":
+        renamed = Path.rename
+        monkeypatch.setattr(Path, "rename", lambda path, to: refuse() if path.is_dir() else renamed(path, to))
+    elif name == "replace":
+        monkeypatch.setattr(Path, "replace", refuse)
+    else:
+        monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.mark.parametrize("name", ["append", "rename a directory", "replace", "lock"])
+def test_a_mount_that_lacks_something_is_refused_by_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as mounted:
+        lacking(name, mounted)
+        with pytest.raises(RunDirectoryError, match=rf"cannot hold a run: it cannot {name}") as caught:
+            RunDirectory(tmp_path / "runs", "desk", "clerk")
+    assert "GAVEL_RUNS" in caught.value.remedy
+    assert not (tmp_path / "runs").exists()
+    RunDirectory(tmp_path / "runs", "desk", "clerk").close()
+
+
+def test_a_full_disk_is_no_missing_ability_of_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_given: Any, **_named: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(RunDirectoryError, match="No space left on device") as caught:
+            RunDirectory(tmp_path / "runs", "desk", "clerk")
+    assert "Make room" in caught.value.remedy
+    assert "bucket" not in caught.value.remedy
+
+
+def test_a_mount_that_loses_what_is_appended_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, mode="r", **given: opened(path, mode.replace("a", "w"), **given))
+    with pytest.raises(MountError, match="append to a file: what was appended is not there"):
+        check_mount(tmp_path)
+
+
+def test_every_version_up_to_the_current_one_is_read_and_none_recorded_is_version_0():
+    assert check_format_version(None, "model.json") == 0
+    for version in range(FORMAT_VERSION + 1):
+        assert check_format_version(version, "model.json") == version
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        (FORMAT_VERSION + 1, "Upgrade Gavel"),
+        (-1, "Restore"),
+        ("1", "Restore"),
+        (True, "Restore"),
+        (1.0, "Restore"),
+    ],
+)
+def test_a_newer_version_or_none_at_all_is_refused_with_the_remedy(version, remedy):
+    with pytest.raises(FormatVersionError, match=r"^model.json has ") as error:
+        check_format_version(version, "model.json")
+    assert remedy in error.value.remedy
+
+
+def test_a_version_that_can_no_longer_be_read_is_refused_with_the_remedy():
+    with pytest.raises(FormatVersionError, match="from 3 on") as error:
+        check_format_version(2, "model.json", oldest=3, newest=4)
+    assert "the version of Gavel that began it" in error.value.remedy
+
+
+def test_settings_that_came_later_do_not_make_another_experiment_and_other_facts_do():
+    begun = {"scenario": "returns_desk", "training": {"beta": 0.0}}
+    asked = {"scenario": "returns_desk", "training": {"beta": 0.0, "adam_betas": [0.9, 0.95]}, "judge": ["a"]}
+    assert with_later_settings(begun, asked) == {"scenario": "returns_desk", "training": asked["training"]}
+    assert with_later_settings({"training": {"beta": 1.0}}, asked)["training"]["beta"] == 1.0
+    rewards = {"loop": {"reward": {"judge": 1.0}}}, {"loop": {"reward": {"judge": 1.0, "hand": 0.5}}}
+    assert with_later_settings(*rewards) == rewards[0]
+
+
+def a_run(root: Path, name: str = "one", reward: float = 0.5) -> Path:
+    with contextlib.closing(RunDirectory(root, "desk", name)) as run:
+        run.describe({"reward": reward})
+        run.metrics.log(1, "train", {"reward": reward})
+        run.checkpoints.save(1, lambda directory: (directory / "adapter.bin").touch())
+        return run.path
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_earlier_run_is_aside_until_the_new_one_has_begun_and_its_neighbour_is_untouched(tmp_path: Path) -> None:
+    one, two = a_run(tmp_path), contents(a_run(tmp_path, "two"))
+    with replacing_run(tmp_path, "desk", "one") as replaced:
+        assert [path.name for path in one.iterdir()] == [".lock"]
+        (aside,) = one.parent.glob("one.before-*")
+        assert (aside / "model.json").exists()
+        new = contents(a_run(tmp_path, reward=0.9))
+        replaced.delete()
+        assert not aside.exists()
+    assert contents(one) == new
+    assert contents(tmp_path / "desk" / "two") == two
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_new_run_that_does_not_start_leaves_the_earlier_one_as_it_was(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    one = a_run(tmp_path)
+    before = contents(tmp_path)
+
+    def start() -> None:
+        with replacing_run(tmp_path, "desk", "one"):
+            a_run(tmp_path, reward=0.9)
+            (one / "vllm.log").write_text("out of memory")
+            raise error
+
+    with pytest.raises(error):
+        start()
+    assert contents(tmp_path) == before | {"desk/one/vllm.log": b"out of memory"}
+
+
+def test_a_new_run_that_fails_after_it_has_begun_is_kept(tmp_path: Path) -> None:
+    one = a_run(tmp_path)
+
+    def start() -> None:
+        with replacing_run(tmp_path, "desk", "one") as replaced:
+            a_run(tmp_path, reward=0.9)
+            replaced.delete()
+            raise ValueError("later")
+
+    with pytest.raises(ValueError, match="later"):
+        start()
+    assert b"0.9" in contents(one)["model.json"]
+    assert not list(one.parent.glob("one.before-*"))
+
+
+def test_what_a_failed_start_left_is_no_obstacle_and_no_run_is_fine(tmp_path: Path) -> None:
+    log = tmp_path / "desk" / "one" / "vllm.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    with replacing_run(tmp_path, "desk", "one"):
+        assert not log.exists()
+    with replacing_run(tmp_path, "desk", "never-begun"):
+        pass
+    assert [path.name for path in (tmp_path / "desk").iterdir()] == ["one"]
+
+
+def test_a_run_in_use_is_not_replaced(tmp_path: Path) -> None:
+    one = a_run(tmp_path)
+    before = contents(one)
+    with (
+        contextlib.closing(RunDirectory(tmp_path, "desk", "one")),
+        pytest.raises(RunDirectoryError, match="another process"),
+        replacing_run(tmp_path, "desk", "one"),
+    ):
+        pass
+    assert contents(one) == before
+
+
+def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = a_run(tmp_path)
+
+    def start(other: contextlib.ExitStack) -> None:
+        with replacing_run(tmp_path, "desk", "one"):
+            other.enter_context(contextlib.closing(RunDirectory(tmp_path, "desk", "one")))
+            raise ValueError("taken")
+
+    with contextlib.ExitStack() as other, pytest.raises(ValueError, match="taken"):
+        start(other)
+    (aside,) = one.parent.glob("one.before-*")
+    assert (aside / "model.json").exists()
+    assert str(aside) in caplog.text
+
+
+def test_paid_replies_stay_when_a_run_starts_over_and_are_not_taken_for_files_of_others(tmp_path):
+    directory = tmp_path / "demo" / "clerk"
+    directory.mkdir(parents=True)
+    for name in ("model.json", "cassettes.sqlite", "cassettes.sqlite-wal"):
+        (directory / name).write_text(name)
+    with replacing_run(tmp_path, "demo", "clerk") as replaced:
+        assert replaced.foreign == []
+    assert {path.name for path in directory.iterdir()} >= {"cassettes.sqlite", "cassettes.sqlite-wal"}
+    assert not (directory / "model.json").exists()

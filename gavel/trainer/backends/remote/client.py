@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from gavel.base.files import file_sha256
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -39,8 +40,7 @@ from gavel.trainer.backends.remote.wire import (
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.checkpoints import ExportError, read_export_mark, taken
-from gavel.trainer.runs.file_hash import file_sha256
+from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_export_mark
 from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
 
 _FETCHES = 2
@@ -53,10 +53,10 @@ def check_target(target: Path, files: Mapping[str, str] | None = None) -> bool:
         return False
     if files is None:
         if not target.is_dir():
-            raise taken(target)
+            raise occupied_error(target)
         return True
     if any(not (target / name).is_file() or file_sha256(target / name) != sha256 for name, sha256 in files.items()):
-        raise taken(target)
+        raise occupied_error(target)
     return True
 
 
@@ -126,9 +126,12 @@ def local_reference(directory: Path) -> LocalAdapter | None:
 
 def _adapter(named: str, directory: Path, **origin: str | int | None) -> LocalAdapter:
     paths = {name: directory / name for name in _FILES if (directory / name).is_file()}
-    files = {name: BatchFile(path, file_sha256(path), path.stat().st_size) for name, path in paths.items()}
-    hashes = {name: file.sha256 for name, file in files.items()}
-    fields = {"named": named, "directory": os.path.abspath(directory), "files": hashes, **origin}
+    files = {name: BatchFile.of(path) for name, path in paths.items()}
+    hashes = {
+        "files": {name: file.sha256 for name, file in files.items()},
+        "parts": {name: file.parts for name, file in files.items()},
+    }
+    fields = {"named": named, "directory": os.path.abspath(directory), **hashes, **origin}
     return LocalAdapter(SentAdapter.model_validate(fields), list(files.values()))
 
 
@@ -258,7 +261,7 @@ class RemoteBackend:
     ) -> Path:
         """Exports there, and fetches the directory; `out` defaults to `exports` of a run directory here."""
         if out is not None and check_target(out) and read_export_mark(out) is None:
-            raise taken(out)  # before a long export
+            raise occupied_error(out)  # before a long export
         made = (await self._run(model, "export", {"form": form, "dtype": dtype, "step": step})).result or {}
         directory, files = str(made["directory"]), made["files"]
         target = out or run_path(runs_root(), *model.key) / directory
@@ -315,7 +318,7 @@ class RemoteBackend:
         sent = {"adapter": adapter.sent.model_dump(mode="json")} if adapter else {}
         arguments = canonical(arguments | sent)
         with batch_file(groups) if groups is not None else contextlib.nullcontext() as file:
-            upload = file.sha256 if file else None
+            upload = file.parts if file else []
             same = job_id(kind, model.key, step, upload, arguments)
             job = Job(
                 id=same if kind in _REPEATED else uuid.uuid4().hex,

@@ -1,12 +1,12 @@
 """Requests to a server of the remote backend, sent again until they succeed, for as long as the client is patient.
 
-A line that is cut and a server that restarts or is busy cost time alone: jobs are known by their ids, and uploads go on
-where they were cut off. What no later attempt can mend is raised at once: a certificate that is not trusted, an answer
-that no server of `gavel backend` gives.
+A line that is cut and a server that restarts or is busy cost time alone: jobs and the parts of uploads are known by
+their hashes. What no later attempt can mend is raised at once: a certificate that is not trusted, an answer that no
+server of `gavel backend` gives.
 """
 
 import contextlib
-import itertools
+import hashlib
 import json
 import logging
 import math
@@ -14,12 +14,11 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -29,35 +28,45 @@ from gavel.base.network import is_on_this_machine
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.remote.wire import (
-    HEARTBEAT_SECONDS,
-    LENGTH_HEADER,
-    OFFSET_HEADER,
+    PART_BYTES,
     PROTOCOL,
     PROTOCOL_HEADER,
+    WAIT_SECONDS,
+    DamagedUploadError,
     Fault,
     Job,
     JobState,
     RemoteBackendError,
+    UploadMissingError,
     raise_fault,
 )
-from gavel.trainer.runs.file_hash import file_sha256
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
     path: Path
     sha256: str
-    size: int
-    """Bytes."""
+    parts: list[str]
+    """SHA-256 of each."""
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Reads it once."""
+        whole, parts = hashlib.sha256(), list[str]()
+        with path.open("rb") as stream:
+            while part := stream.read(PART_BYTES):
+                whole.update(part)
+                parts.append(hashlib.sha256(part).hexdigest())
+        return cls(path, whole.hexdigest(), parts)
 
 
-@contextmanager
+@contextlib.contextmanager
 def batch_file(groups: Iterable[TrajectoryGroup]) -> Generator[BatchFile]:
     """Writes the groups into a temporary directory, which is removed in the end."""
     with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
         store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
         store.extend(groups)
-        yield BatchFile(store.path, file_sha256(store.path), store.path.stat().st_size)
+        yield BatchFile.of(store.path)
 
 
 logger = logging.getLogger(__name__)
@@ -93,13 +102,8 @@ class Attempts:
                 "It may be done there: register the model again.",
             )
 
-    def answered(self) -> None:
-        """The server is there: patience begins anew."""
-        self._silent_since = time.monotonic()
-        self._told = False
-
     def __call__(self, request: Callable[[], T]) -> T:
-        """What `request` gives. Raises `RemoteBackendError`, and what `request` raises by itself."""
+        """What `request` gives; then patience begins anew. Raises `RemoteBackendError`, and what `request` raises."""
         retrying = Retrying(
             retry=retry_if_exception(_passes),
             wait=wait_random_exponential(multiplier=0.1, max=5.0),
@@ -108,8 +112,9 @@ class Attempts:
             sleep=self._sleep,
             reraise=True,
         )
+        self.check()
         try:
-            return retrying(request)
+            value = retrying(request)
         except (Again, httpx.HTTPError) as error:
             self.check()
             raise self._error(error) from error
@@ -123,6 +128,8 @@ class Attempts:
                 f"{self._url} answers what no server of `gavel backend` answers: {error}",
                 "Check the address; have both sides the same version of Gavel?",
             ) from error
+        self._silent_since, self._told = time.monotonic(), False
+        return value
 
     def _sleep(self, seconds: float) -> None:
         self._abandoned.wait(seconds)
@@ -177,13 +184,10 @@ def _cause(error: BaseException, kind: type[ssl.SSLError]) -> ssl.SSLError | Non
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONNECT_SECONDS = 10.0
-_SILENCE_SECONDS = 6 * HEARTBEAT_SECONDS
+_SILENCE_SECONDS = 6 * WAIT_SECONDS
 """Without a byte, after which a line is taken for broken."""
-_PART_BYTES = 1 << 20
-_LEAST_BODY = 512 << 10
-"""Bytes of a request before which a proxy stands that refuses larger ones; nginx takes 1 MB."""
 _UPLOADS = 3
-"""Times that a file is sent which arrives altered, or is gone when its job begins."""
+"""Times that a part is sent which arrives altered, and a file that is gone when its job begins."""
 
 
 class Connection:
@@ -194,8 +198,6 @@ class Connection:
         self.url = url
         self._patience = patience
         self._calls: set[threading.Event] = set()
-        self._most_body: int | None = None
-        """Bytes of one request of an upload."""
         direct: dict[str, httpx.BaseTransport | None] = dict.fromkeys(("http://", "https://", "all://"))
         self._client = httpx.Client(
             base_url=url,
@@ -227,18 +229,18 @@ class Connection:
         `spare`: files that are sent only when the server asks for them. Raises `AbandonedError` soon after the event is
         set.
         """
+        sent = [] if file is None else [file]
         with self._attempts(abandoned) as attempts:
-            for left in itertools.count(_UPLOADS - 1, -1):
-                if file is not None:
-                    self._upload(file, attempts)
-                state = self._finished(key, job, attempts)
-                if state.error is None:
-                    return state
-                if state.error.type != "UploadMissingError" or not left:
-                    raise_fault(state.error)
-                for each in spare:
+            for left in reversed(range(_UPLOADS)):
+                for each in sent:
                     self._upload(each, attempts)
-            raise AssertionError
+                try:
+                    return self._done(key, job, attempts)
+                except UploadMissingError:
+                    if not left:
+                        raise
+                sent = [*([] if file is None else [file]), *spare]
+        raise AssertionError
 
     def upload(self, file: BatchFile) -> None:
         """Sends what is not there yet."""
@@ -280,81 +282,41 @@ class Connection:
         finally:
             self._calls.discard(event)
 
-    def _finished(self, key: tuple[str, str], job: Job, attempts: Attempts) -> JobState:
-        sent = False
+    def _done(self, key: tuple[str, str], job: Job, attempts: Attempts) -> JobState:
+        path = f"{model_path(key)}/jobs"
 
-        def finished() -> JobState:
-            nonlocal sent
-            attempts.check()
-            # What was sent is asked for: a job that has failed would be begun again.
-            state = self._seen(key, job.id) if sent else None
-            state = state or self._submit(key, job)
-            sent = True
-            attempts.answered()
-            while state.state not in ("done", "failed"):
-                state = self._follow(key, job.id, attempts)
-            return state
+        def submitted() -> JobState:
+            answer = self._client.post(path, json=job.model_dump(mode="json"))
+            return JobState.model_validate(self._checked(answer).json())
 
-        return attempts(finished)
+        def waited() -> JobState | None:
+            """None when the server was restarted since the job was sent."""
+            answer = self._client.get(f"{path}/{job.id}", params={"wait": WAIT_SECONDS})
+            return None if answer.status_code == 404 else JobState.model_validate(self._checked(answer).json())
 
-    def _submit(self, key: tuple[str, str], job: Job) -> JobState:
-        answer = self._client.post(f"{model_path(key)}/jobs", json=job.model_dump(mode="json"))
-        return JobState.model_validate(self._checked(answer).json())
-
-    def _seen(self, key: tuple[str, str], job: str) -> JobState | None:
-        """None when the server was restarted since the job was sent."""
-        answer = self._client.get(f"{model_path(key)}/jobs/{job}", params={"now": "1"})
-        return None if answer.status_code == 404 else JobState.model_validate(self._checked(answer).json())
-
-    def _follow(self, key: tuple[str, str], job: str, attempts: Attempts) -> JobState:
-        with self._client.stream("GET", f"{model_path(key)}/jobs/{job}") as answer:
-            if answer.status_code == 404:
-                raise Again("the server was restarted")
-            if answer.status_code != 200:
-                answer.read()
-                self._checked(answer)
-            for line in answer.iter_lines():
-                attempts.check()
-                if line.startswith("data: "):
-                    try:
-                        state = JobState.model_validate_json(line.removeprefix("data: "))
-                    except ValueError as error:
-                        raise Again("a line was cut") from error
-                    attempts.answered()
-                    if state.state in ("done", "failed"):
-                        return state
-        raise Again("the server closed the line")
+        state = attempts(submitted)
+        while not state.ended:
+            state = attempts(waited) or attempts(submitted)
+        if state.error is not None:
+            raise_fault(state.error)
+        return state
 
     def _upload(self, file: BatchFile, attempts: Attempts) -> None:
-        for left in reversed(range(_UPLOADS)):
-            fault = attempts(lambda: self._sent(file, attempts))
-            if fault is None:
-                return
-            if not left:
-                raise_fault(fault)
+        asked = set(attempts(lambda: self._checked(self._client.post("/v1/uploads", json=file.parts)).json()))
+        with file.path.open("rb") as stream:
+            for number, sha256 in enumerate(file.parts):
+                if sha256 in asked:
+                    stream.seek(number * PART_BYTES)
+                    self._put(sha256, stream.read(PART_BYTES), attempts)
 
-    def _sent(self, file: BatchFile, attempts: Attempts) -> Fault | None:
-        """The fault of bytes that arrived altered, which the server has removed."""
-        path = f"/v1/uploads/{file.sha256}"
-        there = _offset(self._checked(self._client.get(path)))
-        while there < file.size:
-            attempts.check()
-            headers = {OFFSET_HEADER: str(there), LENGTH_HEADER: str(file.size)}
-            parts = _parts(file.path, there, self._most_body, attempts)
-            answer = self._client.patch(path, content=parts, headers=headers)
-            if answer.status_code == 413 and self._most_body is None:
-                self._most_body = _LEAST_BODY
-                continue
-            fault = _fault(answer)
-            if fault is not None and fault.type == "DamagedUploadError":
-                return fault
-            if fault is not None and fault.type == "OffsetError":  # an earlier request, cut off, still wrote
-                raise Again(fault.message)
-            before, there = there, _offset(self._checked(answer))
-            if there <= before:
-                raise Again("the upload was cut off")
-            attempts.answered()
-        return None
+    def _put(self, sha256: str, part: bytes, attempts: Attempts) -> None:
+        for left in reversed(range(_UPLOADS)):
+            try:
+                attempts(lambda: self._checked(self._client.put(f"/v1/uploads/{sha256}", content=part)))
+                return
+            except DamagedUploadError:
+                if not left:
+                    raise
 
     def _checked(self, answer: httpx.Response) -> httpx.Response:
         if answer.is_success:
@@ -387,20 +349,6 @@ def _fault(answer: httpx.Response) -> Fault | None:
         return Fault.model_validate(answer.json()["error"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _offset(answer: httpx.Response) -> int:
-    return int(answer.headers.get(OFFSET_HEADER, "no offset"))  # its ValueError is told as an answer of others
-
-
-def _parts(file: Path, start: int, most: int | None, attempts: Attempts) -> Iterator[bytes]:
-    left = math.inf if most is None else most
-    with file.open("rb") as stream:
-        stream.seek(start)
-        while left > 0 and (part := stream.read(int(min(_PART_BYTES, left)))):
-            attempts.check()
-            left -= len(part)
-            yield part
 
 
 def canonical(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,32 +1,33 @@
 """What a client and a server of the remote backend say to each other, as JSON.
 
-    GET   /v1/models/{project}/{name}           KeptRun
-    POST  /v1/models/{project}/{name}/jobs      Job -> JobState
-    GET   /v1/models/{project}/{name}/jobs/{id} JobState, as server-sent events until it is done
-    GET   …/jobs/{id}?now=1                     JobState
-    GET   /v1/uploads/{sha256}                  Upload-Offset: bytes that are there
-    PATCH /v1/uploads/{sha256}                  Upload-Offset, Upload-Length: the bytes from there on
+    GET  /v1/models/{project}/{name}                   KeptRun
+    POST /v1/models/{project}/{name}/jobs              Job -> JobState
+    GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it changes or after so many seconds
+    POST /v1/uploads                                   hashes of parts -> those that are to be sent
+    PUT  /v1/uploads/{sha256}                          a part of a file
 
 A job is known by its id, a hash of what it is to do and of the step it starts from: sent again, it is the same job.
+Files are sent in parts, each known by its hash: sent again, it is the same part.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
 from gavel.base.errors import GavelError
+from gavel.base.network import server_address
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the requests and answers here. A server answers no other one."""
-PROTOCOL_HEADER, OFFSET_HEADER, LENGTH_HEADER = "Gavel-Protocol", "Upload-Offset", "Upload-Length"
+PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
-HEARTBEAT_SECONDS = 5.0
-"""Between two events of a job in which nothing changes."""
+WAIT_SECONDS = 5.0
+"""That a server waits for a job to change before it answers."""
+PART_BYTES = 1_000_000
+"""Of a file, in one request: less than the proxies take that refuse larger ones (nginx: 1 MB)."""
 
 Kind = Literal[
     "register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export", "push"
@@ -46,8 +47,8 @@ class Job(_Wire):
     """The client, as it named itself when it registered the model."""
     step: int | None = None
     """Training steps that the client knows of; the job is refused when there are others."""
-    upload: str | None = None
-    """SHA-256 of the file of groups."""
+    upload: list[str] = Field(default_factory=list)
+    """SHA-256 of each part of the file of groups."""
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -63,6 +64,8 @@ class SentAdapter(_Wire):
     """On the client's machine."""
     files: dict[str, str]
     """SHA-256 by name."""
+    parts: dict[str, list[str]]
+    """SHA-256 of each part, by name."""
     run: str | None = None
     step: int | None = None
     base_model: str | None = None
@@ -75,9 +78,9 @@ class ModelState(_Wire):
     versions: int
     checkpoints: list[int]
     parameters: int = 0
-    """Of the base model."""
+    """Parameters of the base model."""
     limits: str = ""
-    """Of its endpoint."""
+    """Context and longest reply of its endpoint, in a sentence."""
 
 
 class KeptRun(_Wire):
@@ -107,14 +110,15 @@ class JobState(_Wire):
     """After the job."""
     error: Fault | None = None
 
+    @property
+    def ended(self) -> bool:
+        return self.state in ("done", "failed")
 
-def job_id(kind: str, key: tuple[str, str], step: int | None, upload: str | None, arguments: Mapping[str, Any]) -> str:
+
+def job_id(kind: str, key: tuple[str, str], step: int | None, upload: list[str], arguments: Mapping[str, Any]) -> str:
     """The same for the same work from the same step."""
     parts = json.dumps([kind, *key, step, upload, arguments], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(parts.encode()).hexdigest()
-
-
-_HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
 
 
 class RemoteBackendError(GavelError):
@@ -124,21 +128,9 @@ class RemoteBackendError(GavelError):
 def checked_url(given: str) -> str:
     """The address without a slash at its end. Raises `RemoteBackendError`, which tells no password."""
     try:
-        url = httpx.URL(given.strip())
-    except httpx.InvalidURL as error:
-        raise _no_address(given, str(error)) from error
-    if url.scheme not in ("http", "https") or not url.host or not url.raw_host.isascii() or b"%" in url.raw_host:
-        why = "it begins with http:// or https://, and names a host"
-        raise _no_address(given, why, given.strip() if _HOST_AND_PORT.fullmatch(given.strip()) else "127.0.0.1:8090")
-    if url.port is not None and not 0 < url.port < 65536:
-        raise _no_address(given, f"there is no port {url.port}")
-    if url.userinfo:
-        raise RemoteBackendError(
-            f"the address of the backend at {url.host} holds a user or password", f"Give the key by {KEY_VARIABLE}."
-        )
-    if url.query or url.fragment:
-        raise _no_address(f"{url.copy_with(query=None, fragment=None)}", "what follows ? or # has no meaning there")
-    return str(url).rstrip("/")
+        return server_address(given)
+    except ValueError as error:
+        raise RemoteBackendError(str(error), f"Give one, or set {URL_VARIABLE}: http://127.0.0.1:8090") from error
 
 
 def checked_key(given: str) -> str:
@@ -154,11 +146,16 @@ def checked_key(given: str) -> str:
     return key
 
 
-def _no_address(given: str, why: str, meant: str = "127.0.0.1:8090") -> RemoteBackendError:
-    shown = repr(given) if "@" not in given else "what was given"  # a password may stand before it
-    return RemoteBackendError(
-        f"{shown} is no address of a backend: {why}", f"Give one, or set {URL_VARIABLE}: http://{meant}"
-    )
+class UploadError(GavelError):
+    """A part of a file cannot be taken."""
+
+
+class DamagedUploadError(UploadError):
+    """A part is not what was announced."""
+
+
+class UploadMissingError(GavelError):
+    """A job's file is not on the server."""
 
 
 class RemoteError(GavelError):

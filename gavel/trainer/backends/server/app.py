@@ -1,11 +1,9 @@
 """The HTTP application around a `LocalBackend`. `wire` lists the routes for jobs and uploads; besides them there are
 
-GET  /healthz
-GET  /v1/models/{project}/{name}/history?split=…   rows of metrics
-GET  /v1/models/{project}/{name}/files/{path}      of a checkpoint or an export, with Range
-*    /v1/models/{project}/{name}/openai/v1/…       the model's OpenAI-compatible endpoint
-
-The way to the OpenAI-compatible endpoint of a model, which is on the server's loopback alone.
+    GET  /healthz
+    GET  /v1/models/{project}/{name}/history?split=…   rows of metrics
+    GET  /v1/models/{project}/{name}/files/{path}      of a checkpoint or an export, with Range
+    *    /v1/models/{project}/{name}/openai/v1/…       the model's OpenAI-compatible endpoint, on loopback alone
 
 A request has the server's key, or that of a capture which was opened through here.
 """
@@ -16,14 +14,14 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -34,20 +32,20 @@ from gavel.base.errors import GavelError
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.wire import (
-    HEARTBEAT_SECONDS,
     KEY_VARIABLE,
-    LENGTH_HEADER,
-    OFFSET_HEADER,
+    PART_BYTES,
     PROTOCOL,
     PROTOCOL_HEADER,
     Fault,
     Job,
+    JobState,
     KeptRun,
     ProtocolError,
+    UploadError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.jobs import Jobs, Key, RunningJob, unknown_settings
-from gavel.trainer.backends.server.uploads import UploadError, Uploads, served_file
+from gavel.trainer.backends.server.jobs import Jobs, Key, unknown_settings
+from gavel.trainer.backends.server.uploads import Uploads, served_file
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.serving.errors import CLIENT_GONE, ClientGone
@@ -66,17 +64,20 @@ _ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
 class Guard:
     """Stands before all routes."""
 
-    def __init__(self, app: ASGIApp, key: str, admits: Callable[[Request], bool]) -> None:
-        """`admits`: whether a request may go to a model's endpoint."""
+    def __init__(self, app: ASGIApp, key: str, admits: Callable[[Request], bool], activity: "Activity") -> None:
+        """`admits`: whether a request may go to a model's endpoint. `activity`: hears of requests with the key."""
         self._app = app
+        self._activity = activity
         self._key = key.encode()
         self._admits = admits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] == HEALTH:
             return await self._app(scope, receive, send)
-        answer = self._refusal(Request(scope))
-        await (answer or self._app)(scope, receive, send)
+        if (refusal := self._refusal(Request(scope))) is not None:
+            return await refusal(scope, receive, send)
+        with self._activity.request():
+            await self._app(scope, receive, send)
 
     def _refusal(self, request: Request) -> Response | None:
         if _ENDPOINT.match(request.scope["path"]):
@@ -118,12 +119,14 @@ class Activity:
         self.busy: Callable[[], bool] = lambda: False
         """Whether a job runs."""
 
-    def begin(self) -> None:
+    @contextmanager
+    def request(self) -> Generator[None]:
         self._requests += 1
-
-    def end(self) -> None:
-        self._requests -= 1
-        self._last = time.monotonic()
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._last = time.monotonic()
 
     def idle_seconds(self) -> float:
         """Since anything was done; 0 while something is."""
@@ -137,26 +140,7 @@ class Activity:
             await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
 
 
-class CountedRequests:
-    """Stands behind the guard: a request without the key is no use of the server."""
-
-    def __init__(self, app: ASGIApp, activity: Activity, uncounted: str) -> None:
-        """`uncounted`: the path of the question whether the server is well."""
-        self._app = app
-        self._activity = activity
-        self._uncounted = uncounted
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == self._uncounted:
-            return await self._app(scope, receive, send)
-        self._activity.begin()
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._activity.end()
-
-
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _CHAT = "chat/completions"
 _DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "accept-encoding"})
 _ANSWERED = ("content-type", "cache-control", "retry-after", "x-request-id")
@@ -255,7 +239,7 @@ async def _turn_in_process(request: Request, base_url: str, body: bytes) -> Resp
     except ClientGone:
         return Response(status_code=CLIENT_GONE)
     except Exception as error:  # of any type: the request over HTTP is told it
-        _LOG.debug("asked again over HTTP: %s", error)
+        logger.debug("asked again over HTTP: %s", error)
         return None
     return Response(content, media_type="application/json")
 
@@ -286,8 +270,6 @@ def _error(status: int, message: str) -> Response:
     return JSONResponse({"error": error}, status)
 
 
-logger = logging.getLogger(__name__)
-
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
 
@@ -296,11 +278,10 @@ def create_app(
     *,
     key: str,
     root: Path,
-    most_upload_bytes: int = 4 << 30,
     activity: Activity | None = None,
 ) -> FastAPI:
     """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
-    uploads = Uploads(root / ".backend" / "uploads", most_bytes=most_upload_bytes)
+    uploads = Uploads(root / ".backend" / "uploads")
     jobs = Jobs(backend, root, uploads)
     passthrough = Passthrough(backend, jobs, key)
 
@@ -312,10 +293,9 @@ def create_app(
 
     app = FastAPI(title="Gavel backend", version=version("gavel-rl"), lifespan=lifespan, redoc_url=None)
 
-    if activity is not None:
-        activity.busy = jobs.running
-        app.add_middleware(CountedRequests, activity=activity, uncounted=HEALTH)
-    app.add_middleware(Guard, key=key, admits=passthrough.admits)
+    activity = activity or Activity()
+    activity.busy = jobs.running
+    app.add_middleware(Guard, key=key, admits=passthrough.admits, activity=activity)
 
     @app.get(HEALTH)
     async def health() -> dict[str, object]:
@@ -323,31 +303,30 @@ def create_app(
 
     @app.get("/v1/models/{project}/{name}")
     async def kept(project: str, name: str) -> KeptRun:
-        return await asyncio.to_thread(jobs.kept((project, name)).kept_run)
+        return await asyncio.to_thread(jobs.model((project, name)).kept_run)
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
-        return _answer(jobs.submit((project, name), job))
+        return _answer(jobs.submit((project, name), job).now())
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
-    async def follow(project: str, name: str, job: str, now: bool = False) -> Response:
+    async def follow(project: str, name: str, job: str, wait: Annotated[float, Query(ge=0, le=60)] = 0) -> Response:
         running = jobs.find((project, name), job)
         if running is None:
             return refused(404, GavelError("this server does not know the job", "Send it again."))
-        if now:
-            return _answer(running)
-        return StreamingResponse(_events(running), media_type="text/event-stream", headers=UNBUFFERED)
+        await running.change(wait)
+        return _answer(running.now())
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
-        metrics = await asyncio.to_thread(whole_rows, jobs.kept((project, name)).directory / "metrics.jsonl")
+        metrics = await asyncio.to_thread(whole_rows, jobs.model((project, name)).directory / "metrics.jsonl")
         if metrics.damage:
             logger.warning("%s", metrics.damage)
         return JSONResponse([row for row in metrics.rows if split in (None, row["split"])])
 
     @app.get("/v1/models/{project}/{name}/files/{path:path}")
     async def file(project: str, name: str, path: str) -> Response:
-        found = await asyncio.to_thread(served_file, jobs.kept((project, name)).directory, path)
+        found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
         if found is None:
             return refused(
                 404,
@@ -357,21 +336,19 @@ def create_app(
             )
         return FileResponse(found)
 
-    @app.get("/v1/uploads/{sha256}")
-    async def offset(sha256: str) -> Response:
-        return Response(headers={OFFSET_HEADER: str(uploads.offset(sha256))})
+    @app.post("/v1/uploads")
+    async def missing(parts: list[str]) -> list[str]:
+        return await asyncio.to_thread(uploads.missing, parts)
 
-    @app.patch("/v1/uploads/{sha256}")
+    @app.put("/v1/uploads/{sha256}")
     async def upload(sha256: str, request: Request) -> Response:
+        if int(request.headers.get("content-length", PART_BYTES + 1)) > PART_BYTES:
+            raise UploadError("a part is too large, or its length is not told", f"Send {PART_BYTES} bytes at most.")
         try:
-            start, length = (int(request.headers[name]) for name in (OFFSET_HEADER, LENGTH_HEADER))
-        except (KeyError, ValueError) as error:
-            raise UploadError(f"{OFFSET_HEADER} and {LENGTH_HEADER} are whole numbers", "Send both.") from error
-        try:
-            there = await uploads.add(sha256, start, length, request.stream())
-        except ClientDisconnect:  # it goes on later
+            await asyncio.to_thread(uploads.add, sha256, await request.body())
+        except ClientDisconnect:  # it is sent again
             return Response(status_code=CLIENT_GONE)
-        return Response(headers={OFFSET_HEADER: str(there)})
+        return Response(status_code=204)
 
     @app.api_route("/v1/models/{project}/{name}/openai/v1/{path:path}", methods=_METHODS, include_in_schema=False)
     async def endpoint(project: str, name: str, path: str, request: Request) -> Response:
@@ -395,17 +372,5 @@ def create_app(
     return app
 
 
-def _answer(running: RunningJob) -> Response:
-    return Response(running.now().model_dump_json(), media_type="application/json")
-
-
-async def _events(running: RunningJob) -> AsyncIterator[bytes]:
-    while True:
-        changed = running.changed
-        yield f"data: {running.now().model_dump_json()}\n\n".encode()
-        if running.ended:
-            return
-        try:
-            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
-        except TimeoutError:
-            continue
+def _answer(state: JobState) -> Response:
+    return Response(state.model_dump_json(), media_type="application/json")

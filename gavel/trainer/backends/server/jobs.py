@@ -14,11 +14,10 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +26,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
-from gavel.base.files import new_folder, write_atomically
+from gavel.base.files import write_atomically
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 from gavel.trainer.backends.local import LocalBackend
@@ -45,22 +44,16 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
 )
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.run_start import ORIGIN
-from gavel.trainer.backends.server.uploads import Uploads, served_files
+from gavel.trainer.backends.server.uploads import SentAdapters, Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.policy.adapters import FILES, kept_reference
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import (
-    NamedCheckpointError,
     RunDirectoryError,
-    find_checkpoint,
     read_description,
     run_path,
 )
-from gavel.trainer.runs.storage.store import open_store
-from gavel.trainer.runs.storage.transfer import push_checkpoint
+from gavel.trainer.runs.storage.store import open_store, push_checkpoint
 
 FILE = "jobs.jsonl"
 
@@ -146,68 +139,6 @@ class Registrations:
         write_atomically(self._file, json.dumps(self._entries, indent=1))
 
 
-_PREFIX = "adapter-"
-
-
-class SentAdapterError(GavelError):
-    """An adapter is not what was announced, or is another one than the server's of that name."""
-
-
-class SentAdapters:
-    """Puts them where a `LocalBackend` finds them. Each is copied into its run, so the uploads go."""
-
-    def __init__(self, root: Path, uploads: Uploads) -> None:
-        """`root`: of the runs. Removes what a killed server left."""
-        self._root = root
-        self._own = root / ".backend"
-        self._uploads = uploads
-        for left in self._own.glob(f"{_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def start(self, sent: SentAdapter) -> Generator[Path]:
-        """A directory with the adapter, for a run to begin with, while the block runs.
-
-        Raises `UploadMissingError`, and `SentAdapterError` where this machine has another run of that name.
-        """
-        self._check_name(sent)
-        with tempfile.TemporaryDirectory(dir=self._own, prefix=_PREFIX) as name:
-            self._write(sent, Path(name))
-            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"files"}), encoding="utf-8")
-            yield Path(name)
-        self._forget(sent)
-
-    def keep_reference(self, sent: SentAdapter, run: Path) -> None:
-        """Puts the adapter where `run` keeps the reference of this name, unless it has one. As of `start`."""
-        kept = kept_reference(run, Path(sent.named))
-        if kept.is_dir():
-            return
-        with new_folder(kept) as unfinished:
-            self._write(sent, unfinished)
-        self._forget(sent)
-
-    def _write(self, sent: SentAdapter, directory: Path) -> None:
-        if not sent.files.keys() <= set(FILES):
-            raise SentAdapterError(f"an adapter has no file {', '.join(sent.files)}", f"It has {' and '.join(FILES)}.")
-        for name, sha256 in sent.files.items():
-            shutil.copyfile(self._uploads.found(sha256), directory / name)
-
-    def _forget(self, sent: SentAdapter) -> None:
-        for sha256 in sent.files.values():
-            self._uploads.remove(sha256)
-
-    def _check_name(self, sent: SentAdapter) -> None:
-        try:
-            there = find_checkpoint(sent.named, self._root)
-        except NamedCheckpointError:
-            return
-        if any(file_sha256(there / name) != sha256 for name, sha256 in sent.files.items() if (there / name).is_file()):
-            raise SentAdapterError(
-                f"both machines have a checkpoint {sent.named!r}, and they are not the same",
-                f"Name the client's by its directory: {json.dumps(sent.directory)}",
-            )
-
-
 logger = logging.getLogger(__name__)
 
 _READING: frozenset[Kind] = frozenset({"export", "push"})
@@ -230,7 +161,7 @@ class RunningJob:
         self._since = time.monotonic()
 
     def now(self) -> JobState:
-        if self.state.state in ("done", "failed"):
+        if self.state.ended:
             return self.state
         return self.state.model_copy(update={"seconds": time.monotonic() - self._since})
 
@@ -239,9 +170,11 @@ class RunningJob:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    @property
-    def ended(self) -> bool:
-        return self.state.state in ("done", "failed")
+    async def change(self, seconds: float) -> None:
+        """Returns when the job has changed or ended, at the latest after so many seconds."""
+        if not self.state.ended:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), seconds)
 
 
 class ServedModel:
@@ -263,7 +196,7 @@ class ServedModel:
 
     @property
     def journal(self) -> Journal:
-        """Of the run directory, which the backend makes."""
+        """The journal of the run directory, which the backend makes."""
         if self._journal is None:
             self._journal = Journal(self.directory)
         return self._journal
@@ -285,16 +218,15 @@ class Jobs:
         """The job, begun unless it was before. Raises `WriterError`, and `NotRegisteredError`."""
         if job.kind == "register":
             model = self._registered(key, job)
-        elif job.kind in _READING:
-            model = self.kept(key)
         else:
             model = self.model(key)
-            self._check_writer(model, job)
+            if job.kind not in _READING:
+                self._check_writer(model, job)
         known = model.jobs.get(job.id)
         if known is not None and known.state.state != "failed":
             return known
         running = model.jobs[job.id] = RunningJob(job.id)
-        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).ended:
+        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).state.ended:
             model.jobs.popitem(last=False)
         task = asyncio.create_task(self._run(model, job, running))
         self._tasks.add(task)
@@ -307,33 +239,25 @@ class Jobs:
         return model.jobs.get(job) if model else None
 
     def model(self, key: Key) -> ServedModel:
-        """Raises `NotRegisteredError` for a model that no client registered."""
-        if key not in self._models:
-            spec = self._registrations.spec(key)
-            if spec is None:
-                raise NotRegisteredError(
-                    f"the model {'/'.join(key)} is not registered here", "First: await model.register(backend)"
-                )
-            self._models[key] = ServedModel(spec, run_path(self._root, *key))
-        return self._models[key]
-
-    def kept(self, key: Key) -> ServedModel:
         """Also one that no client registered, whose run is here. Raises `NotRegisteredError`."""
-        if key not in self._models and self._registrations.spec(key) is None:
+        if key not in self._models:
             directory = run_path(self._root, *key)
-            if not (directory / _DESCRIPTION).is_file():
+            spec = self._registrations.spec(key)
+            if spec is None and not (directory / _DESCRIPTION).is_file():
                 there = sorted("/".join(file.parts[-3:-1]) for file in self._root.glob(f"*/*/{_DESCRIPTION}"))
                 raise NotRegisteredError(
                     f"the backend has no run {'/'.join(key)}", f"It has: {', '.join(there[:_NAMED]) or 'none'}."
                 )
-            fields = described_fields(read_description(directory / _DESCRIPTION))
-            spec = TrainableSpec.model_validate(fields | {"project": key[0], "name": key[1]})
+            if spec is None:
+                fields = described_fields(read_description(directory / _DESCRIPTION))
+                spec = TrainableSpec.model_validate(fields | {"project": key[0], "name": key[1]})
             self._models[key] = ServedModel(spec, directory)
-        return self.model(key)
+        return self._models[key]
 
     async def loaded(self, key: Key) -> ServedModel:
-        """The model, ready; it is loaded when an earlier server had it."""
+        """The model, ready; it is loaded when an earlier server had it. Raises `NotRegisteredError`."""
         model = self.model(key)
+        self._writer(key)
         if not model.ready:
             async with model.lock:
                 await self._load(model)
@@ -357,13 +281,16 @@ class Jobs:
             self._models[key] = ServedModel(spec, run_path(self._root, *key))
         return self._models[key]
 
-    def _check_writer(self, model: ServedModel, job: Job) -> None:
-        writer = self._registrations.writer(model.spec.key)
-        if writer is None:
+    def _writer(self, key: Key) -> str:
+        """The client that may change the model. Raises `NotRegisteredError`."""
+        if (writer := self._registrations.writer(key)) is None:
             raise NotRegisteredError(
-                f"the model {'/'.join(model.spec.key)} is not registered here", "First: await model.register(backend)"
+                f"the model {'/'.join(key)} is not registered here", "First: await model.register(backend)"
             )
-        if job.writer != writer:
+        return writer
+
+    def _check_writer(self, model: ServedModel, job: Job) -> None:
+        if job.writer != self._writer(model.spec.key):
             raise WriterError(
                 f"another client has registered {'/'.join(model.spec.key)} since, and alone may change it",
                 "Stop one of the two programs, and start this one again: it goes on from the last step. For a run of "
@@ -410,8 +337,7 @@ class Jobs:
                     journal.forget(job.id)
                     raise
             journal.finish(job.id, result)
-        if job.upload is not None:
-            self._uploads.remove(job.upload)
+        self._uploads.remove(job.upload)
         return result
 
     async def _register(self, model: ServedModel, job: Job) -> None:
@@ -491,7 +417,10 @@ class Jobs:
         return {"directory": directory, "files": await asyncio.to_thread(served_files, made)}
 
     def _groups(self, job: Job) -> list[TrajectoryGroup]:
-        return list(TrajectoryStore(self._uploads.found(job.upload or "")))
+        with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
+            store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
+            self._uploads.write(job.upload, store.path)
+            return list(store)
 
     async def _keep_reference(self, model: ServedModel, job: Job) -> None:
         sent = _sent_adapter(job)

@@ -65,7 +65,7 @@ def held_root(root: Path) -> Generator[Callable[[str], None]]:
 
 _IDLE_SECONDS = 600
 _CLOSING_SECONDS = 3
-"""That answers get to end; whoever waits for a job asks the next server."""
+"""Shutdown grace period for answers, seconds; whoever waits for a job asks the next server."""
 
 
 async def serve(
@@ -76,7 +76,6 @@ async def serve(
     host: str,
     port: int,
     announce: Callable[[str], None],
-    most_upload_bytes: int = 4 << 30,
     idle_seconds: float | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT; then finishes the steps in progress. `announce` is told the address.
@@ -87,7 +86,7 @@ async def serve(
     """
     with held_root(root) as note, contextlib.closing(listen(host, port)) as listener:
         activity = Activity()
-        app = create_app(backend, key=key, root=root, most_upload_bytes=most_upload_bytes, activity=activity)
+        app = create_app(backend, key=key, root=root, activity=activity)
         config = uvicorn.Config(
             app,
             log_level="error",

@@ -1,16 +1,27 @@
-"""Files of groups, as clients send them: each under its SHA-256, begun, cut off and gone on with at will."""
+"""What clients send and fetch: parts of files under their hashes, adapters made of them, and the files of a run."""
 
-import asyncio
 import contextlib
+import hashlib
+import json
 import re
+import shutil
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from gavel.base.errors import GavelError
-from gavel.scenarios.trajectory_store import write_whole
-from gavel.trainer.runs.file_hash import file_sha256
+from gavel.base.files import file_sha256, new_folder, write_atomically
+from gavel.trainer.backends.remote.wire import (
+    PART_BYTES,
+    DamagedUploadError,
+    SentAdapter,
+    UploadError,
+    UploadMissingError,
+)
+from gavel.trainer.backends.run_start import ORIGIN
+from gavel.trainer.policy.adapters import FILES, kept_reference
+from gavel.trainer.runs.run_directory import NamedCheckpointError, find_checkpoint
 
 _SERVED = ("checkpoints", "exports", "trajectories")
 
@@ -30,134 +41,116 @@ def served_file(run: Path, name: str) -> Path | None:
 
 
 _NAME = re.compile(r"[0-9a-f]{64}")
-_PARTIAL = ".partial"
 _KEPT_SECONDS = 86_400.0
 
 
-_SILENCE_SECONDS = 60.0
-"""Without a byte, after which a line is taken for broken."""
-
-
-class UploadError(GavelError):
-    """A file cannot be taken."""
-
-
-class OffsetError(UploadError):
-    """The bytes do not begin where the file ends so far."""
-
-
-class DamagedUploadError(UploadError):
-    """A file is not what was announced."""
-
-
-class UploadMissingError(GavelError):
-    """A job's file is not on the server."""
-
-
 class Uploads:
-    """A directory of files."""
+    """A directory of parts, each under its SHA-256."""
 
-    def __init__(self, directory: Path, *, most_bytes: int) -> None:
-        """`most_bytes`: of one file. Files that were left for a day go when another one begins."""
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._most = most_bytes
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         directory.mkdir(parents=True, exist_ok=True)
 
-    def path(self, sha256: str) -> Path | None:
-        """The whole file; None when it is not there."""
-        file = self._file(sha256)
-        return file if file.exists() else None
-
-    def found(self, sha256: str) -> Path:
-        """The whole file. Raises `UploadMissingError`."""
-        file = self.path(sha256)
-        if file is None:
-            raise UploadMissingError("a file of the job is not here any more", "Send the job again.")
-        return file
-
-    def offset(self, sha256: str) -> int:
-        """Bytes that are there."""
-        for file in (self._file(sha256), self._partial(sha256)):
-            if file.exists():
-                return file.stat().st_size
-        return 0
-
-    async def add(self, sha256: str, offset: int, length: int, parts: AsyncIterator[bytes]) -> int:
-        """Adds bytes from `offset` on to a file of `length` bytes; gives those that are there now.
-
-        What arrives before a cut line stays. Raises `OffsetError`, `DamagedUploadError` for bytes of another hash (they
-        are removed), and `UploadError` for too large a file and a full disk.
-        """
-        if length > self._most:
-            raise UploadError(
-                f"{length} bytes are more than the server takes ({self._most})",
-                "Train in several steps, or raise --max-upload-mb of the server.",
-            )
-        async with self._locks[sha256]:
-            if self.path(sha256) is not None:
-                return length
-            partial = self._partial(sha256)
-            there = self.offset(sha256)
-            if not there:
-                self._remove_old()
-            if offset != there:
-                raise OffsetError(f"the bytes begin at {offset}, and {there} are there", "Ask for the offset again.")
-            there = await self._append(partial, there, length, parts)
-            if there == length:
-                await self._complete(sha256)
-            return there
-
-    def remove(self, sha256: str) -> None:
-        self._file(sha256).unlink(missing_ok=True)
-        self._locks.pop(sha256, None)
-
-    def _remove_old(self) -> None:
+    def missing(self, parts: Iterable[str]) -> list[str]:
+        """The parts that are to be sent. Those left for a day go. Raises `UploadError` for what is no hash."""
         for file in self._directory.iterdir():
             with contextlib.suppress(FileNotFoundError):  # its job took it meanwhile
                 if file.stat().st_mtime < time.time() - _KEPT_SECONDS:
                     file.unlink()
+        return [sha256 for sha256 in parts if not self._file(sha256).exists()]
 
-    async def _append(self, partial: Path, there: int, length: int, parts: AsyncIterator[bytes]) -> int:
-        loop = asyncio.get_running_loop()
-        with self._disk():
-            file = partial.open("ab", buffering=0)
-        with file:
-            try:
-                async with asyncio.timeout(_SILENCE_SECONDS) as silence:
-                    async for part in parts:
-                        if there + len(part) > length:
-                            why = f"more than the announced {length} bytes came"
-                            raise DamagedUploadError(why, "Send the file again.")
-                        with self._disk():
-                            write_whole(file.fileno(), part, there)
-                        there += len(part)
-                        silence.reschedule(loop.time() + _SILENCE_SECONDS)
-            except TimeoutError as error:
-                raise OffsetError("the line was silent", "Go on from the offset.") from error
-        return there
-
-    @contextlib.contextmanager
-    def _disk(self) -> Generator[None]:
+    def add(self, sha256: str, part: bytes) -> None:
+        """Raises `DamagedUploadError` for bytes of another hash, and `UploadError` for too many and for a full disk."""
+        file = self._file(sha256)
+        if len(part) > PART_BYTES:
+            raise UploadError(f"{len(part)} bytes are more than a part has", f"Send {PART_BYTES} at most.")
+        if hashlib.sha256(part).hexdigest() != sha256:
+            raise DamagedUploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
         try:
-            yield
+            write_atomically(file, part)
         except OSError as error:
             raise UploadError(
                 f"the server cannot keep the upload: {error.strerror or error}",
                 f"Make room in {self._directory} there, and call again: it goes on where it was.",
             ) from error
 
-    async def _complete(self, sha256: str) -> None:
-        partial = self._partial(sha256)
-        if await asyncio.to_thread(file_sha256, partial) != sha256:
-            partial.unlink()
-            raise DamagedUploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
-        partial.rename(self._file(sha256))
+    def write(self, parts: Iterable[str], file: Path) -> None:
+        """Writes a file of these parts. Raises `UploadMissingError`."""
+        with file.open("wb") as stream:
+            for sha256 in parts:
+                try:
+                    stream.write(self._file(sha256).read_bytes())
+                except FileNotFoundError as error:
+                    why = "a file of the job is not here any more"
+                    raise UploadMissingError(why, "Send the job again.") from error
+
+    def remove(self, parts: Iterable[str]) -> None:
+        for sha256 in parts:
+            self._file(sha256).unlink(missing_ok=True)
 
     def _file(self, sha256: str) -> Path:
         if not _NAME.fullmatch(sha256):
-            raise UploadError(f"{sha256[:80]!r} is no SHA-256", "Name a file by the 64 digits of its hash.")
+            raise UploadError(f"{sha256[:80]!r} is no SHA-256", "Name a part by the 64 digits of its hash.")
         return self._directory / sha256
 
-    def _partial(self, sha256: str) -> Path:
-        return self._file(sha256).with_suffix(_PARTIAL)
+
+_PREFIX = "adapter-"
+
+
+class SentAdapterError(GavelError):
+    """An adapter is not what was announced, or is another one than the server's of that name."""
+
+
+class SentAdapters:
+    """Puts them where a `LocalBackend` finds them. Each is copied into its run, so the uploads go."""
+
+    def __init__(self, root: Path, uploads: Uploads) -> None:
+        """`root`: of the runs. Removes what a killed server left."""
+        self._root = root
+        self._own = root / ".backend"
+        self._uploads = uploads
+        for left in self._own.glob(f"{_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def start(self, sent: SentAdapter) -> Generator[Path]:
+        """A directory with the adapter, for a run to begin with, while the block runs.
+
+        Raises `UploadMissingError`, and `SentAdapterError` where this machine has another run of that name.
+        """
+        self._check_name(sent)
+        with tempfile.TemporaryDirectory(dir=self._own, prefix=_PREFIX) as name:
+            self._write(sent, Path(name))
+            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"files"}), encoding="utf-8")
+            yield Path(name)
+        self._forget(sent)
+
+    def keep_reference(self, sent: SentAdapter, run: Path) -> None:
+        """Puts the adapter where `run` keeps the reference of this name, unless it has one. As of `start`."""
+        kept = kept_reference(run, Path(sent.named))
+        if kept.is_dir():
+            return
+        with new_folder(kept) as unfinished:
+            self._write(sent, unfinished)
+        self._forget(sent)
+
+    def _write(self, sent: SentAdapter, directory: Path) -> None:
+        if not sent.files.keys() <= set(FILES):
+            raise SentAdapterError(f"an adapter has no file {', '.join(sent.files)}", f"It has {' and '.join(FILES)}.")
+        for name in sent.files:
+            self._uploads.write(sent.parts[name], directory / name)
+
+    def _forget(self, sent: SentAdapter) -> None:
+        for parts in sent.parts.values():
+            self._uploads.remove(parts)
+
+    def _check_name(self, sent: SentAdapter) -> None:
+        try:
+            there = find_checkpoint(sent.named, self._root)
+        except NamedCheckpointError:
+            return
+        if any(file_sha256(there / name) != sha256 for name, sha256 in sent.files.items() if (there / name).is_file()):
+            raise SentAdapterError(
+                f"both machines have a checkpoint {sent.named!r}, and they are not the same",
+                f"Name the client's by its directory: {json.dumps(sent.directory)}",
+            )

@@ -5,6 +5,8 @@ The server there ends itself when nobody uses it, and SkyPilot then stops the ma
 
 import asyncio
 import contextlib
+import os
+import secrets as random
 import sys
 import time
 from collections import deque
@@ -12,14 +14,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import httpx
+from pydantic import SecretStr
 
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
-from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ServerEndedError, redacted, secret_values
-from gavel.trainer.backends.skypilot.host import ClusterHost, Line, Offer, Say
-from gavel.trainer.backends.skypilot.launch import Launch, cluster_settings
-from gavel.trainer.backends.skypilot.sky_host import SkyHost
+from gavel.trainer.backends.remote.wire import KEY_VARIABLE, PROTOCOL, PROTOCOL_HEADER
+from gavel.trainer.backends.skypilot.cluster_settings import (
+    ClusterError,
+    ClusterRecord,
+    ClusterSettings,
+    ServerEndedError,
+    cluster_settings,
+    redacted,
+    secret_values,
+    state_directory,
+)
+from gavel.trainer.backends.skypilot.cluster_task import ClusterTask, own_package
+from gavel.trainer.backends.skypilot.sky_host import ClusterHost, Line, Offer, Say, SkyHost
 from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 
 _LOOK_SECONDS = 1.0
@@ -74,7 +84,7 @@ async def _answers(client: httpx.AsyncClient, record: ClusterRecord) -> bool:
             return False
         spoken = health.json().get("protocol")
         headers = {"Authorization": f"Bearer {record.key.get_secret_value()}", PROTOCOL_HEADER: str(PROTOCOL)}
-        admitted = await client.get(f"/v1/uploads/{'0' * 64}", headers=headers)
+        admitted = await client.post("/v1/uploads", json=[], headers=headers)
     except (httpx.TransportError, ValueError):
         return False
     if spoken != PROTOCOL:
@@ -88,6 +98,78 @@ async def _answers(client: httpx.AsyncClient, record: ClusterRecord) -> bool:
             f"End it, and launch it again: gavel cluster down {record.cluster}",
         )
     return admitted.is_success
+
+
+_SHORTEST_KEY = 16
+
+
+class Launch:
+    """One launch: told first, then started."""
+
+    def __init__(self, settings: ClusterSettings, secrets: Mapping[str, str], host: ClusterHost, say: Say) -> None:
+        self.host = host
+        self._values = dict(secrets)
+        self._record = ClusterRecord.find(settings.cluster)
+        key = self._record.key.get_secret_value() if self._record else os.environ.get(KEY_VARIABLE, "")
+        self._key = key if len(key) >= _SHORTEST_KEY else random.token_urlsafe(24)
+        hidden = [*self._values.values(), self._key]
+        self.say: Say = lambda line: say(redacted(line, hidden))
+        port = self._record.port if self._record else host.port(settings)
+        self._settings = settings.model_copy(update={"port": port})
+
+    async def running(self) -> ClusterRecord | None:
+        """The cluster if it is up. Raises `ClusterError` for one with other machines, or of unknown key."""
+        name = self._settings.cluster
+        state = await self.host.state(name)
+        if state in ("absent", "stopped"):
+            return None
+        if self._record is None:
+            raise ClusterError(
+                f"a cluster {name} is on, and was not started from here: its key is not known",
+                f"Choose another name, copy {state_directory() / 'clusters' / name}.json from where it was started, "
+                f"or end it: gavel cluster down {name}",
+            )
+        asked, there = self._settings.machines(), self._record.machines
+        if other := [
+            f"{field} {there.get(field)}, not {asked[field]}" for field in asked if there.get(field) != asked[field]
+        ]:
+            raise ClusterError(
+                f"the cluster {name} is on with {'; '.join(other)}",
+                f"Ask for that, choose another name, or end it first: gavel cluster down {name}",
+            )
+        return self._record if state == "up" else None
+
+    async def offer(self) -> Offer:
+        """What it will be and cost, which is told."""
+        package = await asyncio.to_thread(own_package, state_directory() / "wheels")
+        self._task = ClusterTask(self._settings, package)
+        offer = await self.host.offer(self._task)
+        for line in offer.lines:
+            self.say(line)
+        self.say(price_sentence(offer, self._settings))
+        return offer
+
+    async def start(self) -> ClusterRecord:
+        """Starts what was offered; its key is kept before."""
+        settings = self._settings
+        record = ClusterRecord(
+            cluster=settings.cluster,
+            key=SecretStr(self._key),
+            port=settings.port,
+            machines=settings.machines(),
+        )
+        record.save()
+        submitted = await self.host.submit(self._task, {**self._values, KEY_VARIABLE: self._key}, self.say)
+        record = record.model_copy(update={"job": submitted.job, "process": submitted.process})
+        record.save()
+        return record
+
+
+def price_sentence(offer: Offer, settings: ClusterSettings) -> str:
+    """What the cluster costs, and when that ends."""
+    price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
+    after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
+    return f"{settings.cluster}: {price}; {after} after {settings.idle_minutes_to_autostop} idle minutes"
 
 
 CLUSTER_SCHEME = "sky://"
@@ -152,14 +234,12 @@ class SkyPilotBackend(RemoteBackend):
                 f"the cluster {cluster} is offered at {price}, and {max_usd_per_hour:.2f} USD is the most",
                 "Choose other accelerators or another infra, or raise max_usd_per_hour.",
             )
-        return await cls.started(launch, offer, patience=patience, start_seconds=start_seconds)
+        return await cls.started(launch, patience=patience, start_seconds=start_seconds)
 
     @classmethod
-    async def started(
-        cls, launch: Launch, offer: Offer, *, patience: float = 600.0, start_seconds: float = _START_SECONDS
-    ) -> Self:
+    async def started(cls, launch: Launch, *, patience: float = 600.0, start_seconds: float = _START_SECONDS) -> Self:
         """The backend of a cluster that is started now, as it was offered."""
-        record = await launch.start(offer)
+        record = await launch.start()
         return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
 
     @classmethod
@@ -169,7 +249,8 @@ class SkyPilotBackend(RemoteBackend):
         if record is not None:
             with contextlib.suppress(ServerEndedError):
                 return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
-        return await cls.started(launch, await launch.offer(), patience=patience, start_seconds=start_seconds)
+        await launch.offer()
+        return await cls.started(launch, patience=patience, start_seconds=start_seconds)
 
     @classmethod
     async def attach(

@@ -1,12 +1,18 @@
-"""What a user chooses of a cluster."""
+"""What a user chooses of a cluster, and what this machine remembers of one that it started: its key above all.
 
+A record is a file in the user's state directory, readable by the user alone.
+"""
+
+import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, Self, cast
+from pathlib import Path
+from typing import Any, Literal, Self, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer, model_validator
 
 from gavel.base.errors import GavelError
+from gavel.base.files import write_atomically
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 
 
@@ -56,28 +62,15 @@ _LAST_MINUTES = 5
 """Between the server's end and the machine's, at most."""
 
 
-def _plain_name(name: str) -> str:
-    if (
-        not name
-        or not name[0].isalpha()
-        or not all(part.isascii() and (part.isalnum() or part == "-") for part in name)
-    ):
-        raise ValueError("a letter first, then letters, digits and hyphens")
-    return name
-
-
-ClusterName = Annotated[str, Field(max_length=50), AfterValidator(_plain_name)]
-
-
 class ClusterSettings(BaseModel):
     """Machines, and the server of `gavel backend` on the first of them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cluster: ClusterName = "gavel"
+    cluster: str = Field(default="gavel", max_length=50, pattern=r"^[A-Za-z][A-Za-z0-9-]*$")
     """Its name; a running cluster of this name is used again."""
     accelerators: str | None = "H100:1"
-    """Of each node, as SkyPilot names them; None = none."""
+    """GPUs of each node, as SkyPilot names them; None = none."""
     infra: str | None = None
     """Where, as in SkyPilot: aws, gcp/us-central1, k8s/context, slurm. Default: the cheapest place that is set up."""
     image: str | None = None
@@ -85,9 +78,9 @@ class ClusterSettings(BaseModel):
     num_nodes: int = Field(default=1, ge=1)
     """Nodes; the processes of all of them learn together."""
     cpus: str | None = None
-    """Of each node: 8, or 8+."""
+    """CPUs of each node: 8, or 8+."""
     memory: str | None = None
-    """Of each node, in GB: 64, or 64+."""
+    """Memory of each node, in GB: 64, or 64+."""
     disk_gb: int | None = Field(default=None, ge=20)
     use_spot: bool = False
     """Spot machines: cheaper, and may be taken away."""
@@ -104,11 +97,7 @@ class ClusterSettings(BaseModel):
     runs: str = "~/gavel-runs"
     """Folder of the runs on the first node."""
     port: int = Field(default=PORT, ge=1, le=65535)
-    """Of the server, on the first node's loopback."""
-    setup: str = ""
-    """Commands after the installation of Gavel, on every node."""
-    file_mounts: dict[str, str] = Field(default_factory=dict)
-    """Paths there, and files, folders or buckets that are put there."""
+    """The server's port, on the first node's loopback."""
     secrets: tuple[str, ...] = ()
     """Names of the environment variables that are secret."""
 
@@ -138,3 +127,73 @@ class ClusterSettings(BaseModel):
     def machines(self) -> dict[str, object]:
         """What cannot be changed while the cluster runs."""
         return self.model_dump(include={"accelerators", "infra", "image", "num_nodes", "use_spot"})
+
+
+def cluster_settings(**fields: Any) -> ClusterSettings:
+    """Raises `ClusterError` for what cannot be."""
+    try:
+        return ClusterSettings(**fields)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = ".".join(map(str, first["loc"])) or "the settings"
+        raise ClusterError(f"{name}: {first['msg']}", "gavel cluster up --help lists what there is.") from None
+
+
+def state_directory() -> Path:
+    """GAVEL_STATE, else the user's state directory."""
+    if given := os.environ.get("GAVEL_STATE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "gavel"
+
+
+class ClusterRecord(BaseModel):
+    """A cluster that was started from here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    cluster: str
+    key: SecretStr
+    port: int
+    machines: dict[str, Any] = Field(default_factory=dict)
+    """What was asked for, as `ClusterSettings.machines` gives it."""
+    job: int | None = None
+    """Number of the server's job there; None while the cluster is started."""
+    process: int | None = None
+    """Process id, of a cluster on this machine."""
+
+    @field_serializer("key", when_used="json")
+    def _plain(self, key: SecretStr) -> str:
+        return key.get_secret_value()
+
+    def save(self) -> None:
+        """Writes it for the user alone."""
+        file = _file(self.cluster)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(file, self.model_dump_json(indent=1), mode=0o600)
+
+    def delete(self) -> None:
+        _file(self.cluster).unlink(missing_ok=True)
+
+    @classmethod
+    def find(cls, cluster: str) -> Self | None:
+        """None for a cluster that was not started from here. Raises `ClusterError` for a file that cannot be read."""
+        file = _file(cluster)
+        try:
+            return cls.model_validate(json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            kind = "is not what Gavel wrote" if isinstance(error, ValidationError | ValueError) else "cannot be read"
+            raise ClusterError(
+                f"{file} {kind}", f"Delete it. Then `gavel cluster down {cluster}` ends the cluster."
+            ) from None  # what it holds is secret
+
+    @classmethod
+    def all(cls) -> list[Self]:
+        """The records of all clusters that were started from here, by name."""
+        found = [cls.find(file.stem) for file in sorted((state_directory() / "clusters").glob("*.json"))]
+        return [record for record in found if record is not None]
+
+
+def _file(cluster: str) -> Path:
+    return state_directory() / "clusters" / f"{cluster}.json"

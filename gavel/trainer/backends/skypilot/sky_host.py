@@ -1,50 +1,180 @@
-"""Clusters by SkyPilot's SDK. Each of its calls is a request, whose id is waited for; its log is shown meanwhile."""
+"""Starts a cluster by SkyPilot's SDK. Each of its calls is a request, whose id is waited for.
+
+`this_machine` takes its place for trying. A cluster's server is reached through an ssh tunnel.
+"""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import io
+import logging
 import re
+import shutil
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from gavel.base.extras import install_line
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, redacted
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
-from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted, idle_words
-from gavel.trainer.backends.skypilot.ssh_tunnel import SshTunnel
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
+Say = Callable[[str], None]
+"""Takes a line of a log."""
+State = Literal["absent", "stopped", "starting", "up", "stopping"]
+JobState = Literal["waiting", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a cluster will be, and cost."""
+
+    lines: tuple[str, ...] = ()
+    """For people."""
+    usd_per_hour: float | None = None
+    """All nodes together; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The server's job on a cluster."""
+
+    job: int
+    process: int | None = None
+    """Process id, on this machine."""
+
+
+class Line(Protocol):
+    """A way to a port of the cluster's first node."""
+
+    url: str
+
+    async def close(self) -> None: ...
+
+
+class ClusterHost(Protocol):
+    """Every method may raise a `ClusterError`, and ends by a deadline."""
+
+    def port(self, settings: ClusterSettings) -> int:
+        """The server's port, on the first node's loopback."""
+        ...
+
+    async def offer(self, task: ClusterTask) -> Offer:
+        """What the task's machines would be and cost; nothing is started."""
+        ...
+
+    async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
+        """Starts the cluster unless it is up, and the task's job on it; `say` is told what happens."""
+        ...
+
+    async def state(self, cluster: str) -> State: ...
+
+    async def job_state(self, cluster: str, job: int | None) -> JobState:
+        """The state of that job, or of the newest one."""
+        ...
+
+    def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
+        """Tells `say` the lines of the job's log from now on, in a thread; what is returned ends that."""
+        ...
+
+    async def line(self, cluster: str, port: int) -> Line: ...
+
+    async def down(self, cluster: str) -> None:
+        """Ends the cluster and its machines; does nothing for one that is not there."""
+        ...
+
+
+_ALIVE_SECONDS = 15
+"""Between two signs of life; without three of them ssh ends."""
+_CONNECT_SECONDS = 20
+_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+"""Seconds until ssh is started again."""
+_END_SECONDS = 5.0
+
+
+class SshTunnel:
+    """`url` leads to the port for as long as the tunnel is open and ssh gets through."""
+
+    def __init__(self, name: str, port: int) -> None:
+        """`name`: of the node in ssh's own configuration. Raises `ClusterError` without ssh."""
+        if shutil.which("ssh") is None:
+            raise ClusterError("there is no ssh here", "Install it (Debian: apt install openssh-client).")
+        self._name = name
+        self._port = port
+        self._local = free_port()
+        self.url = f"http://127.0.0.1:{self._local}"
+        self._kept = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        self._kept.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._kept
+
+    async def _keep(self) -> None:
+        wait = _SHORTEST_WAIT
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            said = await self._run()
+            wait = _SHORTEST_WAIT if loop.time() - began > _LONGEST_WAIT else min(2 * wait, _LONGEST_WAIT)
+            logger.info("ssh to %s ended: %s; again in %.0f s", self._name, said or "it said nothing", wait)
+            await asyncio.sleep(wait)
+
+    async def _run(self) -> str:
+        """Runs ssh until it ends; returns its last words."""
+        options = {
+            "BatchMode": "yes",
+            "ConnectTimeout": str(_CONNECT_SECONDS),
+            "ExitOnForwardFailure": "yes",
+            "ServerAliveInterval": str(_ALIVE_SECONDS),
+            "ServerAliveCountMax": "3",
+        }
+        given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+        forward = f"127.0.0.1:{self._local}:127.0.0.1:{self._port}"
+        process = await asyncio.create_subprocess_exec(
+            *("ssh", "-N", *given, "-L", forward, "--", self._name),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C finishes a step first, which needs the tunnel
+        )
+        try:
+            _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _END_SECONDS)
+            if process.returncode is None:
+                process.kill()
+        return said.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 async def in_background(call: Callable[[], T], seconds: float) -> T:
-    """What `call` gives. Raises `TimeoutError`; the call itself then goes on, and nobody hears of it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def tell(value: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(value)  # type: ignore[arg-type]
+    """What `call` gives. Raises `TimeoutError`; the call itself then goes on in its daemon thread, unheard."""
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
-        value, error = None, None
         try:
             value = call()
-        except StopIteration as stopped:  # no future takes one
-            error = RuntimeError(f"the call ended with {stopped!r}")
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, value, error)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(value)
 
     threading.Thread(target=run, daemon=True, name="gavel-cluster").start()
-    return await asyncio.wait_for(done, seconds)
+    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), seconds)
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -132,7 +262,9 @@ class SkyHost:
         return Submitted(job)
 
     async def state(self, cluster: str) -> State:
-        records = await self._records([cluster])
+        sky = self._sky
+        ask = lambda: sky.get(sky.status([cluster], refresh=sky.StatusRefreshMode.AUTO))  # noqa: E731
+        records = cast("list[Any]", await self._asked(ask, _ASK_SECONDS, "no state of clusters is told"))
         return _STATES.get(_name(records[0]["status"]), "starting") if records else "absent"
 
     async def job_state(self, cluster: str, job: int | None) -> JobState:
@@ -186,13 +318,6 @@ class SkyHost:
             last = plain(said.decode(errors="replace")).strip().rpartition("\n")[2]
             raise ClusterError(f"there is no way to {cluster} by ssh: {last}", f"Try: sky status {cluster}")
 
-    async def statuses(self) -> list[ClusterStatus]:
-        sky = self._sky
-        records = await self._records(None)
-        report = await self._asked(lambda: sky.get(sky.cost_report()), _ASK_SECONDS, "costs are not known")
-        costs = {entry["name"]: entry for entry in cast("list[dict[str, Any]]", report or [])}
-        return [_status(record, costs.get(record["name"])) for record in records]
-
     async def down(self, cluster: str) -> None:
         if await self.state(cluster) == "absent":
             return
@@ -209,29 +334,18 @@ class SkyHost:
             made.update_secrets(dict(secrets))
         return made
 
-    async def _records(self, clusters: list[str] | None) -> list[Any]:
-        """As they are now in their clouds."""
-        sky = self._sky
-        refresh = sky.StatusRefreshMode.AUTO
-        asked = self._asked(
-            lambda: sky.get(sky.status(clusters, refresh=refresh)), _ASK_SECONDS, "no state of clusters is told"
-        )
-        return cast("list[Any]", await asked)
-
     async def _asked(self, call: Callable[[], Any], seconds: float, failure: str, secrets: Any = ()) -> Any:
         try:
             return await in_background(call, seconds)
         except TimeoutError as error:
-            raise ClusterError(
-                f"{failure}: no answer for {seconds:.0f} s", "`gavel cluster status` shows what is on."
-            ) from error
+            raise ClusterError(f"{failure}: no answer for {seconds:.0f} s", "`sky status` shows what is on.") from error
         except ClusterError:
             raise
         except Exception as error:  # SkyPilot's have no common class
             text = redacted(_first_line(error), secrets)
             # without the cause, whose words may hold what must not be seen
             raise ClusterError(
-                f"{failure}: {text}", "`sky check` shows what is set up, `gavel cluster status` what is on."
+                f"{failure}: {text}", "`sky check` shows what is set up, `sky status` what is on."
             ) from None
 
 
@@ -244,19 +358,6 @@ def _skypilot() -> ModuleType:
             f"{install_line('cloud')} 'skypilot[aws]' (or gcp, kubernetes, …)",
         ) from error
     return sky
-
-
-def _status(record: Any, cost: Mapping[str, Any] | None) -> ClusterStatus:
-    minutes, ends = int(record["autostop"]), bool(record["to_down"])
-    seconds, usd = (float(cost["duration"] or 0), cost["total_cost"]) if cost else (0.0, None)
-    return ClusterStatus(
-        cluster=str(record["name"]),
-        state=_STATES.get(_name(record["status"]), "starting"),
-        resources=str(record["resources_str"] or ""),
-        autostop="never" if minutes < 0 else idle_words(minutes, ends),
-        usd_per_hour=float(usd) / seconds * 3600 if usd and seconds else None,
-        usd_so_far=None if usd is None else float(usd),
-    )
 
 
 def _name(value: Any) -> str:

@@ -15,11 +15,22 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord, state_directory
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings
+from gavel.trainer.backends.skypilot.cluster_settings import (
+    ClusterError,
+    ClusterRecord,
+    ClusterSettings,
+    state_directory,
+)
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
-from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted
-from gavel.trainer.backends.skypilot.ssh_tunnel import free_port
+from gavel.trainer.backends.skypilot.sky_host import (
+    JobState,
+    Line,
+    Offer,
+    Say,
+    State,
+    Submitted,
+    free_port,
+)
 
 _END_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
@@ -37,9 +48,7 @@ class _Here:
 class ThisMachine:
     """Runs the run script of one node for each node, with what SkyPilot tells its nodes."""
 
-    def __init__(self, *, gpus_per_node: int = 0) -> None:
-        """`gpus_per_node`: processes that learn on each node, more than one."""
-        self._gpus = gpus_per_node
+    def __init__(self) -> None:
         self._nodes: dict[str, list[subprocess.Popen[bytes]]] = {}
 
     def port(self, settings: ClusterSettings) -> int:
@@ -60,7 +69,7 @@ class ThisMachine:
             "GAVEL_MASTER_PORT": str(free_port()),
             "SKYPILOT_NUM_NODES": str(settings.num_nodes),
             "SKYPILOT_NODE_IPS": addresses,
-            "SKYPILOT_NUM_GPUS_PER_NODE": str(self._gpus),
+            "SKYPILOT_NUM_GPUS_PER_NODE": "0",
             **secrets,
         }
         script = str(task.config()["run"])
@@ -104,10 +113,6 @@ class ThisMachine:
 
     async def line(self, cluster: str, port: int) -> Line:
         return _Here(port)
-
-    async def statuses(self) -> list[ClusterStatus]:
-        found = [record for record in ClusterRecord.all() if record.process]
-        return [ClusterStatus(each.cluster, await self.state(each.cluster), usd_per_hour=0.0) for each in found]
 
     async def down(self, cluster: str) -> None:
         record = ClusterRecord.find(cluster)

@@ -1,7 +1,8 @@
 """An artifact of Weights & Biases as a store: its newest version holds all files, and a push makes a new one.
 
-A version appears whole or not at all. What another push added meanwhile is taken into the next version, so that the
-newest one never lacks it.
+A version appears whole or not at all, and the server keeps the files' hashes: what an upload that was cut off has sent
+is not sent again. WANDB_MODE is for metrics: an artifact is always logged online. What another push added meanwhile is
+taken into the next version, so that the newest one never lacks it.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -12,14 +13,49 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from gavel.base.extras import install_line
+from gavel.base.files import file_sha256
 from gavel.base.secrets import hide_secrets, without_secrets
-from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.storage.store import StorageError
-from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact
+
+KEY_VARIABLE = "WANDB_API_KEY"
+_START_SECONDS = 120.0
+_UPLOAD_SECONDS = 3600
+
+
+def artifacts_api(entity: str, project: str) -> Any:
+    """The SDK's reading side. Raises the SDK's errors."""
+    import wandb
+
+    return wandb.Api(overrides={"entity": entity, "project": project}, timeout=60)
+
+
+def log_artifact(artifact: Any, entity: str, project: str, *, run_id: str, job_type: str, aliases: list[str]) -> None:
+    """Uploads a version from the run `run_id`, which another attempt takes up. Raises the SDK's errors."""
+    import wandb
+
+    scratch = mkdtemp(prefix="gavel-wandb-")
+    settings = wandb.Settings(
+        mode="online",
+        console="off",
+        silent=True,
+        disable_git=True,
+        disable_code=True,
+        x_disable_stats=True,
+        init_timeout=_START_SECONDS,
+        reinit="create_new",  # a run of the trainer may be open
+    )
+    try:
+        with wandb.init(
+            entity=entity, project=project, id=run_id, job_type=job_type, dir=scratch, settings=settings
+        ) as run:
+            run.log_artifact(artifact, aliases=aliases).wait(timeout=_UPLOAD_SECONDS)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
 
 _TYPE = "model"
 _HASH = "sha256"

@@ -1,25 +1,38 @@
-"""What proxies and broken lines do to requests: they cost time alone, or are told with what to do."""
+"""What addresses, proxies, certificates and broken lines do to requests: they cost time alone, or are told."""
 
-import asyncio
+import contextlib
+import hashlib
 import json
-from collections.abc import Awaitable, Callable
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.remote import connection
-from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.connection import canonical
-from gavel.trainer.backends.remote.wire import RemoteBackendError
+from gavel.trainer.backends.remote import client as fetched_directory
+from gavel.trainer.backends.remote.client import RemoteBackend, fetch_directory
+from gavel.trainer.backends.remote.connection import Connection, canonical
+from gavel.trainer.backends.remote.wire import RemoteBackendError, checked_key, checked_url
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import KEY, serving
+from tests.cutting_proxy import CuttingProxy
+from tests.limits import HANG_SECONDS
+from tests.trainer.backends.remote.hostile_machine import AT_ONCE, a_model, registered
 from tests.trainer.backends.test_conformance import a_group
-
-pytestmark = pytest.mark.slow
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -47,99 +60,31 @@ def before(runs: Path, wrap: Callable[[Asgi], Asgi]) -> Asgi:
     return asked
 
 
-def is_event_stream(message: Any) -> bool:
-    return any(name == b"content-type" and b"event-stream" in value for name, value in message["headers"])
-
-
-async def test_events_that_are_cut_in_the_middle_and_ended_properly_are_asked_for_again(tmp_path: Path) -> None:
-    cut = 0
-
-    def wrap(app: Asgi) -> Asgi:
-        async def cutting(scope: Any, receive: Any, send: Any) -> None:
-            streams = False
-
-            async def sent(message: Any) -> None:
-                nonlocal streams, cut
-                if message["type"] == "http.response.start":
-                    streams = is_event_stream(message) and "/jobs/" in scope["path"] and cut < 6
-                elif streams:
-                    streams, cut = False, cut + 1
-                    message = {**message, "body": message["body"][: 5 * cut], "more_body": False}
-                    await send(message)
-                    raise asyncio.CancelledError
-                await send(message)
-
-            try:
-                await app(scope, receive, sent)
-            except asyncio.CancelledError:
-                return
-
-        return cutting
-
-    with serving(before(tmp_path, wrap)) as url:
-        await two_steps(url, tmp_path)
-    assert cut  # 6 unless a step is done before it is asked for again
-
-
-async def test_a_proxy_that_holds_events_back_for_ever_is_gone_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "_SILENCE_SECONDS", 1.0)
-
-    def wrap(app: Asgi) -> Asgi:
-        async def holding(scope: Any, receive: Any, send: Any) -> None:
-            holds = False
-
-            async def sent(message: Any) -> None:
-                nonlocal holds
-                if message["type"] == "http.response.start":
-                    holds = is_event_stream(message) and "/jobs/" in scope["path"]
-                    await send(message)
-                elif holds:
-                    await asyncio.sleep(3600)
-                else:
-                    await send(message)
-
-            await app(scope, receive, sent)
-
-        return holding
-
-    with serving(before(tmp_path, wrap)) as url:
-        await two_steps(url, tmp_path)
-
-
-async def test_a_proxy_that_takes_small_bodies_alone_gets_small_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "_LEAST_BODY", 200)
+@pytest.mark.slow
+async def test_groups_are_sent_in_bodies_that_every_proxy_takes(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     def wrap(app: Asgi) -> Asgi:
-        async def refusing(scope: Any, receive: Any, send: Any) -> None:
-            if scope["method"] != "PATCH":
-                return await app(scope, receive, send)
-            body, more = b"", True
-            while more:
-                message = await receive()
-                body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > 300:
-                await send({"type": "http.response.start", "status": 413, "headers": []})
-                return await send({"type": "http.response.body", "body": b"<html>Too large</html>"})
-            sizes.append(len(body))
+        async def measuring(scope: Any, receive: Any, send: Any) -> None:
+            if scope["method"] == "PUT":
+                sizes.append(int(dict(scope["headers"])[b"content-length"]))
+            await app(scope, receive, send)
 
-            async def received() -> Any:
-                return {"type": "http.request", "body": body, "more_body": False}
+        return measuring
 
-            await app(scope, received, send)
-
-        return refusing
-
+    noise = TrajectoryGroup([Trajectory(logs=[os.urandom(400_000).hex()], reward=reward) for reward in (0.0, 1.0, 2.0)])
     with serving(before(tmp_path, wrap)) as url:
-        await two_steps(url, tmp_path)
-    assert len(sizes) > 2
-    assert max(sizes) == 200
+        async with RemoteBackend(url, KEY, patience=60) as backend:
+            model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+            await model.register(backend)
+            await model.log([noise], "val")
+            (kept,) = await backend.logged(model, "val", 0)
+    assert [member.logs for member in kept] == [member.logs for member in noise]
+    assert len(sizes) > 1
+    assert max(sizes) <= 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 99])
 async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_it_always_is(
     tmp_path: Path, times: int
@@ -151,7 +96,7 @@ async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_
             async def received() -> Any:
                 nonlocal altered
                 message = await receive()
-                if scope["method"] == "PATCH" and message.get("body") and altered < times:
+                if scope["method"] == "PUT" and message.get("body") and altered < times:
                     altered += 1
                     message = {**message, "body": bytes([message["body"][0] ^ 1]) + message["body"][1:]}
                 return message
@@ -169,6 +114,7 @@ async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_
     assert altered in (1, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "headers", "body", "told"),
     [
@@ -201,9 +147,250 @@ async def test_what_another_server_answers_is_told(
             await model.register(RemoteBackend(url, KEY, patience=patience))
 
 
+@pytest.mark.slow
 def test_arguments_are_what_json_holds() -> None:
     given = {"a": [1, float("nan")], "b": {"c": float("inf"), "d": "text", "e": None, "f": True}}
     assert canonical(given) == {"a": [1, None], "b": {"c": None, "d": "text", "e": None, "f": True}}
     for value in (object(), {1, 2}, "\ud800"[:0].encode()):
         with pytest.raises(RemoteBackendError, match="cannot be sent"):
             canonical({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("http://127.0.0.1:8090", "http://127.0.0.1:8090"),
+        ("http://127.0.0.1:8090/", "http://127.0.0.1:8090"),
+        (" http://127.0.0.1:8090\n", "http://127.0.0.1:8090"),
+        ("HTTP://Gpu-Box:8090", "http://gpu-box:8090"),
+        ("http://[::1]:8090", "http://[::1]:8090"),
+        ("https://gpu.example.com/gavel//", "https://gpu.example.com/gavel"),
+    ],
+)
+def test_an_address_is_taken_as_it_is_meant(given: str, expected: str) -> None:
+    assert checked_url(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("", "gpu-box:8090", "http://", "ftp://gpu-box", "http://[::1", "http://gpu-box:99999", "http://gpu box"),
+        *("//gpu-box:8090", "http://:8090", "http://gpu-box?key=1", "http://gpu-box#here", "file:///tmp", "\x00"),
+    ],
+)
+def test_what_is_no_address_is_told(given: str) -> None:
+    with pytest.raises(RemoteBackendError, match=r"(?s)is no address.*GAVEL_BACKEND_URL"):
+        checked_url(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["http://me:planted-secret@gpu-box:8090", "http://me:planted-secret@gpu box", "http://gpu-box?key=planted-secret"],
+)
+def test_a_password_in_an_address_is_refused_and_not_told(given: str) -> None:
+    with pytest.raises(RemoteBackendError) as told:
+        checked_url(given)
+    assert "planted-secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "given", ["planted\nsecret", "planted secret", "plantedsécret", "planted\x00secret", "密planted"]
+)
+def test_a_key_that_no_header_holds_is_told_without_it(given: str) -> None:
+    with pytest.raises(RemoteBackendError, match="openssl rand") as told:
+        checked_key(given)
+    assert "planted" not in str(told.value)
+
+
+CONTENT = {"a.bin": bytes(range(256)) * 400, "deep/b.bin": b"b" * 50_000, "empty": b""}
+HASHES = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Any:
+    from starlette.applications import Starlette
+    from starlette.staticfiles import StaticFiles
+
+    served = tmp_path / "served"
+    for name, content in CONTENT.items():
+        (served / name).parent.mkdir(parents=True, exist_ok=True)
+        (served / name).write_bytes(content)
+    app = Starlette()
+    app.mount("/files", StaticFiles(directory=served))
+    return app
+
+
+def assert_whole(directory: Path) -> None:
+    found = {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+    assert found == CONTENT
+    assert not list(directory.parent.glob(".*.unfinished"))
+
+
+def test_a_directory_arrives_over_a_line_that_is_cut(files: Any, tmp_path: Path) -> None:
+    with serving(files) as url, CuttingProxy(int(url.rpartition(":")[2]), seed=1, most_bytes=60_000) as proxy:
+        fetch_directory(Connection(proxy.url, "k", 60), "/files", HASHES, tmp_path / "made")
+        assert proxy.cuts
+    assert_whole(tmp_path / "made")
+
+
+def test_a_fetch_that_was_killed_is_gone_on_with_and_what_is_stale_is_not_kept(files: Any, tmp_path: Path) -> None:
+    unfinished = tmp_path / ".made.unfinished"
+    (unfinished / "deep").mkdir(parents=True)
+    (unfinished / "a.bin").write_bytes(CONTENT["a.bin"][:1000])
+    (unfinished / "deep/b.bin").write_bytes(b"of another export, and longer" * 5000)
+    (unfinished / "old.bin").write_bytes(b"old")
+    with serving(files) as url:
+        fetch_directory(Connection(url, "k", 60), "/files", HASHES, tmp_path / "made")
+        assert_whole(tmp_path / "made")
+        fetch_directory(Connection(url, "k", 60), "/files", HASHES, tmp_path / "made")  # it is there
+        with pytest.raises(ExportError, match="is there already"):
+            fetch_directory(Connection(url, "k", 60), "/files", {**HASHES, "a.bin": "0" * 64}, tmp_path / "made")
+
+
+def test_a_file_that_is_another_one_or_outside_is_refused(files: Any, tmp_path: Path) -> None:
+    with serving(files) as url:
+        with pytest.raises(RemoteBackendError, match="another SHA-256"):
+            fetch_directory(Connection(url, "k", 60), "/files", {"a.bin": "0" * 64}, tmp_path / "made")
+        with pytest.raises(RemoteBackendError, match="outside the export"):
+            fetch_directory(Connection(url, "k", 60), "/files", {"../a.bin": "0" * 64}, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_is_left(
+    files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fetched_directory, "file_sha256", full)
+    with serving(files) as url, pytest.raises(ExportError, match=r"(?s)No space left.*Make room"):
+        fetch_directory(Connection(url, "k", 60), "/files", HASHES, tmp_path / "made")
+    assert [path.name for path in tmp_path.iterdir()] == ["served"]
+
+
+@pytest.mark.slow
+async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with registered(url.replace("127.0.0.1", "localhost"), "proxied") as (_, model):
+        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+
+
+@pytest.mark.slow
+async def test_an_address_of_ipv6_and_one_with_a_prefix_are_served(tmp_path: Path) -> None:
+    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)
+
+    async def prefixed(scope: Any, receive: Any, send: Any) -> None:  # as a proxy strips its own prefix
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["path"].removeprefix("/a/b")}
+            scope["raw_path"] = scope["path"].encode()
+        await app(scope, receive, send)
+
+    with _served(prefixed, host="::1") as port:
+        async with registered(f"http://[::1]:{port}/a/b/", "clerk") as (_, model):
+            assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+
+
+@pytest.mark.slow
+async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = _self_signed(tmp_path)
+    app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
+    with _served(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as port:
+        secured, plain = f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}"
+        began = time.monotonic()
+        with pytest.raises(RemoteBackendError, match=r"(?s)certificate.*not trusted.*SSL_CERT_FILE"):
+            await a_model().register(RemoteBackend(secured, KEY, patience=AT_ONCE))
+        assert time.monotonic() - began < AT_ONCE
+        with pytest.raises(RemoteBackendError):
+            await a_model().register(RemoteBackend(plain, KEY, patience=0.5))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with RemoteBackend(secured, KEY, patience=AT_ONCE) as backend:
+            model = a_model()
+            await model.register(backend)
+            assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hours", [1, -48])
+async def test_a_certificate_of_another_time_is_told_with_the_clock(
+    hours: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = _self_signed(tmp_path, datetime.now(UTC) + timedelta(hours=hours))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
+    told = pytest.raises(RemoteBackendError, match=r"(?s)certificate.*clocks of both machines")
+    with _served(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as port, told:
+        await a_model().register(RemoteBackend(f"https://127.0.0.1:{port}", KEY, patience=AT_ONCE))
+
+
+@pytest.mark.slow
+async def test_tls_to_a_server_without_it_is_told(url: str) -> None:
+    with pytest.raises(RemoteBackendError, match=r"(?s)does not speak TLS.*http://"):
+        await a_model().register(RemoteBackend(url.replace("http:", "https:"), KEY, patience=AT_ONCE))
+
+
+@pytest.mark.slow
+async def test_a_server_on_another_port_after_a_restart_is_given_by_its_new_address(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model):
+            await model.train([await a_group(model, 0.0, 1.0)])
+            client = RemoteBackend(url, KEY, patience=0.5)
+    with pytest.raises(RemoteBackendError, match=r"(?s)has not answered.*does a line lead to it"):
+        await a_model().register(client)
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model):
+            assert await model.get_step() == 1
+            assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 2
+
+
+@contextlib.contextmanager
+def _served(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[int]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.bind((host, 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5, **options))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(HANG_SECONDS)
+        listener.close()
+
+
+def _self_signed(directory: Path, begins: datetime | None = None) -> tuple[Path, Path]:
+    """The key and a certificate, which holds for a day from `begins` on (default: since an hour)."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-box")])
+    begins = begins or datetime.now(UTC) - timedelta(hours=1)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(begins + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(secret, hashes.SHA256())
+    )
+    key, file = directory / "key.pem", directory / "certificate.pem"
+    form = serialization.PrivateFormat.PKCS8
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    assert ssl.create_default_context(cafile=str(file))
+    return key, file

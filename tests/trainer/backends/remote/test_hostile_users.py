@@ -7,12 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from gavel.base.errors import GavelError
@@ -27,15 +25,12 @@ from gavel.trainer.backends.remote.wire import (
     PROTOCOL_HEADER,
     RemoteBackendError,
     UnknownSettingsError,
-    WriterError,
+    UploadError,
 )
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.backends.server.uploads import UploadError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import Model
 from gavel.trainer.runs.checkpoints import ExportError
-from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.hostile_machine import AT_ONCE, a_model, registered
@@ -64,21 +59,6 @@ async def test_a_project_of_any_name_is_served_and_trained(url: str, runs: Path,
     assert (runs / project / model.name / "model.json").is_file()
 
 
-@pytest.mark.parametrize(("project", "name"), [("a/b", "c"), ("..", "c"), ("a", "."), ("", "c"), ("a", "c" * 300)])
-async def test_a_name_that_no_run_can_have_is_told(url: str, project: str, name: str) -> None:
-    with pytest.raises(RunDirectoryError):
-        await a_model(name, project).register(RemoteBackend(url, KEY, patience=AT_ONCE))
-
-
-async def test_two_projects_may_have_a_model_of_the_same_name_and_many_models_train_at_once(url: str) -> None:
-    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
-        models = [a_model("same", f"project-{number}") for number in range(4)]
-        await asyncio.gather(*(model.register(backend) for model in models))
-        groups = [await a_group(model, 0.0, 1.0) for model in models]
-        results = await asyncio.gather(*(model.train([group]) for model, group in zip(models, groups, strict=True)))
-    assert [result.step for result in results] == [1] * 4
-
-
 # Groups
 
 
@@ -99,36 +79,6 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
         assert means["exceptions"] == 1
     stored = list(TrajectoryStore(runs / "tests/odd-groups/trajectories/train/000001.jsonl.zst"))
     assert [len(group) for group in stored] == [2, 1, 2, 3, 0]
-
-
-async def test_numbers_of_other_libraries_and_what_is_no_number_are_metrics(url: str) -> None:
-    async with registered(url, "odd-numbers") as (backend, model):
-        odd: dict[str, Any] = {"mine": np.float32(0.5), "no": math.nan}
-        result = await model.train([await a_group(model, 0.0, 1.0)], metrics=odd)
-        assert result.metrics["mine"] == 0.5
-        assert math.isnan(result.metrics["no"])
-        odd = {"loss": math.inf, "count": np.int64(3)}
-        backend.record(model, odd, "extra")
-        (row,) = backend.history(model, "extra")
-        assert (row["loss"], row["count"]) == (None, 3)
-        odd = {"loss": object()}
-        with pytest.raises(GavelError, match="cannot be sent"):
-            backend.record(model, odd, "extra")
-
-
-async def test_a_huge_group_is_trained_and_one_beyond_the_limit_is_told(tmp_path: Path) -> None:
-    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path, most_upload_bytes=200_000)
-    with serving(app) as url:
-        async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
-            model = a_model()
-            await model.register(backend)
-            many = TrajectoryGroup([Trajectory(reward=float(number % 2)) for number in range(3000)])
-            assert (await model.train([many])).step == 1
-            noise = os.urandom(400_000).hex()
-            said: list[Any] = [{"role": "user", "content": noise}, {"role": "assistant", "content": "yes"}]
-            with pytest.raises(UploadError, match=r"(?s)more than the server takes.*--max-upload-mb"):
-                await model.train([TrajectoryGroup([Trajectory(messages_and_choices=said, reward=1.0)])])
-            assert await model.get_step() == 1
 
 
 # Clients
@@ -220,43 +170,6 @@ def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> No
     asyncio.run(backend.close())
 
 
-async def test_a_cell_of_a_notebook_makes_another_client_again_and_again(url: str) -> None:
-    clients, model = [RemoteBackend(url, KEY, patience=AT_ONCE) for _ in range(3)], a_model("cells")
-    for client in clients:  # none is closed, as where a cell is run again
-        model = a_model("cells")
-        await model.register(client)
-        await model.train([await a_group(model, 0.0, 1.0)])
-    assert await model.get_step() == 3
-    for client in clients:
-        await client.close()
-
-
-async def test_a_job_that_waited_while_another_client_registered_is_refused(url: str) -> None:
-    async with registered(url, "taken") as (first, old), RemoteBackend(url, KEY, patience=AT_ONCE) as second:
-        group = await a_group(old, 0.0, 1.0)
-        new = a_model("taken")
-        outcomes = await asyncio.gather(
-            new.register(second), asyncio.sleep(0.005), old.train([group]), return_exceptions=True
-        )
-        assert outcomes[0] is None
-        step = await new.get_step()
-        assert isinstance(outcomes[2], WriterError) or step == 1
-        assert (await new.train([group])).step == step + 1
-        with pytest.raises(WriterError):
-            first.record(old, {"late": 1.0}, "extra")
-
-
-async def test_a_clock_or_a_time_zone_that_is_off_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
-    time.tzset()
-    really = time.time
-    monkeypatch.setattr(time, "time", lambda: really() - 10 * 365 * 86_400)
-    async with registered(url, "clock") as (_, model):
-        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
-    monkeypatch.undo()
-    time.tzset()
-
-
 # Versions
 
 
@@ -286,6 +199,7 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
 async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from gavel.base.files import write_atomically
     from gavel.scenarios import trajectory_store
     from gavel.trainer.backends.server import jobs, uploads
 
@@ -297,10 +211,10 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
-            monkeypatch.setattr(uploads, "write_whole", full)
+            monkeypatch.setattr(uploads, "write_atomically", full)
             with pytest.raises(UploadError, match=r"(?s)No space left.*Make room"):
                 await model.train([group])
-            monkeypatch.setattr(uploads, "write_whole", written)
+            monkeypatch.setattr(uploads, "write_atomically", write_atomically)
             monkeypatch.setattr(jobs, "write_whole", full)
             with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
                 await model.train([group])
@@ -333,32 +247,3 @@ async def test_an_export_replaces_nothing_that_is_there(url: str, tmp_path: Path
             await model.export("adapter", out=tmp_path / "file")
         with pytest.raises(GavelError):
             await model.export("adapter", out=Path("/proc/nowhere/made"))
-
-
-async def test_checkpoints_are_deleted_while_they_are_pushed_and_exported(url: str, tmp_path: Path) -> None:
-    async with registered(url, "pushed") as (backend, model):
-        for _ in range(3):
-            await model.train([await a_group(model, 0.0, 1.0)])
-        pushed, exported, deleted = await asyncio.gather(
-            model.push(str(tmp_path / "store"), step=1),
-            model.export("adapter", step=2, out=tmp_path / "made"),
-            model.delete_checkpoints(keep_last=1, keep_best=0),
-            return_exceptions=True,
-        )
-        assert deleted is None
-        assert backend.checkpoints(model) == [3]
-        assert isinstance(pushed, str | GavelError)
-        assert isinstance(exported, Path | GavelError)
-        manifest = tmp_path / "store/tests/pushed/checkpoints/000001/manifest.json"
-        assert manifest.exists() == isinstance(pushed, str)
-
-
-async def test_a_prompted_and_a_trained_model_of_one_name_follow_each_other(url: str) -> None:
-    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
-        await a_model("both").register(backend)
-        prompted = Model(name="both", project="tests", inference_base_url="http://127.0.0.1:9/v1")
-        await prompted.register(backend)
-        assert (await prompted.log([Trajectory(reward=0.5)], "val"))["reward"] == 0.5
-        model = a_model("both")
-        await model.register(backend)
-        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
-from gavel.trainer.backends.skypilot.cluster_task import backend_arguments, run_script
+from gavel.trainer.backends.skypilot.cluster_task import ClusterTask, OwnPackage
 from tests.limits import HANG_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
@@ -76,7 +76,7 @@ def rows(runs: Path) -> list[dict[str, float]]:
 
 def test_two_nodes_learn_what_one_does(nodes: list[str], tmp_path: Path) -> None:
     settings = ClusterSettings(runs=str(tmp_path / "runs"), num_nodes=2, idle_minutes_to_autostop=600)
-    script = run_script(backend_arguments(settings))
+    script = str(ClusterTask(settings, OwnPackage("id", "==1")).config()["run"])
     processes: list[subprocess.Popen[bytes]] = []
     logs = [tmp_path / f"node-{rank}.log" for rank in range(2)]
     common = {

@@ -1,30 +1,11 @@
 """What the stand-ins for hosts share: a key, and failures that a test asks for."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
-from gavel.trainer.deploy.record import DeploymentRecord
 from tests.fake_server import Answer, Call, FakeServer
 
 KEY = "key-of-the-tests-that-is-secret"
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def dying_at(stage: str) -> Callable[..., dict[str, Any]]:
-    """`DeploymentRecord.finish` of a process that is killed when it would record what the host gave at a stage."""
-    finish = DeploymentRecord.finish
-
-    def die(record: DeploymentRecord, name: str, /, **ids: Any) -> dict[str, Any]:
-        if name == stage:
-            raise Killed
-        return finish(record, name, **ids)
-
-    return die
 
 
 @dataclass
@@ -34,8 +15,6 @@ class Failure:
     text: str
     status: int
     times: int
-    is_done: bool
-    """Whether the request is carried out before it is answered with the error."""
     message: str
 
 
@@ -48,10 +27,8 @@ class ScriptedHost(FakeServer):
         self.calls: list[str] = []
         """Method and path of every request."""
 
-    def fail(
-        self, text: str, status: int, *, times: int = 1, is_done: bool = False, message: str = "asked for"
-    ) -> None:
-        self.failures.append(Failure(text, status, times, is_done, message))
+    def fail(self, text: str, status: int, *, times: int = 1, message: str = "asked for") -> None:
+        self.failures.append(Failure(text, status, times, message))
 
     def count(self, text: str) -> int:
         """Requests whose method and path contain `text`."""
@@ -63,8 +40,6 @@ class ScriptedHost(FakeServer):
         failure = next((each for each in self.failures if each.text in line and each.times), None)
         if failure is not None:
             failure.times -= 1
-            if failure.is_done:
-                self.answer(call)
             return self.error(failure.status, failure.message)
         return self.answer(call)
 

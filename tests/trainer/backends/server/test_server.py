@@ -1,15 +1,22 @@
-"""What a server does with a job that it gets again, and what it refuses."""
+"""What a server's clients get again, what it refuses, when it ends itself, and that a directory of runs has one."""
 
+import asyncio
+import fcntl
 import hashlib
 import os
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, AuthenticationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -18,30 +25,37 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import (
+    PART_BYTES,
     PROTOCOL,
+    PROTOCOL_HEADER,
+    DamagedUploadError,
     ProtocolError,
     RemoteBackendError,
     StepError,
+    UploadError,
+    UploadMissingError,
     WriterError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.server.app import Activity, Guard, create_app, given_key
 from gavel.trainer.backends.server.jobs import Journal
-from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.backends.server.serve import held_root, serve
+from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
-from tests.backend_server import KEY, serving
+from tests.backend_server import KEY, BackendServer, serving
+from tests.limits import HANG_SECONDS
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.deploy.trained_run import make_run
-
-pytestmark = pytest.mark.slow
 
 
 def a_model() -> TrainableModel:
     return TrainableModel(name="clerk", project="tests", base_model="embedded/returns-desk")
 
 
+@pytest.mark.slow
 async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +86,7 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
     assert len(TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "train" / "000001.jsonl.zst")) == 1
 
 
+@pytest.mark.slow
 async def test_the_same_groups_on_purpose_twice_are_two_steps(tmp_path: Path) -> None:
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         async with RemoteBackend(url, KEY, patience=20) as backend:
@@ -82,6 +97,7 @@ async def test_the_same_groups_on_purpose_twice_are_two_steps(tmp_path: Path) ->
     assert steps == [1, 2]
 
 
+@pytest.mark.slow
 async def test_one_client_alone_changes_a_model_and_another_step_than_the_client_knows_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -102,6 +118,7 @@ async def test_one_client_alone_changes_a_model_and_another_step_than_the_client
                 await old.train([group])
 
 
+@pytest.mark.slow
 async def test_a_client_that_only_reads_a_run_leaves_it_to_the_one_that_trains_it(tmp_path: Path) -> None:
     with serving(create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")) as url:
         async with RemoteBackend(url, KEY, patience=20) as trainer, RemoteBackend(url, KEY, patience=20) as reader:
@@ -121,6 +138,7 @@ async def test_a_client_that_only_reads_a_run_leaves_it_to_the_one_that_trains_i
     assert (made / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.slow
 async def test_a_run_that_nobody_registered_is_read_and_not_loaded(tmp_path: Path) -> None:
     make_run(tmp_path)
     local = LocalBackend(tmp_path)
@@ -143,6 +161,7 @@ async def test_a_run_that_nobody_registered_is_read_and_not_loaded(tmp_path: Pat
     assert (made / weights).read_bytes() == (checkpoint / weights).read_bytes()
 
 
+@pytest.mark.slow
 async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_path: Path) -> None:
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         with pytest.raises(WrongKeyError):
@@ -164,63 +183,29 @@ async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_p
                 assert answer.status_code == 404, path
 
 
-@pytest.mark.parametrize("url", [None, "gpu-box:8090", ""])
-def test_an_address_or_a_key_that_is_missing_is_told(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GAVEL_BACKEND_URL", raising=False)
-    monkeypatch.delenv("GAVEL_BACKEND_KEY", raising=False)
-    with pytest.raises(RemoteBackendError, match="no address"):
-        RemoteBackend(url, "k")
-    with pytest.raises(RemoteBackendError, match="GAVEL_BACKEND_KEY"):
-        RemoteBackend("http://127.0.0.1:1")
-
-
-async def test_an_address_with_a_path_that_no_proxy_wants_is_told(tmp_path: Path) -> None:
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(f"{url}/v1/", KEY, patience=20) as backend:
-            with pytest.raises(RemoteBackendError, match=r"(?s)status 404.*/v1 is no part of the address"):
-                await a_model().register(backend)
-
-
-async def test_a_file_is_gone_on_with_where_it_was_cut_and_another_one_under_its_hash_is_refused(
-    tmp_path: Path,
-) -> None:
-    uploads = Uploads(tmp_path, most_bytes=100)
-    given_up, begun_later = tmp_path / f"{'a' * 64}.partial", tmp_path / f"{'b' * 64}.partial"
-    for file, age in ((given_up, 90_000.0), (begun_later, 60.0)):
-        file.write_bytes(b"a part")
-        os.utime(file, (time.time() - age,) * 2)
-    content = bytes(range(90))
-    name = hashlib.sha256(content).hexdigest()
-
-    async def cut() -> AsyncIterator[bytes]:
-        yield content[:20]
-        raise ConnectionError
-
-    async def of(*parts: bytes) -> AsyncIterator[bytes]:
-        for part in parts:
-            yield part
-
-    with pytest.raises(ConnectionError):
-        await uploads.add(name, 0, 90, cut())
-    assert (uploads.offset(name), uploads.path(name)) == (20, None)
-    assert (given_up.exists(), begun_later.exists()) == (False, True)
-    with pytest.raises(UploadError, match="20 are there"):
-        await uploads.add(name, 0, 90, of(content))
-    assert await uploads.add(name, 20, 90, of(content[20:50], content[50:])) == 90
-    found = uploads.path(name)
-    assert found is not None
-    assert found.read_bytes() == content
-    other = hashlib.sha256(b"other").hexdigest()
-    with pytest.raises(UploadError, match="another SHA-256"):
-        await uploads.add(other, 0, 90, of(content))
-    assert uploads.offset(other) == 0
-    for length, parts, why in ((101, (content,), "more than the server takes"), (10, (content,), "announced 10")):
-        with pytest.raises(UploadError, match=why):
-            await uploads.add(other, 0, length, of(*parts))
+@pytest.mark.slow
+def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path / "uploads")
+    first, second = (hashlib.sha256(part).hexdigest() for part in (b"first", b"second"))
+    uploads.add(first, b"first")
+    assert uploads.missing([first, second]) == [second]
+    with pytest.raises(UploadMissingError):
+        uploads.write([first, second], tmp_path / "file")
+    with pytest.raises(DamagedUploadError):
+        uploads.add(second, b"altered")
+    uploads.add(second, b"second")
+    uploads.write([second, first, second], tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"secondfirstsecond"
+    with pytest.raises(UploadError, match="more than a part"):
+        uploads.add(first, b"a" * (PART_BYTES + 1))
     with pytest.raises(UploadError, match="no SHA-256"):
-        uploads.path("../" + "a" * 61)
+        uploads.missing(["../" + "a" * 61])
+    os.utime(tmp_path / "uploads" / first, (time.time() - 90_000,) * 2)
+    assert uploads.missing([second]) == []
+    assert uploads.missing([first]) == [first]
 
 
+@pytest.mark.slow
 def test_a_journal_survives_a_torn_end(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.begin("first", {"step": 0})
@@ -237,6 +222,7 @@ def test_a_journal_survives_a_torn_end(tmp_path: Path) -> None:
     assert (last.begun("second"), last.begun("third")) == (None, {"step": 2})
 
 
+@pytest.mark.slow
 async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     train = LocalBackend.train
@@ -256,3 +242,148 @@ async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypa
             with pytest.raises(Exception, match="OSError: no space left"):
                 await model.train([group], TrainConfig())
             assert (await model.train([group], TrainConfig())).step == 1
+
+
+HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_requests_and_jobs_are_work_until_they_end(clock: list[float]) -> None:
+    activity = Activity()
+    clock[0] = 110.0
+    assert activity.idle_seconds() == 10.0
+    with activity.request():
+        clock[0] = 500.0
+        assert activity.idle_seconds() == 0.0
+    clock[0] = 505.0
+    assert activity.idle_seconds() == 5.0
+    activity.busy = lambda: True
+    assert activity.idle_seconds() == 0.0
+    activity.busy = lambda: False
+    clock[0] = 508.0
+    assert activity.idle_seconds() == 3.0
+
+
+@pytest.mark.slow
+async def test_questions_for_health_and_requests_without_the_key_are_no_use(clock: list[float], tmp_path: Path) -> None:
+    activity = Activity()
+    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path, activity=activity)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+        clock[0] = 110.0
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/v1/models/a/b/history")).status_code == 401
+        assert activity.idle_seconds() == 10.0
+        assert (await client.get("/v1/models/a/b/history", headers=HEADERS)).status_code == 404
+        assert activity.idle_seconds() == 0.0
+
+
+@pytest.mark.slow
+async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    backend = LocalBackend(tmp_path)
+    serving = serve(backend, key=KEY, root=tmp_path, host="127.0.0.1", port=0, announce=told.append, idle_seconds=0.3)
+    await asyncio.wait_for(serving, HANG_SECONDS)
+    assert told[0].startswith("http://127.0.0.1:")
+
+
+CAPTURE = "a-key-of-one-capture"
+
+
+async def reached(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("reached")
+
+
+@pytest.fixture
+async def client():
+    methods = ["GET", "POST", "DELETE", "PUT", "PATCH"]
+    app = Guard(
+        Starlette(routes=[Route("/{path:path}", reached, methods=methods)]),
+        KEY,
+        lambda request: given_key(request) in (KEY, CAPTURE),
+        Activity(),
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
+        yield client
+
+
+async def status(client: httpx.AsyncClient, path: str, key: str, *, protocol: str = str(PROTOCOL)) -> int:
+    headers = {"Authorization": f"Bearer {key}", PROTOCOL_HEADER: protocol}
+    return (await client.post(path, headers=headers)).status_code
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/openai/clerk/jobs",
+        "/v1/models/desk/openai/jobs",
+        "/v1/models/openai/v1/jobs",
+        "/v1/models/openai/openai/files/openai/v1/adapter",
+        "/v1/models/desk/clerk/files/openai/v1/x",
+        "/v1/models/desk/clerk/history?next=/openai/v1/",
+        "/v1/uploads/openai/v1/",
+        "/openai/v1/",
+    ],
+)
+async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(client, path):
+    assert await status(client, path, CAPTURE) == 401
+    assert await status(client, path, KEY) == 200
+
+
+async def test_the_endpoint_takes_the_key_of_a_capture_and_asks_for_no_protocol(client):
+    path = "/v1/models/openai/clerk/openai/v1/chat/completions"
+    assert await status(client, path, CAPTURE, protocol="") == 200
+    assert await status(client, path, "another") == 401
+
+
+async def test_another_protocol_is_refused(client):
+    assert await status(client, "/v1/models/desk/clerk/jobs", KEY, protocol="0") == 426
+    assert await status(client, "/healthz", "", protocol="") == 200
+
+
+def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
+    with held_root(tmp_path) as note:
+        with pytest.raises(RunDirectoryError, match=rf"starting, process {os.getpid()}"), held_root(tmp_path):
+            pass
+        note("http://127.0.0.1:8090")
+        with pytest.raises(RunDirectoryError, match=r"http://127.0.0.1:8090, process") as refusal, held_root(tmp_path):
+            pass
+        assert "--runs" in refusal.value.remedy
+        with held_root(tmp_path / "other"):
+            pass
+    with held_root(tmp_path):
+        pass
+
+
+def test_a_place_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="cannot be written"), held_root(tmp_path / "file"):
+        pass
+
+    def cannot(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", cannot)
+    with pytest.raises(RunDirectoryError, match="cannot lock a file: Operation not supported"), held_root(tmp_path):
+        pass
+
+
+@pytest.mark.thorough
+def test_two_commands_on_the_same_runs(tmp_path: Path) -> None:
+    server = BackendServer(tmp_path / "runs", tmp_path / "log")
+    server.start()
+    try:
+        second = [sys.executable, "-m", "gavel", "backend", "--port", "0", "--runs", str(tmp_path / "runs")]
+        done = subprocess.run(second, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 1, done.stdout
+        assert f"another `gavel backend` serves the runs in {tmp_path / 'runs'} ({server.url}" in done.stderr
+        assert "Traceback" not in done.stderr
+    finally:
+        server.kill()
+    server.start()  # a lock of a dead process is none
+    server.stop()

@@ -1,21 +1,33 @@
-"""Checkpoints go to a store and come back whole, whatever is cut off, altered or half there."""
+"""Checkpoints go to a store and come back whole, whatever is cut off, altered, busy or half there."""
 
+import hashlib
 import json
 import traceback
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
 
+from gavel.base.files import file_sha256
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.runs.storage.hub import HubStore
-from gavel.trainer.runs.storage.store import StorageError, Store, open_store
-from gavel.trainer.runs.storage.transfer import pull_checkpoint, push_checkpoint, stored_steps
+from gavel.trainer.runs.storage.store import (
+    StorageError,
+    Store,
+    open_store,
+    pull_checkpoint,
+    push_checkpoint,
+    split_place,
+    stored_steps,
+)
 from gavel.trainer.runs.storage.wandb_store import WandbStore
 from tests.fake_hub import FakeHub
 from tests.fake_server import Answer, Call, FakeServer
+from tests.trainer.deploy.fakes.wandb import KEY as WANDB_KEY
+from tests.trainer.deploy.fakes.wandb import FakeWandb, manifest_of
 
 KEY = "desk", "clerk"
 SECRET = "PLANTED/secret/of+the0tests"
@@ -203,9 +215,20 @@ def test_what_is_not_there_is_told(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for address in ("gs://bucket", "s3://"):
-        with pytest.raises(StorageError, match="s3://bucket/prefix"):
+    for address, told in {
+        **{
+            "gs://bucket": "no store",
+            "s3://": "no bucket",
+            "s3:/bucket": "// is missing",
+            "hf:desk/adapters": "// is missing",
+        },
+        **dict.fromkeys(("hf://", "hf://desk", "hf://desk/"), "names no repository"),
+        **dict.fromkeys(("wandb://desk", "wandb://desk/backups", "wandb://desk/b/a:v1", "wandb://a//b"), "no artifact"),
+    }.items():
+        with pytest.raises(StorageError, match=told):
             open_store(address)
+    for store in ("hf://desk/adapters/backups", "wandb://desk/backups/runs"):
+        assert split_place(f"{store}/desk/clerk") == (store, "desk", "clerk")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used as a store"):
         push_checkpoint(a_run(tmp_path, 1), 1, open_store(str(tmp_path / "file")), PLACE)
@@ -276,12 +299,6 @@ def test_a_token_that_the_hub_repeats_is_not_shown(tmp_path: Path, monkeypatch: 
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_an_address_that_lacks_its_slashes_is_no_directory() -> None:
-    for address in ("s3:/bucket/prefix", "hf:desk/adapters", "wandb:/desk/backups/runs"):
-        with pytest.raises(StorageError, match="// is missing"):
-            open_store(address)
-
-
 def test_a_push_does_not_write_over_another_model_of_the_same_name(store: Store, tmp_path: Path) -> None:
     push_checkpoint(a_run(tmp_path / "mine", 1), 1, store, PLACE)
     theirs = a_run(tmp_path / "theirs", 1, 2)
@@ -290,3 +307,182 @@ def test_a_push_does_not_write_over_another_model_of_the_same_name(store: Store,
     with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
         push_checkpoint(theirs, 2, open_store(store.address), PLACE)
     assert stored_steps(open_store(store.address), PLACE) == [1]
+
+
+def sent(store: HubStore, tmp_path: Path, name: str, content: bytes) -> str:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    store.send(file, name, sha256)
+    return sha256
+
+
+def test_nothing_is_seen_before_the_commit(hub: FakeHub, tmp_path: Path) -> None:
+    store = HubStore("hf://desk/adapters/backups")
+    large = sent(store, tmp_path, "a/adapter.safetensors", b"weights")
+    assert hub.repositories["desk/adapters"].private
+    assert HubStore("hf://desk/adapters/backups").names("a/") == []
+    store.finish()
+    assert store.names("a/") == ["a/adapter.safetensors"]
+    assert store.has("a/adapter.safetensors", large, 7)
+    assert not store.has("a/adapter.safetensors", large, 8)
+    assert list(hub.repositories["desk/adapters"].files) == ["backups/a/adapter.safetensors"]
+    commits = hub.repositories["desk/adapters"].commits
+    store.finish()
+    assert hub.repositories["desk/adapters"].commits == commits
+
+
+def test_a_small_file_is_compared_by_its_content(hub: FakeHub, tmp_path: Path) -> None:
+    store = HubStore("hf://desk/adapters")
+    small = sent(store, tmp_path, "a/model.json", b"{}")
+    store.finish()
+    assert store.has("a/model.json", small, 2)
+    assert not store.has("a/model.json", hashlib.sha256(b"[]").hexdigest(), 2)
+    store.remove("a/model.json")
+    store.finish()
+    assert store.read("a/model.json") is None
+
+
+def test_a_commit_that_fails_leaves_nothing_and_can_be_made_again(hub: FakeHub, tmp_path: Path) -> None:
+    store = HubStore("hf://desk/adapters")
+    sent(store, tmp_path, "a/adapter.safetensors", b"weights")
+    hub.failing.append(("/commit/", 412, {}))
+    with pytest.raises(StorageError, match="412"):
+        store.finish()
+    assert store.names("") == []
+    store.finish()
+    assert store.names("") == ["a/adapter.safetensors"]
+
+
+def test_a_repository_that_is_not_there_is_told(hub: FakeHub) -> None:
+    with pytest.raises(StorageError, match=r"hf://desk/nothing cannot be used: RepositoryNotFoundError"):
+        HubStore("hf://desk/nothing").names("desk/clerk/checkpoints/")
+
+
+ADDRESS = "wandb://desk/backups/runs"
+
+
+def sent_to_wandb(store: WandbStore, tmp_path: Path, name: str, content: bytes) -> str:
+    file = tmp_path / hashlib.sha256(name.encode() + content).hexdigest()
+    file.write_bytes(content)
+    store.send(file, name, file_sha256(file))
+    return file_sha256(file)
+
+
+def stored(tmp_path: Path, **files: bytes) -> WandbStore:
+    store = WandbStore(ADDRESS)
+    for name, content in files.items():
+        sent_to_wandb(store, tmp_path, f"desk/clerk/{name}", content)
+    store.finish()
+    return store
+
+
+@pytest.mark.slow
+def test_a_push_is_one_version_and_another_adds_to_it(wandb_server: FakeWandb, tmp_path: Path) -> None:
+    store = WandbStore(ADDRESS)
+    weights = sent_to_wandb(store, tmp_path, "desk/clerk no. 1 – né/adapter.safetensors", b"weights")
+    assert WandbStore(ADDRESS).names("") == []
+    store.finish()
+    (version,) = wandb_server.committed
+    assert (version["type"], version["name"], version["entity"]) == ("model", "runs", "desk")
+    stored(tmp_path, config=b"{}")
+    assert [version["index"] for version in wandb_server.committed] == [0, 1]
+    assert list(manifest_of(wandb_server, wandb_server.committed[1])) == sorted(WandbStore(ADDRESS).names(""))
+    newest = WandbStore(ADDRESS)
+    assert newest.names("desk/clerk no. 1") == ["desk/clerk no. 1 – né/adapter.safetensors"]
+    assert newest.has("desk/clerk no. 1 – né/adapter.safetensors", weights, 7)
+    assert not newest.has("desk/clerk no. 1 – né/adapter.safetensors", weights, 8)
+    assert newest.read("desk/clerk no. 1 – né/adapter.safetensors") == b"weights"
+    assert newest.read("desk/clerk/config") == b"{}"
+    newest.remove("desk/clerk/config")
+    newest.finish()
+    assert WandbStore(ADDRESS).read("desk/clerk/config") is None
+    newest.finish()
+    assert len(wandb_server.committed) == 2  # the first version's content again
+
+
+@pytest.mark.slow
+def test_an_upload_that_was_cut_off_counts_for_nothing_and_goes_on(wandb_server: FakeWandb, tmp_path: Path) -> None:
+    stored(tmp_path, first=b"1")
+    wandb_server.fail("CommitArtifact", 400, message="cut")
+    store = WandbStore(ADDRESS)
+    sent_to_wandb(store, tmp_path, "desk/clerk/weights", b"weights")
+    with pytest.raises(StorageError, match="cut"):
+        store.finish()
+    assert WandbStore(ADDRESS).names("") == ["desk/clerk/first"]
+    uploads = wandb_server.count("PUT /files/")
+    store.finish()
+    assert WandbStore(ADDRESS).names("") == ["desk/clerk/first", "desk/clerk/weights"]
+    again = [call for call in wandb_server.calls if call.startswith("PUT") and "/desk/clerk/" in call]
+    assert len(again) == len(set(again)) == 2
+    assert wandb_server.count("PUT /files/") > uploads  # the list of the version's files
+
+
+@pytest.mark.slow
+def test_pushes_at_once_lose_nothing_of_each_other(
+    wandb_server: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path, first=b"1")
+    one = WandbStore(ADDRESS)
+    sent_to_wandb(one, tmp_path, "desk/clerk/one", b"one")
+    assert one.names("") == ["desk/clerk/first"]  # has looked; the next push comes before it is finished
+    stored(tmp_path, two=b"two")
+    one.finish()
+    assert WandbStore(ADDRESS).names("") == ["desk/clerk/first", "desk/clerk/one", "desk/clerk/two"]
+    assert WandbStore(ADDRESS).read("desk/clerk/two") == b"two"
+
+    three = WandbStore(ADDRESS)
+    sent_to_wandb(three, tmp_path, "desk/clerk/three", b"three")
+    look = WandbStore._look  # pyright: ignore[reportPrivateUsage]
+
+    def interrupted(self: WandbStore) -> Any:
+        with monkeypatch.context() as during:
+            during.setattr(WandbStore, "_look", look)
+            count = len(wandb_server.committed)
+            stored(tmp_path, **{f"more{count}": b"more"})
+        return look(self)
+
+    monkeypatch.setattr(WandbStore, "_look", interrupted)
+    three.finish()
+    monkeypatch.setattr(WandbStore, "_look", look)
+    names = WandbStore(ADDRESS).names("")
+    assert {f"desk/clerk/{name}" for name in ("first", "one", "two", "three")} < set(names)
+    assert sum("more" in name for name in names) == 3
+
+
+@pytest.mark.slow
+def test_an_artifact_goes_online_where_metrics_stay_offline(
+    wandb_server: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mode in ("offline", "disabled"):
+        monkeypatch.setenv("WANDB_MODE", mode)
+        assert f"desk/clerk/{mode}" in stored(tmp_path, **{mode: b"1"}).names("")
+
+
+@pytest.mark.slow
+def test_a_file_that_grows_during_the_upload_is_stored_as_it_was(wandb_server: FakeWandb, tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("1\n")
+    store = WandbStore(ADDRESS)
+    store.send(metrics, "desk/clerk/metrics.jsonl", file_sha256(metrics))
+    metrics.write_text("1\n2\n")
+    store.finish()
+    assert store.has("desk/clerk/metrics.jsonl", hashlib.sha256(b"1\n2\n").hexdigest(), 4)
+
+
+@pytest.mark.slow
+def test_a_wrong_key_is_told_and_not_shown(
+    wandb_server: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = "f" * 40
+    monkeypatch.setenv("WANDB_API_KEY", wrong)
+    for use in (lambda: WandbStore(ADDRESS).names(""), lambda: stored(tmp_path, first=b"1")):
+        with pytest.raises(StorageError, match="cannot be used") as refusal:
+            use()
+        assert "WANDB_API_KEY" in refusal.value.remedy
+        assert wrong not in f"{refusal.value} {refusal.value.remedy}"
+    monkeypatch.delenv("WANDB_API_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(StorageError, match="WANDB_API_KEY is not set"):
+        WandbStore(ADDRESS).names("")
+    assert WANDB_KEY not in str(wandb_server.calls)

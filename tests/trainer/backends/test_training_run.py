@@ -1,13 +1,14 @@
-"""A run's memory settings are chosen once, and stay."""
+"""What a training run measures first is kept; tokens that experts route otherwise are told."""
 
 import json
+import logging
 
 import pytest
 
-from gavel.trainer.backends.training_run import FILE, MemorySettings
-from gavel.trainer.config import TrainConfig
-from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, PassBytes
-from gavel.trainer.runs.run_directory import FormatVersionError, RunDirectory, RunDirectoryError
+from gavel.trainer.backends.training_run import FILE, MemorySettings, OutlyingTokens
+from gavel.trainer.config import SamplerCorrection, TrainConfig
+from gavel.trainer.learner.step_bytes import FittedPass, PassBytes
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 OPEN = TrainConfig()
 
@@ -41,10 +42,10 @@ class Fit:
 )
 def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(directory, device, chosen, found):
     fit = Fit()
-    first = MemorySettings(directory, device, fit, begun=False).filled(OPEN)
+    first = MemorySettings(directory, device, fit).filled(OPEN)
     assert (first.gradient_checkpointing, first.micro_batch_tokens, first.whole_pass_tokens) == chosen
     for other in ("cpu", "cuda"):  # resumed, also on another device
-        assert MemorySettings(directory, other, fit, begun=True).filled(OPEN) == first
+        assert MemorySettings(directory, other, fit).filled(OPEN) == first
     assert len(fit.asked) == len(found)
     kept = json.loads((directory.path / FILE).read_text())
     assert kept["micro_batch_tokens"] == found
@@ -54,7 +55,7 @@ def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(dire
 
 def test_what_a_call_sets_itself_wins_and_is_not_kept(directory):
     fit = Fit()
-    settings = MemorySettings(directory, "cpu", fit, begun=False)
+    settings = MemorySettings(directory, "cpu", fit)
     whole = TrainConfig(micro_batch_tokens=5, gradient_checkpointing=True)
     assert settings.filled(whole) == whole
     assert settings.filled(TrainConfig(micro_batch_tokens=5)).gradient_checkpointing is False
@@ -71,37 +72,16 @@ def test_a_run_whose_first_steps_set_them_goes_on_alike_with_and_without_a_resta
     for restarts in (False, True):
         directory = RunDirectory(tmp_path, "tests", f"restarts-{restarts}")
         fit = Fit()
-        settings = MemorySettings(directory, device, fit, begun=False)
+        settings = MemorySettings(directory, device, fit)
         settings.filled(TrainConfig(**first))
         if restarts:
-            settings = MemorySettings(directory, "cpu", fit, begun=True)
+            settings = MemorySettings(directory, "cpu", fit)
         chosen.append(settings.filled(OPEN))
         directory.close()
     assert chosen[0] == chosen[1]
     assert chosen[0].gradient_checkpointing is (None if device == "cuda" else False)
     # A GPU's first call sets `micro_batch_tokens` alone, and measures what fits without checkpointing.
     assert chosen[0].micro_batch_tokens == (7000 if device == "cuda" and not checkpointing else 8000)
-
-
-def test_a_gpu_whose_memory_holds_no_pass_without_checkpointing_always_checkpoints(directory):
-    settings = MemorySettings(directory, "cuda", Fit(LEAST_TOKENS + 2000), begun=False)
-    assert settings.filled(OPEN).whole_pass_tokens == 0
-    assert settings.filled(TrainConfig(gradient_checkpointing=True)).whole_pass_tokens is None
-
-
-def test_each_way_to_compute_is_measured_for_itself(directory):
-    fit = Fit()
-    settings = MemorySettings(directory, "cpu", fit, begun=False)
-    chosen = [TrainConfig(gradient_checkpointing=on) for on in (True, False, True)]
-    assert [settings.filled(each).micro_batch_tokens for each in chosen] == [8000, 7000, 8000]
-    assert settings.filled(OPEN).micro_batch_tokens == 7000
-
-
-def test_a_run_that_was_begun_before_this_was_measured_goes_on_as_it_was(directory):
-    fit = Fit()
-    filled = MemorySettings(directory, "cuda", fit, begun=True).filled(OPEN)
-    assert (filled.gradient_checkpointing, filled.micro_batch_tokens) == (False, 16384)
-    assert fit.asked == []
 
 
 @pytest.mark.parametrize(
@@ -113,27 +93,45 @@ def test_a_run_that_was_begun_before_this_was_measured_goes_on_as_it_was(directo
         {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": -5}},
         {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": "300"}},
         {"gradient_checkpointing": False, "micro_batch_tokens": {}, "measured": 7},
-        {},
     ],
 )
 def test_a_file_that_holds_something_else_is_refused_when_the_run_is_opened(directory, held):
     directory.describe(held, FILE)
     with pytest.raises(RunDirectoryError, match="memory settings") as caught:
-        MemorySettings(directory, "cpu", Fit(), begun=True)
+        MemorySettings(directory, "cpu", Fit())
     assert "Restore the file, or delete it" in str(caught.value)
 
 
 def test_a_file_that_is_no_json_is_refused_and_without_it_the_run_goes_on(directory):
     (directory.path / FILE).write_text("[1,2")
     with pytest.raises(RunDirectoryError, match=FILE) as caught:
-        MemorySettings(directory, "cpu", Fit(), begun=True)
+        MemorySettings(directory, "cpu", Fit())
     assert "or delete it" in str(caught.value)
     (directory.path / FILE).unlink()
-    assert MemorySettings(directory, "cpu", Fit(), begun=True).filled(OPEN).micro_batch_tokens == 16384
+    assert MemorySettings(directory, "cpu", Fit()).filled(OPEN).micro_batch_tokens == 8000
 
 
-def test_a_file_of_a_later_version_is_refused(directory):
-    kept = {"format_version": 1000, "gradient_checkpointing": False, "micro_batch_tokens": {}}
-    (directory.path / FILE).write_text(json.dumps(kept))
-    with pytest.raises(FormatVersionError):
-        MemorySettings(directory, "cpu", Fit(), begun=True)
+CONFIG = TrainConfig()
+MASKED = TrainConfig(sampler_correction=SamplerCorrection(mode="token_mask", floor=0.5, cap=5.0))
+
+
+@pytest.fixture(autouse=True)
+def _warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "gavel")
+
+
+def test_they_are_counted_and_a_few_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    watched = OutlyingTokens(experts=True)
+    assert watched.of_step(0.0, 1000, CONFIG) == {"tokens_outlying": 0}
+    assert watched.of_step(0.009, 1000, CONFIG) == {"tokens_outlying": 9}
+    assert not caplog.records
+
+
+def test_many_are_told_with_the_remedy_and_again_when_their_share_has_doubled(caplog: pytest.LogCaptureFixture) -> None:
+    watched = OutlyingTokens(experts=True)
+    for share in (0.02, 0.03, 0.035, 0.05, 0.06):
+        watched.of_step(share, 1000, CONFIG)
+    told = [record.getMessage() for record in caplog.records]
+    assert ["20 of 1000" in told[0], "50 of 1000" in told[1], len(told)] == [True, True, 2]
+    assert "other experts" in told[0]
+    assert "token_mask" in told[0]

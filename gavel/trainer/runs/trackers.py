@@ -1,0 +1,339 @@
+"""Where people already look: the metrics, groups and report of a run in another program, beside the run directory.
+
+    tracker = open_tracker("trackio", Tracked(directory, "desk", "one"))
+    tracker.log(1, "train", {"reward": 0.5})
+    tracker.log_groups(1, "train", groups)
+
+Without a choice it is Weights & Biases where its own environment variables ask for it, and none otherwise. The run
+directory stays the record: what a tracker is sent is never read back.
+"""
+
+import contextlib
+import contextvars
+import importlib
+import importlib.util
+import io
+import logging
+import math
+import os
+import secrets
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
+from gavel.llm.types import Message
+from gavel.scenarios.formats.exported import Losses, Part, Text, Turn, turns
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
+
+TrackerName = Literal["wandb", "trackio", "none"]
+Values = Mapping[str, float | int | bool | str]
+_PACKAGES = {"wandb": "train", "trackio": "trackio"}
+"""The package of each, which is called as the tracker is, and the extra that brings it."""
+
+
+class TrackerError(GavelError):
+    """A tracker is not installed, or does not take a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """The run that is tracked."""
+
+    directory: Path
+    project: str
+    name: str
+
+    def mark(self, tracker: str, fresh: str) -> tuple[str, bool]:
+        """The run's name or id at a tracker, and whether it had one: a run directory made anew is another run."""
+        file = self.directory / f"{tracker}_id"
+        if file.exists():
+            return file.read_text(), True
+        file.write_text(fresh)
+        return fresh, False
+
+
+class Tracker(Protocol):
+    """One run at a tracker. Every method may raise `TrackerError`."""
+
+    def log(self, step: int, split: str, values: Values) -> None:
+        """Adds a row of metrics, as `<split>/<name>`."""
+        ...
+
+    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
+        """Shows the first groups of a step: their members, scores and what they said."""
+        ...
+
+    def log_report(self, page: Path) -> None:
+        """Shows the run's page."""
+        ...
+
+    def finish(self) -> None:
+        """Sends what is left, and ends the run there."""
+        ...
+
+
+def wandb_mode() -> Literal["online", "offline", "off"]:
+    """The mode of Weights & Biases by the environment variables."""
+    match os.environ.get("WANDB_MODE", ""):
+        case "online" | "offline" as mode:
+            return mode
+        case "" if os.environ.get("WANDB_API_KEY"):
+            return "online"
+        case _:
+            return "off"
+
+
+def chosen_tracker(name: TrackerName | None) -> TrackerName:
+    """The tracker of a run. Raises `TrackerError` for one that is named and not installed."""
+    if name is None:
+        return "none" if wandb_mode() == "off" else "wandb"
+    _need(name)
+    return name
+
+
+def open_tracker(name: TrackerName, run: Tracked) -> Tracker | None:
+    """The run at the tracker; None without one. Raises `TrackerError`."""
+    _need(name)
+    match name:
+        case "wandb":
+            return WandbTracker(run)
+        case "trackio":
+            return TrackioTracker(run)
+        case "none":
+            return None
+
+
+def _need(name: TrackerName) -> None:
+    if name != "none" and importlib.util.find_spec(name) is None:
+        raise TrackerError(
+            f"the tracker {name} is not installed.", f"{install_line(_PACKAGES[name])}, or --tracker none"
+        )
+
+
+class WandbTracker:
+    """Metrics under `<split>/<name>`, a table `<split>/groups` for each step, and the report as a page.
+
+    Offline (`WANDB_MODE=offline`) all of it lies in the run directory, for `wandb sync`.
+    """
+
+    def __init__(self, run: Tracked) -> None:
+        """Begins the run there, or goes on with it. Raises `TrackerError`."""
+        import wandb
+        from wandb.errors import Error
+
+        name, _ = run.mark("wandb", secrets.token_hex(8))
+        try:
+            self._run: Any = wandb.init(
+                project=run.project,
+                name=run.name,
+                id=name,
+                resume="allow",
+                dir=str(run.directory),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except Error as error:
+            raise TrackerError(
+                f"W&B does not take the run: {error}", "WANDB_MODE=offline keeps it here; --tracker none does without."
+            ) from error
+        self._run.define_metric("*", step_metric="training_step")
+
+    def log(self, step: int, split: str, values: Values) -> None:
+        self._run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
+
+    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
+        import wandb
+
+        found: Any = rows(step, groups)
+        table = wandb.Table(columns=list(COLUMNS), data=found, allow_mixed_types=True)
+        self._run.log({f"{split}/groups": table, "training_step": step})
+
+    def log_report(self, page: Path) -> None:
+        import wandb
+
+        with page.open(encoding="utf-8") as stream:
+            self._run.log({"report": wandb.Html(stream, inject=False)})
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+class TrackioTracker:
+    """Metrics, a table and a trace for each member of a step's groups, and the report, in files of this machine.
+
+    `trackio show --project PROJECT` shows them; TRACKIO_DIR says where they lie, TRACKIO_SPACE_ID and
+    TRACKIO_SERVER_URL send them elsewhere, as trackio itself reads them.
+    """
+
+    def __init__(self, run: Tracked) -> None:
+        """Begins the run there, or goes on with it. Raises `TrackerError`."""
+        name, known = run.mark("trackio", run.name)
+        trackio = self._trackio = importlib.import_module("trackio")
+        try:
+            with _quietly():
+                # In a context of its own: trackio ends the run that is the current one of the caller's.
+                self._run: Any = contextvars.copy_context().run(
+                    trackio.init,
+                    project=run.project,
+                    name=name,
+                    resume="allow" if known else "never",
+                    embed=False,
+                    auto_log_gpu=False,
+                    auto_log_cpu=False,
+                )
+        except (OSError, RuntimeError, ValueError) as error:
+            raise TrackerError(
+                f"trackio does not take the run: {error}",
+                "Set TRACKIO_DIR, or choose --tracker none.",
+            ) from error
+
+    def log(self, step: int, split: str, values: Values) -> None:
+        self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
+
+    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
+        table = self._trackio.Table(columns=list(COLUMNS), data=rows(step, groups))
+        traces = [
+            self._trackio.Trace(
+                messages(each.trajectory),
+                metadata={"split": split, "group": each.group, "member": each.member, **scores(each)},
+            )
+            for each in shown_members(groups)
+        ]
+        self._run.log({f"{split}/groups": table, f"{split}/traces": traces}, step=step)
+
+    def log_report(self, page: Path) -> None:
+        self._run.log({"report": self._trackio.Html(str(page))})
+
+    def finish(self) -> None:
+        with _quietly():
+            self._run.finish()
+
+
+@contextlib.contextmanager
+def _quietly() -> Generator[None]:
+    """What trackio prints goes to the log."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        yield
+    for line in printed.getvalue().splitlines():
+        logger.info("%s", line)
+
+
+GROUPS = 16
+"""Groups of a step that are shown."""
+CHARACTERS = 8_000
+"""Of a member's text that are shown."""
+COLUMNS = (
+    *("step", "group", "member", "status", "reward", "score", "standard_error", "judge_cost_usd"),
+    *("explanation", "flags", "text"),
+)
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMember:
+    """A member, and where it stands."""
+
+    group: int
+    member: int
+    trajectory: Trajectory
+    judge_cost: float | None
+    """Cost of judging its whole group, in USD."""
+
+
+def shown_members(groups: Sequence[TrajectoryGroup]) -> list[ShownMember]:
+    """The members of the groups that are shown."""
+    return [
+        ShownMember(index, number, member, None if group.judgement is None else group.judgement.cost_usd)
+        for index, group in enumerate(groups[:GROUPS])
+        for number, member in enumerate(group)
+    ]
+
+
+def rows(step: int, groups: Sequence[TrajectoryGroup]) -> list[list[Cell]]:
+    """A row of `COLUMNS` for each member that is shown, and one that tells how many groups are not."""
+    found = [_row(step, each) for each in shown_members(groups)]
+    if (more := len(groups) - GROUPS) > 0:
+        told = f"{more:,} more groups of this step are in the run directory"
+        found.append([step, GROUPS, *[None] * (len(COLUMNS) - 3), told])
+    return found
+
+
+def scores(member: ShownMember) -> dict[str, Cell]:
+    """What the member was scored with, without what is not known."""
+    judgement = member.trajectory.judgement
+    found: dict[str, Cell] = {
+        "status": member.trajectory.status,
+        "reward": _finite(member.trajectory.reward),
+        "score": _finite(judgement.score) if judgement else None,
+        "standard_error": _finite(judgement.standard_error) if judgement else None,
+        "explanation": Losses().text(judgement.explanation) if judgement else None,
+        "flags": ", ".join(judgement.flags) if judgement else None,
+    }
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def messages(trajectory: Trajectory) -> list[Message]:
+    """The conversation as plain OpenAI messages of text, cut where it is too long."""
+    left = CHARACTERS
+    found: list[Message] = []
+    for turn in turns(trajectory.histories()[0], Losses()):
+        text = _text(turn)
+        message: Message = {"role": turn.role, "content": _cut(text, left)}
+        left = max(left - len(text), 0)
+        if turn.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id or f"call-{number}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _cut(call.arguments, left)},
+                }
+                for number, call in enumerate(turn.calls)
+            ]
+        if turn.call_id is not None:
+            message["tool_call_id"] = turn.call_id
+        found.append(message)
+    return found
+
+
+def _row(step: int, member: ShownMember) -> list[Cell]:
+    known: dict[str, Cell] = {
+        "step": step,
+        "group": member.group,
+        "member": member.member,
+        "judge_cost_usd": member.judge_cost,
+        "text": _cut("\n\n".join(_said(member.trajectory)), CHARACTERS),
+        **scores(member),
+    }
+    return [known.get(name) for name in COLUMNS]
+
+
+def _said(trajectory: Trajectory) -> Iterator[str]:
+    for turn in turns(trajectory.histories()[0], Losses()):
+        calls = "".join(f"\n→ {call.name}({call.arguments})" for call in turn.calls)
+        yield f"[{turn.role}] {_text(turn)}{calls}"
+
+
+def _text(turn: Turn) -> str:
+    return "\n".join(map(_shown, turn.parts))
+
+
+def _shown(part: Part) -> str:
+    match part:
+        case Text():
+            return part.text
+        case _:
+            return f"[{part.kind}]"
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[:characters]}… ({len(text) - characters:,} characters more)"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

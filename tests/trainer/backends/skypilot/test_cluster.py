@@ -1,0 +1,240 @@
+"""What a cluster is told: settings, the record of its key, secrets, scripts, the package, and how SkyPilot is asked."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gavel.trainer.backends.skypilot import cluster_task
+from gavel.trainer.backends.skypilot.cluster_settings import (
+    ClusterError,
+    ClusterRecord,
+    ClusterSettings,
+    cluster_settings,
+    secret_values,
+)
+from gavel.trainer.backends.skypilot.cluster_task import (
+    ClusterTask,
+    OwnPackage,
+    own_package,
+    run_script,
+    setup_script,
+)
+from gavel.trainer.backends.skypilot.sky_host import in_background
+from tests.limits import HANG_SECONDS
+
+KEY = "a-key-that-nobody-sees"
+WHEEL = OwnPackage("id", wheel=Path("/here/gavel.whl"))
+PACKAGE = OwnPackage("abc", "==1.2")
+_RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$HOME/called"\n'
+
+
+@pytest.mark.parametrize("minutes", [2, 3, 7, 30, 600])
+def test_server_and_machines_together_are_idle_for_as_long_as_was_said(minutes: int) -> None:
+    settings = ClusterSettings(idle_minutes_to_autostop=minutes)
+    assert settings.server_idle_minutes + settings.last_minutes == minutes
+    assert settings.server_idle_minutes >= 1
+    assert 1 <= settings.last_minutes <= 5
+
+
+def test_machines_are_stopped_where_they_can_be_and_deleted_elsewhere() -> None:
+    assert not ClusterSettings().ends_machines
+    assert not ClusterSettings(infra="gcp/us-central1").ends_machines
+    for infra in ("k8s", "k8s/context", "slurm", "Kubernetes", "ssh/pool"):
+        assert ClusterSettings(infra=infra).ends_machines
+    assert ClusterSettings(use_spot=True).ends_machines
+    assert not ClusterSettings(infra="k8s", down=False).ends_machines
+
+
+@pytest.mark.parametrize("name", ["", "-a", "1a", "a b", "a;rm", "ä", "a" * 51, "../up", "a_b"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ClusterError, match="cluster: "):
+        cluster_settings(cluster=name)
+
+
+def test_an_unknown_option_is_named_and_values_are_not_repeated() -> None:
+    with pytest.raises(ClusterError, match="acelerators") as refused:
+        cluster_settings(acelerators="hf_very_secret")
+    assert "hf_very_secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE is not set"),
+        (["hf-12345678"], "not named like"),
+        ("hf_12345678", "one string"),
+        ({"GAVEL_BACKEND_KEY": "12345678"}, "made for the cluster"),
+    ],
+)
+def test_what_is_no_secret_is_refused_without_being_repeated(given: list[str], told: str) -> None:
+    with pytest.raises(ClusterError, match=told) as refused:
+        secret_values(given)
+    assert "12345678" not in str(refused.value)
+
+
+def a_record(cluster: str = "gavel") -> ClusterRecord:
+    return ClusterRecord(cluster=cluster, key=SecretStr(KEY), port=8090, machines={"num_nodes": 1})
+
+
+def test_a_record_comes_back_and_is_the_user_s_alone(state: Path) -> None:
+    a_record().save()
+    a_record().model_copy(update={"job": 3}).save()
+    a_record("other").save()
+    (file, _) = sorted((state / "clusters").iterdir())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    found = ClusterRecord.find("gavel")
+    assert found is not None
+    assert (found.key.get_secret_value(), found.job, found.machines) == (KEY, 3, {"num_nodes": 1})
+    assert [record.cluster for record in ClusterRecord.all()] == ["gavel", "other"]
+    found.delete()
+    found.delete()
+    assert ClusterRecord.find("gavel") is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", f'{{"key": "{KEY}"}}'])
+def test_a_broken_record_says_what_to_do_and_not_what_it_holds(state: Path, content: str) -> None:
+    (state / "clusters").mkdir()
+    (state / "clusters" / "gavel.json").write_text(content)
+    with pytest.raises(ClusterError, match=r"(?s)is not what Gavel wrote.*gavel cluster down gavel") as told:
+        ClusterRecord.find("gavel")
+    assert KEY not in str(told.value)
+    assert told.value.__cause__ is None
+
+
+def test_machines_stop_when_the_server_has_ended_and_a_tunnel_is_no_work() -> None:
+    config = ClusterTask(ClusterSettings(), WHEEL).config()
+    assert config["resources"] == {
+        "accelerators": "H100:1",
+        "autostop": {"idle_minutes": 5, "down": False, "wait_for": "jobs"},
+    }
+    assert "--idle-minutes 25" in config["run"]
+    assert config["file_mounts"] == {"~/.gavel/wheels/id/gavel.whl": "/here/gavel.whl"}
+
+
+@pytest.mark.slow
+def test_a_checkout_becomes_a_wheel_once_with_all_that_a_cluster_needs(tmp_path: Path) -> None:
+    package = own_package(tmp_path)
+    assert package.wheel is not None
+    names = set(zipfile.ZipFile(package.wheel).namelist())
+    ours = "gavel/trainer/backends/skypilot/"
+    assert {f"{ours}run.sh", f"{ours}setup.sh", f"{ours}backend.py", "gavel/cli/backend.py"} <= names
+    assert not [name for name in names if name.startswith("tests")]
+    built = package.wheel.stat().st_mtime_ns
+    assert own_package(tmp_path) == package
+    assert package.wheel.stat().st_mtime_ns == built
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any]) -> None:
+    class Distribution:
+        version = "1.2"
+
+        def read_text(self, name: str) -> str:
+            assert name == "direct_url.json"
+            return json.dumps(origin)
+
+    monkeypatch.setattr(cluster_task, "_checkout", lambda: None)
+    monkeypatch.setattr(cluster_task, "distribution", lambda _: Distribution())
+
+
+def test_a_release_is_its_version_and_a_commit_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, {})
+    assert own_package(tmp_path).shell_word("[service,train]") == "'gavel-rl[service,train]==1.2'"
+    origin = {"url": "https://host/gavel.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    installed(monkeypatch, origin)
+    assert own_package(tmp_path).shell_word() == "'gavel-rl @ git+https://host/gavel.git@abc123'"
+    installed(monkeypatch, {"url": "https://host/gavel.whl"})
+    assert own_package(tmp_path).shell_word() == "'gavel-rl @ https://host/gavel.whl'"
+
+
+def bash(script: str, home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": os.environ["PATH"], "HOME": str(home), **environment},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+
+
+def recorder(path: Path) -> Path:
+    """A program that writes down how it is called."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_RECORDER)
+    path.chmod(0o755)
+    return path
+
+
+def called(home: Path) -> list[str]:
+    return (home / "called").read_text().splitlines()
+
+
+@pytest.mark.parametrize("script", [setup_script(PACKAGE), run_script(["-m", "gavel", "a b", "~/c d"])])
+def test_shellcheck_finds_nothing(script: str, tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed (Debian's package shellcheck)")
+    (tmp_path / "script").write_text(script)
+    found = subprocess.run(
+        ["shellcheck", "--shell=bash", "--severity=style", str(tmp_path / "script")], capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stdout
+
+
+def test_gavel_is_installed_once_and_again_for_another_package(tmp_path: Path) -> None:
+    recorder(tmp_path / ".gavel" / "venv" / "bin" / "python")
+    for _ in range(2):
+        assert bash(setup_script(PACKAGE), tmp_path).returncode == 0
+    assert len(called(tmp_path)) == 2
+    assert called(tmp_path)[1].endswith("install gavel-rl[service,train]==1.2")
+    assert bash(setup_script(OwnPackage("def", "==1.3")), tmp_path).returncode == 0
+    assert called(tmp_path)[-1].endswith("gavel-rl[service,train]==1.3")
+
+
+def test_without_a_python_it_says_what_is_missing(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "mkdir", "cat"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    done = bash(setup_script(PACKAGE), tmp_path, PATH=str(tools))
+    assert done.returncode == 1
+    assert "choose another image" in done.stderr
+
+
+def test_one_process_is_started_plainly_and_arguments_stay_whole(tmp_path: Path) -> None:
+    python = str(recorder(tmp_path / "python"))
+    nodes = {"SKYPILOT_NUM_NODES": "1", "SKYPILOT_NUM_GPUS_PER_NODE": "1", "GAVEL_PYTHON": python}
+    for given in (nodes, {"GAVEL_PYTHON": python}, nodes | {"SKYPILOT_NUM_GPUS_PER_NODE": "0.5"}):
+        assert bash(run_script(["-m", "gavel", "x; echo $HOME", "~/runs"]), tmp_path, **given).returncode == 0
+        assert called(tmp_path)[-1] == f"-m gavel x; echo $HOME {tmp_path}/runs"
+
+
+def test_several_nodes_and_gpus_go_through_torchrun(tmp_path: Path) -> None:
+    given = {
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_RANK": "1",
+        "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
+        "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+        "GAVEL_PYTHON": str(recorder(tmp_path / "python")),
+    }
+    assert bash(run_script(["train.py"]), tmp_path, **given).returncode == 0
+    assert called(tmp_path) == [
+        "-m torch.distributed.run --nnodes 2 --node-rank 1 --nproc-per-node 8 --master-addr 10.0.0.1 "
+        "--master-port 29400 --max-restarts 0 train.py"
+    ]
+
+
+async def test_a_call_that_hangs_is_left_and_keeps_no_process_alive() -> None:
+    never = threading.Event()
+    with pytest.raises(TimeoutError):
+        await in_background(never.wait, 0.05)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "gavel-cluster")
+    never.set()

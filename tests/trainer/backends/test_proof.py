@@ -1,0 +1,671 @@
+"""The proof that each sampler serves the learner's adapter finds one that stays behind, and passes for rounding."""
+
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from openai.types.chat.chat_completion import Choice
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.proof import (
+    FEWEST,
+    Movement,
+    PublishCheck,
+    PublishError,
+    Scores,
+    Verdict,
+    prove_engine,
+    verdict,
+)
+from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig, VllmSettings
+from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import TrainedSequence
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines import engine_pool
+from gavel.trainer.engines.engine_pool import EnginePool
+from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.engines.vllm import VllmEngine
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy.policy import Policy, load_base, source_of
+from tests.trainer.conftest import MakeEngine, WholeModel, full_logprobs, sequence, tiny_model
+from tests.trainer.engines.test_pool import until
+from tests.trainer.engines.vllm_stand_in import StandIn
+
+FLOOR = 0.02
+ROUNDING = 0.02
+
+
+@dataclass
+class Simulation:
+    """A probe of two sequences; rounding is drawn anew wherever sampler or learner computes."""
+
+    tokens: int = 300
+    change: float = 0.05
+    """By which an update moves a log-prob, in nats: the standard deviation of all tokens."""
+    moved: float = 1.0
+    """Share of tokens that it moves."""
+    common: float = 0.0
+    """Share of the variance of rounding that all tokens of a sequence have in common."""
+    flips: float = 0.0
+    """Share of tokens that are routed to other experts: half a nat off."""
+    bias: float = 0.0
+    """Difference of sampler and learner that stays from adapter to adapter."""
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def normal(self, count: int) -> torch.Tensor:
+        return torch.randn(count, generator=self.generator)
+
+    def rounding(self) -> torch.Tensor:
+        half = self.tokens // 2
+        common = torch.cat([self.normal(1).expand(half), self.normal(1).expand(self.tokens - half)])
+        noise = ROUNDING * ((1 - self.common) ** 0.5 * self.normal(self.tokens) + self.common**0.5 * common)
+        flipped = torch.rand(self.tokens, generator=self.generator) < self.flips
+        return noise + 0.5 * flipped * self.normal(self.tokens)
+
+    def update(self) -> torch.Tensor:
+        hit = torch.rand(self.tokens, generator=self.generator) < self.moved
+        return hit * self.change * self.normal(self.tokens) / max(self.moved, 1e-9) ** 0.5
+
+    def verdict(self, served: str) -> Verdict:
+        base = -2 - self.normal(self.tokens).abs()
+        update, steady = self.update(), self.bias * self.normal(self.tokens)
+        earlier = Scores(base + self.rounding(), base + steady + self.rounding())
+        truth = {"new": update, "earlier": 0 * update, "another": 0.5 * self.normal(self.tokens)}[served]
+        new = Scores(base + update + self.rounding(), base + steady + truth + self.rounding())
+        seen = [(steady + self.rounding() - self.rounding()).abs().mean().item() for _ in range(6)]
+        return verdict(new, earlier, earlier, max(seen), FLOOR)
+
+    def share(self, found: set[Verdict], served: str, trials: int = 60) -> float:
+        return sum(self.verdict(served) in found for _ in range(trials)) / trials
+
+
+CHANGES = [0.0, 0.02, 0.2]
+KINDS = {
+    "independent rounding": {},
+    "a few tokens": {"tokens": FEWEST},
+    "rounding in common": {"common": 0.5},
+    "nearly all rounding in common": {"common": 0.95},
+    "experts routed otherwise": {"flips": 0.05},
+    "a server that rounds otherwise": {"bias": 0.1},
+    "one token in ten moves": {"moved": 0.1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_healthy_publication_is_never_taken_for_another(change: float, kind: str) -> None:
+    simulation = Simulation(change=change, **KINDS[kind])
+    assert simulation.share({"earlier", "another"}, "new") == 0
+
+
+@pytest.mark.parametrize("kind", ["independent rounding", "rounding in common", "one token in ten moves"])
+def test_a_lost_publication_is_found_from_a_few_times_the_rounding_on(kind: str) -> None:
+    for change in (8 * ROUNDING, 1.0):
+        simulation = Simulation(change=change, **KINDS[kind])
+        assert simulation.share({"earlier"}, "earlier") > 0.85
+        assert simulation.share({"new"}, "new") > 0.85
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_lost_publication_is_never_taken_for_the_new_one(change: float, kind: str) -> None:
+    simulation = Simulation(change=change, **KINDS[kind])
+    assert simulation.share({"new"}, "earlier") == 0
+
+
+@pytest.mark.parametrize("kind", ["independent rounding", "rounding in common", "one token in ten moves"])
+def test_another_adapter_far_away_is_found(kind: str) -> None:
+    assert Simulation(change=0.06, **KINDS[kind]).share({"another", "earlier"}, "another") == 1
+
+
+def test_a_sampler_that_no_bit_changes_is_stale_at_any_rate() -> None:
+    simulation = Simulation(change=1e-5)
+    base = -2 - simulation.normal(300).abs()
+    before = Scores(base + simulation.rounding(), base + simulation.rounding())
+    moved = Scores(base + simulation.rounding(), before.sampler)
+    assert verdict(moved, before, before, 0.02, FLOOR) == "earlier"
+    assert verdict(Scores(before.learner, before.sampler), before, before, 0.02, FLOOR) == "unknown", "nothing changed"
+    half = torch.where(torch.arange(300) % 2 == 0, moved.learner, before.learner)
+    assert verdict(Scores(half, before.sampler), before, before, 0.02, FLOOR) == "unknown", (
+        "a change of a bit here and there"
+    )
+
+
+def test_certain_tokens_do_not_hide_a_sampler_that_no_bit_changes() -> None:
+    simulation = Simulation(change=1e-5)
+    base = torch.cat([torch.zeros(250), -2 - simulation.normal(50).abs()])
+    open_ = (base < 0).float()
+    before = Scores(base + open_ * simulation.rounding(), base + open_ * simulation.rounding())
+    moved = Scores(base + open_ * simulation.rounding(), before.sampler)
+    assert verdict(moved, before, before, 0.02, FLOOR) == "earlier"
+
+
+@dataclass
+class Sampler:
+    """A sampler whose log-probs move by `share` of what rounding and update move the learner's."""
+
+    share: float = 1.0
+    varies: float = 0.18
+    """Standard deviation of the logarithm of `share`, from publication to publication."""
+    noise: float = 1e-3
+    """Nats by which two passes differ."""
+    tokens: int = 300
+
+    def __post_init__(self) -> None:
+        self.simulation = Simulation(tokens=self.tokens)
+        self.movement = Movement()
+
+    def publication(self, *, follows: bool = True, of: float = 1.0) -> bool:
+        """`of`: the learner's change, as a share of the rounding."""
+        normal = self.simulation.normal
+        moved = of * ROUNDING * self.share * (self.varies * normal(1)).exp() * normal(self.tokens) if follows else 0
+        learner, sampler = normal(self.tokens), normal(self.tokens)
+        last = Scores(learner, sampler + self.noise * normal(self.tokens))
+        new = Scores(learner + of * ROUNDING * normal(self.tokens), sampler + moved + self.noise * normal(self.tokens))
+        return self.movement.stands_still(new, last, sampler + moved + self.noise * normal(self.tokens))
+
+
+SAMPLERS = {
+    "nearly the same at each pass": Sampler,
+    "the same at each pass": lambda: Sampler(noise=0),
+    "a few tokens": lambda: Sampler(tokens=FEWEST),
+    "finer rounding than the learner's": lambda: Sampler(share=0.1, noise=1e-4),
+    "passes that differ by a fifth of the rounding": lambda: Sampler(noise=ROUNDING / 5),
+    "passes that differ by half of the rounding": lambda: Sampler(noise=ROUNDING / 2),
+    "passes that differ by twice the rounding": lambda: Sampler(noise=ROUNDING * 2),
+}
+FOUND = [*SAMPLERS][:5]
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_sampler_that_follows_is_never_taken_for_one_that_stands_still(kind: str) -> None:
+    sampler = SAMPLERS[kind]()
+    assert not any(sampler.publication() for _ in range(2000))
+
+
+@pytest.mark.parametrize("kind", FOUND)
+@pytest.mark.parametrize("healthy", [4, 100])
+def test_a_sampler_that_stands_still_is_found_within_five_publications_never_by_one(kind: str, healthy: int) -> None:
+    sampler = SAMPLERS[kind]()
+    assert not any(sampler.publication() for _ in range(healthy))
+    found = [sampler.publication(follows=False) for _ in range(5)]
+    assert not found[0]
+    assert any(found)
+
+
+def test_an_update_that_becomes_small_and_passes_that_begin_to_differ_are_no_standstill() -> None:
+    sampler = Sampler()
+    assert not any(sampler.publication() for _ in range(20))
+    assert not any(sampler.publication(of=0.01) for _ in range(20)), "below what two passes differ by"
+    sampler.noise = 3 * ROUNDING
+    assert not any(sampler.publication() for _ in range(200))
+
+
+def test_a_sampler_that_never_moved_is_not_known() -> None:
+    sampler = Sampler()
+    assert not any(sampler.publication(follows=False) for _ in range(20))
+
+
+def test_where_the_learner_did_not_move_or_tokens_are_few_nothing_is_told() -> None:
+    sampler = Sampler()
+    for _ in range(20):
+        sampler.publication()
+    assert not any(sampler.publication(follows=False, of=0) for _ in range(5))
+    few = Sampler(tokens=FEWEST - 1, noise=0)
+    assert not any(few.publication(follows=n < 10) for n in range(20))
+
+
+IDS = [(7 * n) % 800 for n in range(150)]
+
+
+def plain(model: Any, *batch: TokenSequence) -> torch.Tensor:
+    return torch.cat([full_logprobs(model, each.token_ids) for each in batch])
+
+
+class LiveSampler:
+    """The embedded engine, where a publication can be lost."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.engine = TransformersEngine(load_base(EMBEDDED_POLICY, dtype, "cpu"), slots=2, max_context=256)
+        self.policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype=names[dtype]))
+        self.engine.publish(self.policy, 0)
+        self.noise = 0.0
+        """Makes its scores differ from call to call, as those of a server under load."""
+        self.check = PublishCheck(self, self.policy, self._learned)  # type: ignore[arg-type]
+        self._draw = torch.Generator().manual_seed(0)
+
+    @property
+    def max_context(self) -> int:
+        return self.engine.max_context
+
+    def score(self, token_ids: list[int]) -> list[float]:
+        found = torch.tensor(self.engine.score(token_ids))
+        return (found + self.noise * torch.randn(len(found), generator=self._draw)).tolist()
+
+    def step(self, rate: float, *, published: Policy | bool = True, offset: int = 0) -> dict[str, float]:
+        """An update as large for every parameter as Adam's first, on a batch of its own; then `published`, or ours."""
+        ids = [(token + offset) % 800 for token in IDS]
+        batch = [sequence(ids[:20], part, [-1.0] * len(part)) for part in (ids[20:90], ids[70:])]
+        self.check.before([TrainedSequence(tokens, 1.0, group) for group, tokens in enumerate(batch)])
+        if rate:
+            trained_logprobs(self.policy, batch).mean().backward()
+            with torch.no_grad():
+                for parameter in self.policy.parameters():
+                    assert parameter.grad is not None
+                    parameter.add_(rate * parameter.grad.sign())
+                    parameter.grad = None
+        if published:
+            self.engine.publish(self.policy if published is True else published, 1)
+        return self.check.after()
+
+    def _learned(self, *batch: TokenSequence) -> torch.Tensor:
+        with torch.no_grad():
+            return trained_logprobs(self.policy, batch)
+
+
+names: dict[torch.dtype, Any] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+@pytest.fixture(params=names, ids=str)
+def sampler(request):
+    found = LiveSampler(request.param)
+    yield found
+    found.engine.close()
+
+
+@pytest.mark.parametrize("rate", [1e-7, 1e-5, 1e-4, 1e-3])
+def test_every_publication_of_a_healthy_run_passes(sampler: LiveSampler, rate: float) -> None:
+    found = [sampler.step(rate, offset=31 * step) for step in range(4)]
+    assert all(each["publish_gap_mean"] < 0.03 for each in found)
+    if rate >= 1e-4:
+        assert all(each["publish_change"] > each["publish_gap_mean"] for each in found)
+
+
+@pytest.mark.parametrize("rate", [1e-5, 1e-4, 1e-3])
+@pytest.mark.parametrize("healthy", [0, 3])
+def test_a_publication_that_never_reached_the_sampler_is_found(sampler: LiveSampler, rate: float, healthy: int) -> None:
+    for step in range(healthy):
+        sampler.step(rate, offset=31 * step)
+    with pytest.raises(PublishError, match="earlier adapter"):
+        sampler.step(rate, published=False, offset=7)
+
+
+def test_beside_noise_a_lost_publication_is_found_when_the_changes_have_added_up(
+    sampler: LiveSampler,
+) -> None:
+    sampler.noise = 0.03
+    assert sampler.step(1e-6)["publish_proven"] == 0
+    assert sampler.step(1e-6, published=False)["publish_proven"] == 0, "far below the noise"
+    with pytest.raises(PublishError, match="earlier adapter"):
+        repeat(sampler, 30, published=False)
+
+
+def test_beside_a_little_noise_a_sampler_that_is_stuck_is_found_within_five_publications_at_any_rate() -> None:
+    sampler = LiveSampler(torch.bfloat16)
+    try:
+        sampler.noise = 3e-4
+        small_steps(sampler, 6, published=True)
+        with pytest.raises(PublishError, match="earlier adapter"):
+            small_steps(sampler, 5, published=False)
+    finally:
+        sampler.engine.close()
+
+
+def test_a_change_below_rounding_is_no_proof_but_adds_up_to_one(sampler: LiveSampler) -> None:
+    sampler.noise = 0.03
+    found = [sampler.step(1e-6, offset=31 * step) for step in range(3)]
+    assert [each["publish_proven"] for each in found] == [0, 0, 0]
+    repeat(sampler, 30)
+
+
+def small_steps(sampler: LiveSampler, count: int, *, published: bool) -> None:
+    for step in range(count):
+        sampler.step(1e-5, published=published, offset=31 * step)
+
+
+def repeat(sampler: LiveSampler, most: int, *, published: bool = True) -> None:
+    """Larger steps until one is proven."""
+    for _ in range(most):
+        if sampler.step(5e-5, published=published)["publish_proven"]:
+            return
+    pytest.fail("nothing was proven")
+
+
+def test_the_adapter_of_another_run_is_found(sampler: LiveSampler) -> None:
+    sampler.step(1e-4)
+    settings = PolicySettings(dtype=names[sampler.policy.dtype])
+    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=1), settings=settings)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    with pytest.raises(PublishError, match="another adapter"):
+        sampler.step(1e-4, published=other)
+
+
+def test_an_adapter_that_did_not_change_ends_nothing(sampler: LiveSampler) -> None:
+    for _ in range(2):
+        assert sampler.step(0.0, published=False)["publish_proven"] == 0
+
+
+def test_numbers_that_are_none_are_refused(sampler: LiveSampler) -> None:
+    sampler.check.before([TrainedSequence(sequence(IDS[:20], IDS[20:], [-1.0] * 130), 1.0, 0)])
+    with torch.no_grad():
+        sampler.policy.parameters()[0].fill_(torch.nan)
+    with pytest.raises(PublishError, match="not finite"):
+        sampler.check.after()
+
+
+def test_a_sequence_is_cut_to_what_the_engine_can_score(make_engine: MakeEngine, policy: Policy) -> None:
+    engine, learner = make_engine(max_context=16), tiny_model()
+    engine.publish(WholeModel(learner), 0)
+    lengths: list[int] = []
+
+    def logprobs(*batch: TokenSequence) -> torch.Tensor:
+        lengths.extend(len(each.token_ids) for each in batch)
+        return plain(learner, *batch)
+
+    PublishCheck(engine, policy, logprobs).before(
+        [TrainedSequence(sequence([1, 2], [*range(38)], [-1.0] * 38), 1.0, 0)]
+    )
+    assert lengths == [15]
+
+
+def test_an_engine_with_the_learners_weights_passes(make_engine: MakeEngine) -> None:
+    engine, learner = make_engine(), tiny_model()
+    engine.publish(WholeModel(learner), 0)
+    prove_engine(engine, lambda *batch: plain(learner, *batch), 64, torch.float32)
+    prove_engine(
+        engine, lambda *batch: plain(learner, *batch), 64, torch.float32, lambda *batch: plain(tiny_model(1), *batch)
+    )
+
+
+def test_a_learner_whose_sequences_see_each_other_is_refused(make_engine: MakeEngine) -> None:
+    engine, learner = make_engine(), tiny_model()
+    engine.publish(WholeModel(learner), 0)
+
+    def leaking(*batch: Any) -> torch.Tensor:
+        joined = full_logprobs(learner, [token for each in batch for token in each.token_ids])
+        starts = [sum(len(each.token_ids) for each in batch[:n]) for n in range(len(batch))]
+        return torch.cat([joined[start:][: len(each.token_ids) - 1] for start, each in zip(starts, batch, strict=True)])
+
+    with pytest.raises(PublishError, match="share a prefix"):
+        prove_engine(engine, leaking, 64, torch.float32)
+
+
+def test_an_engine_with_other_weights_is_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.publish(WholeModel(tiny_model()), 0)
+    with pytest.raises(PublishError, match="sampler and learner differ"):
+        prove_engine(engine, lambda *batch: plain(tiny_model(seed=1), *batch), 64, torch.float32)
+
+
+def test_an_engine_that_serves_the_base_without_its_adapter_is_refused(make_engine: MakeEngine) -> None:
+    engine, learner = make_engine(), tiny_model()
+    engine.publish(WholeModel(tiny_model()), 0)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.mul_(1.01)
+    with pytest.raises(PublishError, match="without the adapter"):
+        prove_engine(
+            engine,
+            lambda *batch: plain(learner, *batch),
+            64,
+            torch.bfloat16,  # whose tolerance is far beyond this change
+            lambda *batch: plain(tiny_model(), *batch),
+        )
+
+
+class Spilling:
+    """An engine some of whose conversations read another's cache: their log-probs are a nat off."""
+
+    def __init__(self, engine: TransformersEngine, *, continued: bool) -> None:
+        self.engine = engine
+        self.continued = continued
+        self.asked: list[SamplingRequest] = []
+        self.scored = 0
+        self.max_context = engine.max_context
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        assert not self.scored, "nothing is scored before all is sampled"
+        sampled = self.engine.submit(request).result()
+        earlier = [list(each.prompt_ids) for each in self.asked]
+        self.asked.append(request)
+        if any(list(request.prompt_ids[: len(ids)]) == ids for ids in earlier) if self.continued else earlier:
+            sampled = Sampled(sampled.token_ids, [each - 1 for each in sampled.logprobs], "length", 0)
+        future: Future[Sampled] = Future()
+        future.set_result(sampled)
+        return future
+
+    def score(self, token_ids: list[int]) -> list[float]:
+        self.scored += 1
+        return self.engine.score(token_ids)
+
+
+@pytest.mark.parametrize(("continued", "where"), [(True, "in the second turn of a conversation"), (False, "1 nats$")])
+@pytest.mark.parametrize("max_context", [16, 64, 1024])
+def test_a_cache_that_spills_is_found_in_the_turn_where_it_does(
+    make_engine: MakeEngine, continued: bool, where: str, max_context: int
+) -> None:
+    engine, learner = make_engine(max_context=max_context), tiny_model()
+    engine.publish(WholeModel(learner), 0)
+    prove_engine(engine, lambda *batch: plain(learner, *batch), 64, torch.float32)
+    spilling: Any = Spilling(engine, continued=continued)
+    with pytest.raises(PublishError, match="cache does not fit this base model") as error:
+        prove_engine(spilling, lambda *batch: plain(learner, *batch), 64, torch.float32)
+    assert re.search(where, error.value.message)
+    first, second, longer, other = (list(each.prompt_ids) for each in spilling.asked)
+    assert longer[: len(first)] == first
+    assert other[: len(second)] == second
+    assert len(longer) != len(other)
+    assert first[: len(first) // 2] == second[: len(first) // 2], "they share a prefix"
+
+
+LORA = LoraSettings(rank=4)
+CONFIG = TrainConfig(learning_rate=1e-2)
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StandIn]]:
+    monkeypatch.setattr(engine_pool, "_CHECK_SECONDS", 0.05)
+    base = source_of(EMBEDDED_POLICY)
+    running = [StandIn(base=base, max_context=512, policy=Policy(EMBEDDED_POLICY, LORA)) for _ in range(2)]
+    yield running
+    for server in running:
+        server.close()
+
+
+@asynccontextmanager
+async def a_run(servers: list[StandIn], runs: Path) -> AsyncIterator[tuple[TrainableModel, EnginePool]]:
+    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LORA)
+    settings = VllmSettings(urls=tuple(server.url for server in servers))
+    async with LocalBackend(runs, engine=settings, max_context=512) as backend:
+        await model.register(backend)
+        engine = backend._run(model)._engine
+        assert isinstance(engine, EnginePool)
+        yield model, engine
+
+
+async def a_group(model: TrainableModel, members: int = 6) -> TrajectoryGroup:
+    scenario = find_scenario("returns_desk")
+    (task,) = scenario.sample("train", 1, seed=0)
+    group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(members))
+    for number, trajectory in enumerate(group):
+        trajectory.reward = number / members
+    return group
+
+
+def turns(group: TrajectoryGroup) -> list[Choice]:
+    return [turn for trajectory in group for turn in trajectory.messages_and_choices if isinstance(turn, Choice)]
+
+
+def sampled(server: StandIn) -> int:
+    return len(server.sampled_by)
+
+
+@pytest.mark.slow
+async def test_both_servers_sample_and_each_is_proven_after_a_step(servers: list[StandIn], tmp_path: Path) -> None:
+    async with a_run(servers, tmp_path) as (model, _):
+        for step in (1, 2):
+            before = [sampled(server) for server in servers]
+            group = await a_group(model)
+            assert all(sampled(server) > at for server, at in zip(servers, before, strict=True))
+            before = [sampled(server) for server in servers]
+            result = await model.train([group], CONFIG)
+            assert all(sampled(server) > at for server, at in zip(servers, before, strict=True)), "both were scored"
+            assert (result.step, result.trained) == (step, True)
+            assert result.metrics["logprob_drift"] < 1e-4
+            assert (result.metrics["publish_gap"] < 1e-3, result.metrics["publish_proven"]) == (True, 1.0)
+            assert (result.metrics["samplers"], result.metrics["requests_restarted"]) == (2, 0)
+
+
+@pytest.mark.slow
+async def test_a_server_that_keeps_the_earlier_adapter_is_found_beside_one_that_follows(
+    servers: list[StandIn], tmp_path: Path
+) -> None:
+    async with a_run(servers, tmp_path) as (model, _):
+        group = await a_group(model)
+        servers[1].ignores_adapters = True
+        with pytest.raises(PublishError, match=f"at {servers[1].url}: .*earlier adapter"):
+            await model.train([group], CONFIG)
+    assert not (tmp_path / "tests" / "clerk" / "checkpoints" / "000001").exists()
+
+
+@pytest.mark.slow
+async def test_a_server_that_dies_in_a_step_costs_no_group_and_is_taken_back_once_proven(
+    servers: list[StandIn], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "gavel")
+    async with a_run(servers, tmp_path) as (model, pool):
+        servers[1].ends_after = 1
+        group = await a_group(model)
+        assert len(group.trajectories) == 6
+        assert not group.exceptions
+        for trajectory in group:
+            seen: list[int] = []
+            for turn in turns(TrajectoryGroup([trajectory])):
+                extra = turn.model_extra or {}
+                assert extra["prompt_token_ids"][: len(seen)] == seen, "the conversation goes on from the very tokens"
+                seen = [*extra["prompt_token_ids"], *extra["token_ids"]]
+        result = await model.train([group], CONFIG)
+        assert (result.step, result.metrics["trajectories_trained"]) == (1, 6)
+        assert result.metrics["logprob_drift"] < 1e-4
+        assert result.metrics["samplers"] == 1
+        assert result.metrics["requests_restarted"] >= 1
+        servers[1].start_again()
+        until(lambda: pool._members[1].state == "back")
+        before = sampled(servers[1])
+        group = await a_group(model)
+        assert sampled(servers[1]) == before, "it serves nothing before it has the adapter"
+        result = await model.train([group], CONFIG)
+        assert result.metrics["samplers"] == 2
+        assert result.metrics["publish_gap"] < 1e-3
+        before = sampled(servers[1])
+        assert {turn.model_extra["policy_version"] for turn in turns(await a_group(model)) if turn.model_extra} == {2}
+        assert sampled(servers[1]) > before
+    assert sum("begins again on the others" in record.getMessage() for record in caplog.records) == 1
+    assert sum("is back" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.slow
+async def test_one_that_comes_back_and_serves_something_else_stays_out(
+    servers: list[StandIn], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "gavel")
+    async with a_run(servers, tmp_path) as (model, pool):
+        group = await a_group(model)
+        servers[1].die()
+        until(lambda: len(pool.serving) == 1)
+        servers[1].ignores_adapters = True
+        servers[1].start_again()
+        until(lambda: pool._members[1].state == "back")
+        result = await model.train([group], CONFIG)
+        assert (result.trained, result.metrics["samplers"]) == (True, 1)
+    assert any("came back, and is left out again" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.slow
+async def test_without_any_server_the_step_is_saved_and_the_error_says_what_to_do(
+    servers: list[StandIn], tmp_path: Path
+) -> None:
+    async with a_run(servers, tmp_path) as (model, _):
+        group = await a_group(model)
+        for server in servers:
+            server.die()
+        with pytest.raises(EngineError, match="none of the 2 samplers") as error:
+            await model.train([group], CONFIG)
+        assert "register the model again" in error.value.remedy
+    for server in servers:
+        server.start_again()
+    async with a_run(servers, tmp_path) as (model, _):
+        assert await model.get_step() == 1, "what was learned is not learned twice"
+
+
+def token_ids(group: TrajectoryGroup) -> list[list[list[int]]]:
+    """Of each member's turns: the prompt's and the reply's."""
+    return [[ids for turn in turns(TrajectoryGroup([member])) for ids in _ids(turn)] for member in group.trajectories]
+
+
+def _ids(turn: Choice) -> tuple[list[int], list[int]]:
+    extra = turn.model_extra or {}
+    return extra["prompt_token_ids"], extra["token_ids"]
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+async def test_a_real_server_of_two_is_killed_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LORA)
+    settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], replicas=2)
+    async with LocalBackend(tmp_path, engine=settings, max_context=512) as backend:
+        await model.register(backend)
+        pool = backend._run(model)._engine
+        assert isinstance(pool, EnginePool)
+        undisturbed = await a_group(model)
+        group = await a_group(model)
+        assert token_ids(group) == token_ids(undisturbed), "a seed gives the same tokens on every server"
+        first, doomed = pool.serving
+        assert isinstance(doomed, VllmEngine)
+        assert doomed._process is not None
+        server = doomed._process._process.pid
+
+        def kill_in_the_middle() -> None:
+            until(lambda: pool._schedule.loads[1] > 0)
+            os.killpg(server, signal.SIGKILL)
+
+        killing = threading.Thread(target=kill_in_the_middle)
+        killing.start()
+        disturbed = await a_group(model)
+        killing.join()
+        assert not disturbed.exceptions
+        assert token_ids(disturbed) == token_ids(undisturbed), "what is begun again is what would have been sampled"
+        result = await model.train([disturbed], CONFIG)
+        assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 6)
+        assert result.metrics["logprob_drift"] < 1e-4
+        assert result.metrics["publish_gap"] < 1e-3
+        assert result.metrics["requests_restarted"] >= 1
+        until(lambda: pool._members[1].state == "back")
+        assert pool.serving == [first]
+        result = await model.train([await a_group(model)], CONFIG)
+        assert (result.step, result.metrics["samplers"]) == (2, 2)
+        assert [row["step"] for row in backend.history(model, "train")] == [1, 2]
+        before = pool.serving[1]
+        assert before.adapter_version == 2
+        assert {turn.model_extra["policy_version"] for turn in turns(await a_group(model)) if turn.model_extra} == {2}
+    assert (tmp_path / "tests" / "clerk" / "vllm-logs" / "1.log").is_file()

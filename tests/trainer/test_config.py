@@ -1,0 +1,110 @@
+"""Settings are numbers that can be computed with; docs/algorithms.md has them and every recipe; a model is its spec."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+import gavel
+from gavel.base.fields import FieldError
+from gavel.trainer.config import (
+    RECIPES,
+    LoopConfig,
+    LoraSettings,
+    RecipeError,
+    SftConfig,
+    TrainConfig,
+    recipe_settings,
+    recipe_tables,
+)
+from gavel.trainer.model import Model, TrainableModel
+from gavel.trainer.model_spec import TrainableSpec
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (TrainConfig, "beta"),
+        (TrainConfig, "weight_decay"),
+        (TrainConfig, "max_gradient_norm"),
+        (LoopConfig, "temperature"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_by_name(kind, name, value):
+    with pytest.raises(FieldError, match=name):
+        kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
+def test_a_learning_rate_that_float32_does_not_hold_is_refused(kind):
+    assert kind(learning_rate=1e20).learning_rate == 1e20
+    with pytest.raises(FieldError, match="learning_rate"):
+        kind(learning_rate=1e300)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_is_set_beside_a_recipe_wins_over_it(name):
+    config = gavel.recipe(name, learning_rate=3e-6, loss={"kind": "reinforce"}, beta=0.5)
+    assert (config.learning_rate, config.loss, config.beta) == (3e-6, gavel.Reinforce(), 0.5)
+
+
+def test_the_tables_of_a_recipe_are_those_of_a_run_and_dapos_refill():
+    for name in RECIPES:
+        train = {key: value for (table, key), value in recipe_tables(name).items() if table == "train"}
+        assert train == RECIPES[name]
+    assert recipe_tables("dapo")["loop", "refill"] == recipe_tables("top_entropy")["loop", "refill"] == 2.0
+
+
+def test_an_unknown_recipe_names_the_known_ones():
+    with pytest.raises(RecipeError, match="no recipe 'ppo2'") as error:
+        recipe_settings("ppo2")
+    assert all(name in error.value.remedy for name in RECIPES)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+CLASSES = ("Cispo", "ClippedSurrogate", "Gspo", "Ppo", "Reinforce", "SamplerCorrection")
+SETTINGS = [
+    setting for line in PAGE.splitlines() if line.startswith("| ") for setting in re.findall(r"`(\w+=[^`]*)`", line)
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_of_the_page_makes_a_configuration(setting):
+    config = eval(f"TrainConfig({setting})", {name: getattr(gavel, name) for name in ("TrainConfig", *CLASSES)})
+    assert isinstance(config, TrainConfig)
+    assert TrainConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_the_page_has_every_kind_of_loss_advantage_and_correction():
+    for kind in ("mean", "std", "rloo", "rank", "shrunk", "k1", "k2", "k3"):
+        assert any(f'"{kind}"' in setting for setting in SETTINGS), kind
+    for name in (*CLASSES, "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"):
+        assert any(name in setting for setting in SETTINGS), name
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_on_the_page_with_its_settings(name):
+    (line,) = re.findall(rf"^\| `{name}` \| `(.*)` \|$", PAGE, flags=re.MULTILINE)
+    written = eval(f"TrainConfig({line})", {each: getattr(gavel, each) for each in ("TrainConfig", *CLASSES)})
+    assert gavel.recipe(name) == written
+
+
+@pytest.mark.slow
+def test_the_pages_program_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GAVEL_RUNS", str(tmp_path))
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(compile(program, "docs/algorithms.md", "exec"), {"__name__": "__main__"})
+    assert re.fullmatch(r"loss -?\d+\.\d{3} over \d+ tokens\n", capsys.readouterr().out)
+
+
+def test_a_model_has_the_fields_of_its_spec_and_no_others_are_taken() -> None:
+    model = TrainableModel(name="clerk", project="desk", base_model="base", lora=LoraSettings(rank=4))
+    assert TrainableSpec.model_validate(model.model_dump(include=set(TrainableSpec.model_fields))).lora.rank == 4
+    assert isinstance(model, TrainableSpec)
+    assert not isinstance(Model(name="prompted", project="desk"), TrainableSpec)
+    with pytest.raises(FieldError, match="base_model"):
+        Model(name="prompted", project="desk", base_model="base")  # type: ignore[call-arg]
+    with pytest.raises(FieldError, match="base_model"):
+        TrainableModel(name="clerk", project="desk")  # type: ignore[call-arg]
