@@ -1,6 +1,7 @@
 """One completion within its time: over LiteLLM, or over the direct wire to a server of the user's own.
 
     hosted_vllm/…, openai/… with an address (api_base, OPENAI_BASE_URL)    the direct wire: one pooled HTTP client
+    gavel/…                                                                a function of this process
     every other model                                                      litellm.acompletion
 
 On the direct wire LiteLLM resolves model, key, address and parameters, and reads the body of the answer. Its client and
@@ -33,10 +34,12 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 import openai
+from openai.types.chat.chat_completion import ChatCompletion
 
+from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine
 from gavel.llm.failures import Failure, openai_httpx, status_error
-from gavel.llm.providers import load_litellm, model_info, timed_out
+from gavel.llm.providers import PROVIDER, answer, load_litellm, model_info, timed_out
 from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS, with_text_content
 from gavel.llm.types import Message, Schema, is_mapping
 
@@ -151,6 +154,8 @@ async def complete_in_time(
     LiteLLM's own timeout does not end a reply that comes in drips. An error inside the choice, as OpenRouter reports
     one of the provider behind it, is raised as what it is.
     """
+    if model.startswith(f"{PROVIDER}/"):
+        return _answer_here(model, messages), Counter()
     direct = direct_request(model, messages, options)
     try:
         async with asyncio.timeout(seconds):
@@ -163,6 +168,29 @@ async def complete_in_time(
         raise timed_out(model, seconds) from error
     _check_choice(response, model)
     return response, repairs
+
+
+def _answer_here(model: str, messages: list[Message]) -> ChatCompletion:
+    """The response of a local model, which needs no LiteLLM; its tokens are estimated."""
+    try:
+        text = answer(model.removeprefix(f"{PROVIDER}/"), messages)
+    except GavelError as error:
+        raise status_error(400, str(error)) from error
+    prompt, completion = 1 + sum(len(m["content"]) for m in messages) // 4, 1 + len(text) // 4
+    return ChatCompletion.model_validate(
+        {
+            "id": "local",
+            "object": "chat.completion",
+            "created": 0,
+            "model": model,
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+            "usage": {
+                "prompt_tokens": prompt,
+                "completion_tokens": completion,
+                "total_tokens": prompt + completion,
+            },
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

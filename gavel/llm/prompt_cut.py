@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gavel.llm.errors import ContextError
-from gavel.llm.providers import load_litellm
+from gavel.llm.providers import cl100k
 from gavel.llm.types import IMAGE_TOKENS, Message, Reply, count_images, text_of
 
 _SMALLEST_CONTEXT = 512
@@ -137,7 +137,7 @@ def expected_tokens(text: str) -> int:
     cjk = sum(len(_CJK.findall(part)) for part in foreign)
     others = sum(map(len, foreign)) - cjk
     plain = _NOT_ASCII.sub("", text) if foreign else text
-    encoding: Any = load_litellm().encoding
+    encoding = cl100k()
     pieces = (plain[start : start + _PIECE] for start in range(0, len(plain), _PIECE))
     tokens = sum(len(encoding.encode(piece, disallowed_special=())) for piece in pieces)
     if others > _ACCENTED_SHARE * len(text):

@@ -1,6 +1,6 @@
 """LiteLLM, loaded on first use; checks that a model can be called through it; and local models.
 
-Local models are Python functions that are called like any model, through LiteLLM and by name, without a key:
+Local models are Python functions that are called like any model, by name and without a key:
 after `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
 """
 
@@ -8,10 +8,11 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from gavel.base.errors import GavelError
 from gavel.base.network import pass_proxies
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.types import Message
@@ -60,32 +61,21 @@ ImageSupport = Literal["none", "embedded", "any"]
 
 
 def load_litellm(url: object = None) -> ModuleType:
-    """LiteLLM with Gavel's local models. The first call takes seconds. It asks this machine past the environment's
+    """LiteLLM. The first call takes seconds. It asks this machine past the environment's
     proxy, also at `url`."""
     pass_proxies(url)
     return _litellm()
 
 
-def _local_models() -> Any:
-    """A LiteLLM custom provider that serves the local models. Imports litellm."""
-    from litellm import ModelResponse, Usage
-    from litellm.exceptions import BadRequestError
-    from litellm.llms.custom_llm import CustomLLM
+@cache
+def cl100k() -> Any:
+    """The encoding `cl100k_base` of tiktoken, from the file that LiteLLM ships, without loading LiteLLM."""
+    import tiktoken
 
-    class LocalModels(CustomLLM):
-        async def acompletion(self, model: str, messages: list[Message], *args: Any, **kwargs: Any) -> ModelResponse:
-            try:
-                text = answer(model, messages)
-            except GavelError as error:
-                raise BadRequestError(str(error), model=model, llm_provider=PROVIDER) from error
-            prompt, completion = sum(len(m["content"]) for m in messages) // 4, len(text) // 4  # estimated tokens
-            response: ModelResponse = kwargs["model_response"]
-            response.choices[0].message.content = text  # type: ignore[union-attr]
-            usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-            setattr(response, "usage", usage)  # noqa: B010 - a field that LiteLLM declares at run time
-            return response
-
-    return LocalModels()
+    if (litellm := find_spec("litellm")) is not None and litellm.origin is not None:
+        shipped = Path(litellm.origin).parent / "litellm_core_utils" / "tokenizers"
+        os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(shipped))
+    return tiktoken.get_encoding("cl100k_base")
 
 
 @cache
@@ -94,7 +84,6 @@ def _litellm() -> ModuleType:
     import litellm
 
     litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
-    litellm.custom_provider_map.append({"provider": PROVIDER, "custom_handler": _local_models()})
     return litellm
 
 
@@ -107,6 +96,8 @@ def timed_out(model: str, seconds: float) -> Exception:
 @cache
 def model_info(model: str) -> Mapping[str, Any]:
     """LiteLLM's table entry of a model: prices per token, `max_output_tokens`, …; empty when it is not listed."""
+    if model_id(model).startswith(f"{PROVIDER}/"):
+        return {}  # without loading LiteLLM, which takes seconds
     litellm = load_litellm()
     try:
         return dict(litellm.get_model_info(model))
