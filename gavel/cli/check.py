@@ -11,14 +11,21 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gavel.base.text import counted
-from gavel.cli.dry_run import keep_lengths
-from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import ENGINE_FLAGS, JUDGE_FLAGS, Assignments, Source, announce_stand_in, run_config
+from gavel.cli.named import scenario_named
+from gavel.cli.options import (
+    ENGINE_FLAGS,
+    JUDGE_FLAGS,
+    Assignments,
+    Flag,
+    Source,
+    announce_stand_in,
+    run_config,
+    with_options,
+)
 from gavel.cli.score import own_explanation
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import plain, run_interruptibly
+from gavel.cli.training import keep_lengths
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge

@@ -17,10 +17,14 @@ from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import MissingExtraError, missing_parts
-from gavel.cli.interrupts import run_interruptibly
-from gavel.cli.lazy_commands import PlainCommand, PlainGroup
-from gavel.cli.terminal import plain
-from gavel.cli.written_file import write_file
+from gavel.cli import train
+from gavel.cli.lazy_commands import group_app
+from gavel.cli.named import write_file
+from gavel.cli.options import run_config
+from gavel.cli.run_file import read_tables
+from gavel.cli.terminal import plain, run_interruptibly
+from gavel.scenarios.mixture import scenario_references
+from gavel.scenarios.scenario import find_scenario
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
@@ -28,15 +32,6 @@ if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob, GroupParts
     from gavel.trainer.backends.skypilot.host import ClusterHost, ClusterStatus
     from gavel.trainer.run_config import RunConfig
-
-app = typer.Typer(
-    cls=PlainGroup,
-    no_args_is_help=True,
-    help="Train on a cluster that SkyPilot starts, and write its scripts for other systems.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
 Accelerators = Annotated[
@@ -90,7 +85,6 @@ def accelerators_of(named: str) -> str | None:
     return None if named == "none" else named
 
 
-@app.command(cls=PlainCommand)
 def up(
     name: Name = "gavel",
     accelerators: Accelerators = "H100:1",
@@ -164,7 +158,6 @@ def up(
     run_interruptibly(start())
 
 
-@app.command(cls=PlainCommand)
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list; an unknown price is null.")] = False,
 ) -> None:
@@ -232,7 +225,6 @@ def _usd(value: float | None) -> str:
 _LOOK_SECONDS = 5.0
 
 
-@app.command(cls=PlainCommand)
 def logs(
     name: Name = "gavel",
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on with what comes, until the server ends."),
@@ -251,7 +243,6 @@ def logs(
     end()
 
 
-@app.command(cls=PlainCommand)
 def ssh(name: Name = "gavel") -> None:
     """Open a shell on a cluster's first node."""
     need_service()
@@ -270,7 +261,6 @@ def ssh(name: Name = "gavel") -> None:
     os.execv(program, ["ssh", "--", name])
 
 
-@app.command(cls=PlainCommand)
 def down(
     name: Name = "gavel",
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask first."),
@@ -291,7 +281,6 @@ def down(
     run_interruptibly(end())
 
 
-@app.command(cls=PlainCommand)
 def export(
     program: Program = None,
     more: More = None,
@@ -414,10 +403,6 @@ def _place_wheel(job: "ExportedJob", form: str, out: Path | None) -> None:
 
 def _train_config(program: str, options: Sequence[str]) -> "RunConfig":
     """The run of `gavel train PROGRAM OPTIONS`. Raises a `GavelError` or click's for what is wrong in it."""
-    from gavel.cli import train
-    from gavel.cli.run_options import run_config
-    from gavel.scenarios.mixture import scenario_references
-    from gavel.scenarios.scenario import find_scenario
 
     command = typer.main.get_command(train.app)
     parsed = command.make_context("gavel train", [program, *options]).params
@@ -431,7 +416,6 @@ def _train_config(program: str, options: Sequence[str]) -> "RunConfig":
 
 def _scenario_file(run_file: str) -> str | None:
     """The file of Python that a run.toml names, as it is written there; None for a shipped scenario."""
-    from gavel.cli.run_file import read_tables
 
     named = str(read_tables(Path(run_file))[0].get("scenario", "")).partition(":")[0]
     return named if named.endswith(".py") else None
@@ -442,3 +426,9 @@ def _agreed(question: str) -> bool:
         return typer.confirm(question, err=True)
     except typer.Abort:  # no terminal
         return False
+
+
+app = group_app(
+    "Train on a cluster that SkyPilot starts, and write its scripts for other systems.",
+    {"up": up, "status": status, "logs": logs, "ssh": ssh, "down": down, "export": export},
+)

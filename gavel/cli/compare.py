@@ -3,36 +3,80 @@
 Each of the three reads options of its own; one that it does not read is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, first_error
 from gavel.base.extras import need_extra
-from gavel.cli.interrupts import run_interruptibly, run_to_end
+from gavel.base.text import counted, duration
+from gavel.cli.compare_session import (
+    REWARDS,
+    Cell,
+    StepCount,
+    check_cells,
+    compare_runs,
+    cores,
+    folder_of,
+    judge_that_ranks,
+    plan_cells,
+    rank_runs,
+    run_comparison,
+    settings_of,
+)
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.likelihood_model import register_likelihood
-from gavel.cli.model_choice import check_model
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_file import merged
-from gavel.cli.run_options import (
+from gavel.cli.named import find_run, read_attempts, scenario_named, scenario_of
+from gavel.cli.options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
     Assignments,
     DryRun,
+    Flag,
     announce_stand_in,
+    check_model,
     check_stand_in,
     judge_config,
+    recorded,
+    register_likelihood,
+    replay_account,
     run_config,
+    with_cassette,
+    with_options,
 )
+from gavel.cli.run_file import merged
 from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import WaitDisplay, plain, print_figures, run_interruptibly, run_to_end
+from gavel.cli.training import check_run, key_told_at_the_end, print_run_estimates, seen_lengths
+from gavel.judge.audit.agreement import agreement_of_pairs
+from gavel.judge.audit.bootstrap import IntervalEstimate
+from gavel.judge.estimate import estimate_groups
+from gavel.judge.judge import Judge
+from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
+from gavel.reports.blind_ranking import BlindRanking
+from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
+from gavel.reports.judge_trust import MIN_GROUPS
+from gavel.reports.page import write_page
+from gavel.reports.run_figures import stored_groups
+from gavel.reports.statistics import with_interval
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.truth import truth_of
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import runs_root
 
 _OF_CELLS = ("--judge", "--seed")
 """Set by the comparison itself."""
@@ -140,7 +184,6 @@ def compare(
     The same tasks, seeds and settings for all; finished runs are not repeated, so the same command goes on. Also
     compares existing runs, and, with --judges, judges on stored trajectories without training.
     """
-    from gavel.cli.named_run import find_run
 
     register_likelihood()
     options = _Options(
@@ -169,7 +212,6 @@ def compare(
 
 
 def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
-    from gavel.trainer.runs.run_directory import runs_root
 
     what = options.what
     if missing := [each for each, run in zip(what, runs, strict=True) if run is None]:
@@ -179,8 +221,6 @@ def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
     of_judge = {flag.name for flag in _JUDGE_FLAGS if flag.name != "--rubric"}
     options.only(_OF_RUNS | (of_judge if options.blind_judge else set()), "these runs are made already")
     need_extra("train", "gavel compare")
-    from gavel.cli.compare_session import compare_runs
-    from gavel.cli.compare_table import print_comparison, rank_and_print
 
     found = [run.resolve() for run in runs if run is not None]
     if len({*found}) < len(what):
@@ -191,14 +231,12 @@ def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
     comparison = compare_runs(directories, place, **options.bounds)
     if options.blind_judge is None:
         return print_comparison(comparison)
-    from gavel.cli.compare_blind import blind_judge
-    from gavel.cli.named_run import scenario_of
 
     scenario = next(filter(None, map(scenario_of, directories.values())), None)
     rubric = options.blind_rubric or (scenario.rubric if scenario else None)
     settings = judge_config({**options.values, "judge": options.blind_judge})
     mode = options.values.get("mode") or "pairwise"
-    judge = blind_judge(settings, options.blind_judge, rubric, place, mode)
+    judge = judge_that_ranks(settings, options.blind_judge, rubric, place, mode)
     if scenario:
         check_stand_in(judge, scenario)
     run_to_end(rank_and_print(comparison, judge))
@@ -215,11 +253,6 @@ def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:
 
 
 def _stored(options: _Options, run: Path | None) -> None:
-    from gavel.cli.attempts import read_attempts
-    from gavel.cli.compare_judges import compare_judges
-    from gavel.cli.named_run import scenario_of
-    from gavel.reports.run_figures import stored_groups
-    from gavel.trainer.runs.run_directory import runs_root
 
     what = options.what[0]
     if not options.named_judges:
@@ -239,8 +272,6 @@ def _training(options: _Options) -> None:
     what, named = options.what[0], options.named_judges
     options.only(set(options.typed()) - _UNREAD, "the report stands beside the runs (GAVEL_RUNS says where)")
     need_extra("train", "gavel compare")
-    from gavel.cli.compare_session import REWARDS, settings_of
-    from gavel.cli.compare_table import print_comparison_estimate, train_and_print
 
     flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
     config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
@@ -280,6 +311,302 @@ def _set_in(settings: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple[
             yield from _set_in(value, (*path, name))
         else:
             yield (*path, name), value
+
+
+Blind = tuple[str, str | None]
+"""Model and rubric of the judge that ranks."""
+
+
+async def train_and_print(
+    config: RunConfig,
+    rewards: Sequence[str],
+    judges: Sequence[str],
+    seeds: int,
+    *,
+    margin: float,
+    threshold: float,
+    parallel: int | None,
+    blind: Blind | None = None,
+) -> None:
+    """Runs the cells with a line for each, then prints the table."""
+    console = Console()
+    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    at_once = parallel or cores()
+    finished = sum(cell.finished() for cell in cells)
+    again = f" · {finished} finished before" if finished else ""
+    console.print(
+        plain(
+            f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
+            f"{counted(config.loop.steps, 'step')}, {at_once} at once{again}{_judged_by(cells)}"
+        ),
+        soft_wrap=True,
+    )
+    steps, ended = StepCount(cells), [0]
+
+    def done(cell: Cell, ran: bool) -> None:
+        ended[0] += 1
+        if ran:
+            console.print(plain(f"{ended[0]}/{len(cells)}  {cell.label} done"), soft_wrap=True)
+
+    display = WaitDisplay(console)
+    with ExitStack() as training:
+        training.enter_context(steps.shown(display))
+        comparison = await run_comparison(
+            cells,
+            scenario,
+            root,
+            margin=margin,
+            threshold=threshold,
+            parallel=at_once,
+            done=done,
+            blind=ranks,
+            follower=_After(training, display),
+        )
+    print_comparison(comparison)
+
+
+def _judged_by(cells: Sequence[Cell]) -> str:
+    """Which models judge, and how their cost is seen and bounded before."""
+    runs = [cell.config for cell in cells if "judge" in cell.config.loop.reward]
+    judges = [config.judge.build() for config in runs]
+    names = dict.fromkeys(name for judge in judges for name in judge.names)
+    if not names:
+        return ""
+    paid = any(judge.asks_servers for judge in judges)
+    told = " (--dry-run tells what they take, --max-cost bounds each run)" if paid else ""
+    return f" · {counted(len(runs), 'run')} judged by {', '.join(names)}{told}"
+
+
+def _planned(
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+) -> tuple[Scenario, Path, list[Cell], Judge | None]:
+    """The scenario, where its runs are kept, the runs, and the judge that ranks."""
+    scenario = scenario_named(config.scenario)
+    root = runs_root() / "compare"
+    cells = plan_cells(config, scenario, root, rewards, judges, seeds)
+    ranks = None
+    if blind is not None:
+        ranks = judge_that_ranks(config.judge, blind[0], blind[1] or scenario.rubric, folder_of(scenario, root))
+    return scenario, root, cells, ranks
+
+
+def print_comparison_estimate(
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+) -> None:
+    """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm and the ranking."""
+    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    check_cells(cells, scenario, folder_of(scenario, root), ranks)
+    arms: dict[str, tuple[Judge | None, RunConfig, list[Cell]]] = {}
+    for cell in cells:
+        if cell.finished():
+            continue
+        config = cell.config.resolved()
+        judge = None
+        if "judge" in config.loop.reward:
+            judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
+        check_turn_limits(scenario, config.loop.turn_limits)
+        check_run(config, scenario, judge, root)
+        arms.setdefault(cell.arm, (judge, config, []))[2].append(cell)
+    estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
+    for arm, (judge, config, missing) in arms.items():
+        estimates.append((f"{arm}: {counted(len(missing), 'run')}", judge, config.loop, len(missing)))
+    if ranks is not None:
+        loop = cells[0].config.resolved().loop
+        tasks = len(scenario.sample("held_out", loop.final_tasks, seed=loop.seed))
+        members = 1 + len({cell.arm for cell in cells})  # and the attempt before training
+        ranking = {"steps": 1, "tasks_per_step": tasks, "group_size": members, "refill": 0}
+        estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
+    if not arms:
+        typer.echo(f"All {counted(len(cells), 'run')} are finished.")
+    print_run_estimates(estimates, seen_lengths(scenario, cells[0].config.resolved().backend.max_context))
+
+
+async def rank_and_print(comparison: Comparison, judge: Judge) -> None:
+    """Ranks the attempts of runs that exist, then prints the table."""
+    print_comparison(await rank_runs(comparison, judge, WaitDisplay(Console())))
+
+
+class _After:
+    """Shows a wait when what was shown before has ended."""
+
+    def __init__(self, before: ExitStack, display: WaitDisplay) -> None:
+        self._before, self._display = before, display
+
+    def waiting(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+    ) -> AbstractContextManager[Callable[[], None]]:
+        self._before.close()
+        return self._display.waiting(what, total, unit, status)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """The statements about judge and hand (all, where these are not compared), the table, and the report's path."""
+    console = Console()
+    chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
+    for name, difference in chosen.items():
+        console.print(plain(statement(name, difference)), soft_wrap=True)
+    steps = f"steps to {comparison.threshold:.2f}"
+    rows = [
+        (
+            arm.name,
+            with_interval(arm.final),
+            steps_text(arm),
+            signed(arm.hacking_gap.value),
+            cost_text(arm),
+            duration(arm.seconds),
+        )
+        for arm in comparison.arms
+    ]
+    print_figures(console, ("", "held-out success", steps, "reward's gap to success", "cost, USD", "time"), rows)
+    if comparison.before:
+        _print_measures(console, comparison)
+    for arm in comparison.arms:
+        if any(cell.alarms for cell in arm.cells):
+            console.print(plain(f"Alarms, trained on {arm.name}: {alarms_text(arm)}"), soft_wrap=True)
+    if comparison.blind is not None:
+        _print_ranking(console, comparison.blind)
+        judges = ", ".join(comparison.blind.judges)
+        cost = f", {comparison.blind.cost}" if comparison.blind.cost else ""
+        unscored = comparison.blind.unscored_text
+        console.print(
+            plain(
+                f"Ranked blind by {judges} in {counted(comparison.blind.tasks, 'group')} of held-out attempts"
+                f"{unscored and f', {unscored}'}{cost}; a tie is half a win."
+            ),
+            soft_wrap=True,
+        )
+    if comparison.caveat:
+        console.print(plain(comparison.caveat, "yellow"), soft_wrap=True)
+    report: Path = comparison.directory / "report.html"
+    console.print(plain(f"Report: {report}"), soft_wrap=True)
+
+
+def _print_ranking(console: Console, blind: BlindRanking) -> None:
+    """How often the attempts of each row beat those of the others."""
+    rows = [
+        (
+            name,
+            blind.overall[name].text,
+            *("–" if rate is None else rate.text for rate in (blind.beats(name, other) for other in blind.contenders)),
+        )
+        for name in blind.contenders
+    ]
+    print_figures(console, ("wins, ranked blind", "against all", *blind.contenders), rows)
+
+
+def _print_measures(console: Console, comparison: Comparison) -> None:
+    """What held-out attempts are like before training and after it, by reward."""
+    named = {"before training": comparison.before, **{arm.name: arm.measures for arm in comparison.arms}}
+    rows = [
+        (label, *(with_interval(found[name]) if name in found else "–" for name in comparison.before))
+        for label, found in named.items()
+    ]
+    print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), rows)
+
+
+_REFERENCES = ("success", "reward/hand", "hand_reward", "independent_reward")
+
+
+async def compare_judges(
+    groups: Sequence[TrajectoryGroup],
+    judges: Sequence[str],
+    values: Mapping[str, Any],
+    out: Path,
+    rubric: str | None = None,
+    *,
+    dry_run: bool = False,
+) -> None:
+    """Scores all groups with every judge; prints and writes Kendall's tau within groups, unscored members and cost.
+
+    `dry_run`: prints what each judge would take instead, and asks nothing.
+    """
+    if len(set(judges)) < len(judges):
+        raise GavelError("a judge is named twice.", "Name each judge once.")
+    if not groups:
+        raise GavelError("there are no groups to judge.", "Name a run that has made a step, or a file of trajectories.")
+    if model_id(STAND_IN) in map(model_id, judges):
+        rubric_read = judge_config({**values, "judge": STAND_IN}).build(rubric).rubric
+        check_readable(rubric_read, [truth_of(group) for group in groups])
+    if dry_run:
+        configs = {name: with_cassette(judge_config({**values, "judge": name}), out) for name in judges}
+        built = {name: config.build(rubric, cassette=recorded(config)) for name, config in configs.items()}
+        with key_told_at_the_end(built.values()):
+            for name, judge in built.items():
+                estimate = await estimate_groups(judge, groups)
+                typer.echo(f"{name}: {counted(len(groups), 'group')}: {estimate.words}. Nothing was asked.")
+        return
+    console = Console()
+    scored: dict[str, list[TrajectoryGroup]] = {}
+    costs: dict[str, str] = {}
+    for name in judges:
+        judge = with_cassette(judge_config({**values, "judge": name}), out).build(rubric)
+        await judge.probe(replayed=False)
+        with first_error():
+            async with asyncio.TaskGroup() as tasks:
+                made = [tasks.create_task(judge.score(group)) for group in groups]
+        scored[name] = [task.result() for task in made]
+        costs[name] = str(judge.budget.cost) if judge.asks_servers else "0.00 USD"
+        if replayed := replay_account(judge):
+            console.print(plain(replayed), soft_wrap=True)
+        if judge.cassette:
+            judge.cassette.close()
+    references = [name for name in _REFERENCES if any(name in member.metrics for group in groups for member in group)]
+    rows: list[dict[str, Any]] = []
+    for name in judges:
+        for reference in [*references, *(other for other in judges if other != name)]:
+            tau = _tau(scored[name], groups, reference, scored.get(reference))
+            figures = {"tau": tau.value, "low": tau.low, "high": tau.high, "groups": tau.groups}
+            unscored = _count_unscored(scored[name])
+            rows.append({"judge": name, "reference": reference, **figures, "unscored": unscored, "cost": costs[name]})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["judge"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_page(out / "judges.csv", text.getvalue())
+    write_page(out / "judges.json", json.dumps(rows, indent=1) + "\n")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("judge", "against", "tau within groups", "groups", "unscored", "cost"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        no_width = row["low"] is None or row["low"] == row["high"] or row["groups"] < MIN_GROUPS
+        interval = "" if no_width else f" ({row['low']:+.2f} to {row['high']:+.2f})"
+        tau = "–" if row["tau"] is None else f"{row['tau']:+.2f}{interval}"
+        cells = (row["judge"], row["reference"], tau, str(row["groups"]), str(row["unscored"]), row["cost"])
+        table.add_row(*map(plain, cells))
+    console.print(table)
+    if not rows:
+        console.print(plain("Nothing is known of these trajectories to compare one judge with: name a second judge."))
+    console.print(plain(f"Figures: {out / 'judges.json'}"), soft_wrap=True)
+
+
+def _tau(
+    judged: Sequence[TrajectoryGroup],
+    groups: Sequence[TrajectoryGroup],
+    reference: str,
+    other: Sequence[TrajectoryGroup] | None,
+) -> IntervalEstimate:
+    pairs: list[list[tuple[float, float]]] = []
+    for at, group in enumerate(judged):
+        found: list[tuple[float, float]] = []
+        for number, member in enumerate(group):
+            score = member.judgement.score if member.judgement else None
+            if other is None:
+                value = groups[at].trajectories[number].metrics.get(reference)
+            else:
+                against = other[at].trajectories[number].judgement
+                value = against.score if against else None
+            if score is not None and value is not None:
+                found.append((score, float(value)))
+        pairs.append(found)
+    return agreement_of_pairs(pairs, reference).tau
+
+
+def _count_unscored(groups: Sequence[TrajectoryGroup]) -> int:
+    return sum(member.judgement is None or member.judgement.score is None for group in groups for member in group)
 
 
 app = single_command(with_options(compare, RunConfig, _FLAGS))

@@ -13,8 +13,7 @@ from rich.table import Table
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.run_options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assignments, run_config
+from gavel.cli.options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assignments, Flag, run_config, with_options
 from gavel.trainer.run_config import RunConfig
 
 if TYPE_CHECKING:

@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.terminal import plain, print_warning
+from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.run_listing import read_runs
 
 _AGES = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -20,13 +26,6 @@ def runs(
 
     Ends with status 1 for a DIRECTORY that is not there.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    from gavel.base.errors import GavelError
-    from gavel.cli.terminal import plain, print_warning
-    from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.run_listing import read_runs
 
     root = runs_root(directory)
     if directory is not None and not directory.exists():

@@ -5,19 +5,18 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.terminal import plain
+from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
 
 def scenarios(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of name, tasks and text.")] = False,
 ) -> None:
     """List the shipped scenarios with their number of tasks."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from gavel.cli.terminal import plain
-    from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
     rows: list[dict[str, str | int]] = []
     for name in shipped_scenarios():

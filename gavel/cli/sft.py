@@ -12,16 +12,17 @@ from rich.progress import BarColumn, Progress, TextColumn
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.attempts import read_attempts
-from gavel.cli.heartbeat import waiting_for
-from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, given, with_options
+from gavel.cli.named import read_attempts
+from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, given, with_options
 from gavel.cli.run_file import merged, validated
-from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG
-from gavel.cli.terminal import TRAINER
+from gavel.cli.terminal import RESUME, TRAINER, run_to_end, waiting_for
+from gavel.cli.training import LiveReport, say, say_outcome, starting_over
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.loop.imitation import imitate, imitation_plan
+from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import ImitationConfig
+from gavel.trainer.runs.run_directory import run_path, runs_root
 from gavel.trainer.sft.best_members import BestMembers, best_members
 
 if TYPE_CHECKING:
@@ -75,12 +76,7 @@ def sft(
 async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajectory], *, fresh: bool = False) -> None:
     """Trains until every trajectory was imitated in every epoch, and prints what came of it."""
     with waiting_for(TRAINER):
-        from gavel.cli.live_report import LiveReport
-        from gavel.cli.run_model import say, say_outcome, starting_over
         from gavel.trainer.backends.local import LocalBackend
-        from gavel.trainer.loop.imitation import imitate, imitation_plan
-        from gavel.trainer.model import TrainableModel
-        from gavel.trainer.runs.run_directory import run_path, runs_root
 
     console = Console()
     steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))

@@ -15,28 +15,47 @@ from rich.table import Table
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
-from gavel.cli.cassette_option import with_cassette
-from gavel.cli.dry_run import check_begun, check_run, print_run_estimate, seen_lengths
-from gavel.cli.heartbeat import waiting_for
-from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.likelihood_model import register_likelihood
-from gavel.cli.model_choice import check_model
-from gavel.cli.model_options import with_options
-from gavel.cli.named_scenario import scenarios_named
-from gavel.cli.run_options import (
+from gavel.cli.named import scenarios_named
+from gavel.cli.options import (
     RUN_FLAGS,
     Assignments,
     DryRun,
     Recipe,
     Source,
     announce_stand_in,
+    check_model,
     check_stand_in,
+    register_likelihood,
     run_config,
+    with_cassette,
+    with_options,
 )
-from gavel.cli.terminal import TRAINER
+from gavel.cli.run_file import paths_seen_from, to_toml
+from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, waiting_for
+from gavel.cli.training import (
+    LiveReport,
+    RunDisplay,
+    check_begun,
+    check_fresh_is_here,
+    check_run,
+    close_replies,
+    opened_backend,
+    print_run_estimate,
+    run_directory_of,
+    say,
+    say_cost,
+    say_outcome,
+    seen_lengths,
+    starting_over,
+    trainable,
+)
 from gavel.scenarios.mixture import Mixture
+from gavel.trainer.loop.group_maker import check_rewards
+from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
+from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import run_path, runs_root
 
 if TYPE_CHECKING:
     from gavel.judge.judge import Judge
@@ -63,9 +82,6 @@ def train(
     given = run_config(source, values, assignments, recipe=recipe)
     config = given.resolved()
     scenario = scenarios_named(config.scenario, config.weights)
-    from gavel.trainer.loop.group_maker import check_rewards
-    from gavel.trainer.loop.watchdog import check_turn_limits
-    from gavel.trainer.runs.run_directory import run_path, runs_root
 
     for each in Mixture.of(scenario):
         check_rewards(each, config.loop.reward)
@@ -103,24 +119,6 @@ async def run_training(
     `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
     earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
     """
-    with waiting_for(TRAINER):
-        from gavel.cli.display import RunDisplay
-        from gavel.cli.live_report import LiveReport
-        from gavel.cli.run_file import to_toml
-        from gavel.cli.run_model import (
-            check_fresh_is_here,
-            close_replies,
-            opened_backend,
-            run_directory_of,
-            say,
-            say_cost,
-            say_outcome,
-            starting_over,
-            trainable,
-        )
-        from gavel.cli.run_paths import paths_seen_from
-        from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
-
     console = Console()
     loop, model, there = config.loop, trainable(config, scenario), config.backend.url
     check_fresh_is_here(config.backend, fresh)

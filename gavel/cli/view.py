@@ -16,6 +16,8 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.terminal import print_warning
+from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.run_listing import read_runs
 
 if TYPE_CHECKING:
     from gavel.reports.viewer.index import Index
@@ -48,8 +50,6 @@ def view(
     from gavel.reports.viewer.app import create_app
     from gavel.reports.viewer.guard import LOOPBACK
     from gavel.reports.viewer.index import Index
-    from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.run_listing import read_runs
     from gavel.trainer.serving.listener import address_of, listen
 
     shown = runs_root(directory).resolve()

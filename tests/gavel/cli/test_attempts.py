@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.cli.attempts import read_attempts
+from gavel.cli.named import read_attempts
 
 
 def test_how_a_file_was_read_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

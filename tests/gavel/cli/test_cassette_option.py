@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.cli.cassette_option import replies_directory, with_cassette
-from gavel.cli.run_options import judge_config
+from gavel.cli.options import judge_config, replies_directory, with_cassette
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.llm.client import PROBE_MESSAGES

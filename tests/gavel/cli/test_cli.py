@@ -180,7 +180,7 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
 SMALL_DEMO = """
 from dataclasses import replace
 from gavel.cli import main
-from gavel.cli.demo_jobs import DESKS
+from gavel.cli.demo import DESKS
 import gavel.cli.demo
 
 sizes = {"tasks_per_step": 4, "evaluation_tasks": 32, "final_tasks": 32}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.cli.compare_blind import BEFORE, attempts_by_seed, blind_judge, with_ranking
-from gavel.cli.follower import Silent
+from gavel.cli.compare_session import BEFORE, attempts_by_seed, judge_that_ranks, with_ranking
+from gavel.cli.terminal import Silent
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
@@ -79,9 +79,9 @@ async def test_runs_without_common_tasks_are_refused(comparison: Comparison) -> 
 
 def test_it_ranks_pairs_whatever_the_mode_and_rubric_of_the_judge_that_trains(tmp_path: Path) -> None:
     trains = JudgeConfig(models="constant", rubric="Please me.", mode="groupwise", orders=3)
-    judge = blind_judge(trains, "stand-in", "- ends with a message to the customer", tmp_path)
+    judge = judge_that_ranks(trains, "stand-in", "- ends with a message to the customer", tmp_path)
     assert (judge.mode, judge.orders, judge.rubric.words) == ("pairwise", 3, "- ends with a message to the customer")
-    assert blind_judge(trains, "stand-in", None, tmp_path, "groupwise").mode == "groupwise"
+    assert judge_that_ranks(trains, "stand-in", None, tmp_path, "groupwise").mode == "groupwise"
 
 
 async def test_attempts_that_are_all_the_same_are_tied_without_a_question(tmp_path: Path) -> None:

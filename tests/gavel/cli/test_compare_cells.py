@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.cli.compare_cells import Cell, cell_of, run_cells, slug
-from gavel.cli.compare_session import run_comparison, settings_of
-from gavel.cli.demo_jobs import RETURNS_DESK
-from gavel.cli.run_options import run_config
+from gavel.cli.compare_session import Cell, cell_of, run_cells, run_comparison, settings_of, slug
+from gavel.cli.demo import RETURNS_DESK
+from gavel.cli.options import run_config
 from gavel.scenarios.library import returns_desk
 from gavel.scenarios.mixture import Mixture
 from gavel.trainer.loop.experiment import described_experiment

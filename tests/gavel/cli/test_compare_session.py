@@ -6,7 +6,7 @@ import pytest
 
 from gavel.base.errors import GavelError
 from gavel.cli.compare_session import plan_cells, read_rewards, settings_of
-from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE
+from gavel.cli.demo import LIKELIHOOD, ONE_SENTENCE
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.cli.config import app
-from gavel.cli.run_options import run_config
+from gavel.cli.options import run_config
 from gavel.judge.config import JudgeConfig
 
 

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from gavel.cli.display import RunDisplay
-from gavel.cli.heartbeat import waited_for
+from gavel.cli.terminal import waited_for
+from gavel.cli.training import RunDisplay
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation

@@ -8,8 +8,7 @@ import pytest
 
 import gavel
 from gavel.base.errors import GavelError
-from gavel.cli.evaluate_session import evaluate, evaluate_models
-from gavel.cli.evaluated_models import model_given, model_named
+from gavel.cli.evaluate_session import evaluate, evaluate_models, model_given, model_named
 from gavel.judge.judge import Judge
 from gavel.llm.budget import Budget
 from gavel.scenarios.function_model import ChatRequest, FunctionModel

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from gavel.cli.figure_table import print_figures
+from gavel.cli.terminal import print_figures
 
 HEADINGS = ("", "held-out success", "steps to 0.80", "reward's gap to success", "cost, USD", "time")
 ROWS = [

@@ -17,7 +17,7 @@ TREE = Path(__file__).parents[3]
 COMMAND = """
 import asyncio, sys, time
 import typer
-from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end, stop_at_next_interrupt
+from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, stop_at_next_interrupt
 
 async def step():
     print("begun", flush=True)
@@ -93,7 +93,7 @@ def test_a_second_while_threads_end_prints_no_traceback() -> None:
 EARLY = """
 import asyncio, os, signal, sys
 import typer
-from gavel.cli.interrupts import RESUME, run_to_end
+from gavel.cli.terminal import RESUME, run_to_end
 
 def interrupted(*given, **named):
     setattr(place, sys.argv[1], before)

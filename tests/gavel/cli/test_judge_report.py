@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from gavel.base.errors import GavelError
-from gavel.cli.judge_report import print_report, report
+from gavel.cli.judge import print_report, report
 from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote

@@ -5,9 +5,9 @@ import json
 import pytest
 from rich.console import Console
 
-from gavel.cli import demo_texts
-from gavel.cli.demo_jobs import LIKELIHOOD
-from gavel.cli.likelihood_model import register_likelihood
+from gavel.cli import demo_session
+from gavel.cli.demo import LIKELIHOOD
+from gavel.cli.options import register_likelihood
 from gavel.llm import providers
 
 
@@ -24,7 +24,7 @@ def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(providers, "_models", dict(providers._models))
     providers._models.pop(LIKELIHOOD, None)
     made: list[Stub] = []
-    monkeypatch.setattr(demo_texts, "FrozenBase", lambda console: made.append(Stub(console)) or made[-1])
+    monkeypatch.setattr(demo_session, "FrozenBase", lambda console: made.append(Stub(console)) or made[-1])
     register_likelihood()
     assert not made
     for _ in range(2):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.cli.live_report import LiveReport
+from gavel.cli.training import LiveReport
 from tests.gavel.reports.made_runs import made_run
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gavel.cli.model_choice import ModelChoiceError, check_model
+from gavel.cli.options import ModelChoiceError, check_model
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.run_config import RunConfig

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli import compare, config, demo, evaluate, score, train
 from gavel.cli.compare import over
+from gavel.cli.options import run_config
 from gavel.cli.run_file import RunFileError
-from gavel.cli.run_options import run_config
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, VllmSettings, recipe
 from gavel.trainer.run_config import RunConfig
 from tests.endpoint import Endpoint

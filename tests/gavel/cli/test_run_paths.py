@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gavel.cli.run_file import read_tables, to_toml
-from gavel.cli.run_options import run_config
-from gavel.cli.run_paths import paths_beside, paths_seen_from
+from gavel.cli.options import run_config
+from gavel.cli.run_file import paths_beside, paths_seen_from, read_tables, to_toml
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.run_config import RunConfig
 

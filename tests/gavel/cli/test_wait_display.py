@@ -8,9 +8,8 @@ from contextlib import redirect_stderr
 
 from rich.console import Console
 
-from gavel.cli.heartbeat import heartbeat, waiting_for
-from gavel.cli.wait_display import WaitDisplay
-from gavel.reports.demo_page import duration
+from gavel.base.text import duration
+from gavel.cli.terminal import WaitDisplay, heartbeat, waiting_for
 from tests.limits import HANG_SECONDS
 
 

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from gavel.cli.judge_report import app as judge_report
+from gavel.cli.judge import app as judge_report
 from gavel.llm.cassette_storage import Entry, Question, SqliteStorage
 from gavel.llm.types import Reply
 from gavel.reports.viewer.app import create_app
