@@ -36,12 +36,14 @@ from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.config import LoopConfig
+from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.experiment import described_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.judged_wins import BASE, WINS
 from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.model_spec import DESCRIBED
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.run_directory import (
@@ -411,14 +413,14 @@ def check_run(
         if missing_parts("train"):
             typer.echo("Base model and starting checkpoint were not looked for: that needs the extra train.", err=True)
             return
-        from gavel.trainer.backends.run_start import RunStart
-        from gavel.trainer.backends.training_run import DESCRIBED
-
         model = trainable(config, scenario)
         check_base(model.base_model)
         if not fresh:
             directory.check(model.model_dump(include=DESCRIBED))
-        RunStart(model, directory, fresh=fresh)
+        if model.from_checkpoint is not None:
+            from gavel.trainer.backends.run_start import RunStart
+
+            RunStart(model, directory, fresh=fresh)
     finally:
         shutil.rmtree(directory.path / PULLED, ignore_errors=True)
         directory.close()
@@ -427,6 +429,8 @@ def check_run(
 
 def check_base(base_model: str) -> None:
     """Raises `GavelError` for a base model that is not here and that the hub does not have."""
+    if base_model in SCENARIOS:
+        return  # it is a part of Gavel; for others torch is loaded
     from gavel.trainer.policy.policy import check_exists, load_config, source_of
 
     (load_config if Path(source_of(base_model)).is_dir() else check_exists)(base_model)

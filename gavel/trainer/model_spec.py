@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 
+DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
+"""Fields of a model that its run keeps for good."""
+
 
 class ModelSpec(BaseModel):
     """Names a model: its run is kept under `<project>/<name>`."""
