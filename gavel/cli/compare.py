@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError, first_error
 from gavel.base.extras import need_extra
@@ -56,7 +55,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.run_file import merged
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import WaitDisplay, plain, print_figures, run_interruptibly, run_to_end
+from gavel.cli.terminal import WaitDisplay, plain, print_figures, print_table, run_interruptibly, run_to_end, say
 from gavel.cli.training import check_run, key_told_at_the_end, print_run_estimates, seen_lengths
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
@@ -334,19 +333,17 @@ async def train_and_print(
     at_once = parallel or cores()
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
-    console.print(
-        plain(
-            f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
-            f"{counted(config.loop.steps, 'step')}, {at_once} at once{again}{_judged_by(cells)}"
-        ),
-        soft_wrap=True,
+    say(
+        console,
+        f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
+        f"{counted(config.loop.steps, 'step')}, {at_once} at once{again}{_judged_by(cells)}",
     )
     steps, ended = StepCount(cells), [0]
 
     def done(cell: Cell, ran: bool) -> None:
         ended[0] += 1
         if ran:
-            console.print(plain(f"{ended[0]}/{len(cells)}  {cell.label} done"), soft_wrap=True)
+            say(console, f"{ended[0]}/{len(cells)}  {cell.label} done")
 
     display = WaitDisplay(console)
     with ExitStack() as training:
@@ -448,7 +445,7 @@ def print_comparison(comparison: Comparison) -> None:
     console = Console()
     chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
     for name, difference in chosen.items():
-        console.print(plain(statement(name, difference)), soft_wrap=True)
+        say(console, statement(name, difference))
     steps = f"steps to {comparison.threshold:.2f}"
     rows = [
         (
@@ -466,23 +463,21 @@ def print_comparison(comparison: Comparison) -> None:
         _print_measures(console, comparison)
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.cells):
-            console.print(plain(f"Alarms, trained on {arm.name}: {alarms_text(arm)}"), soft_wrap=True)
+            say(console, f"Alarms, trained on {arm.name}: {alarms_text(arm)}")
     if comparison.blind is not None:
         _print_ranking(console, comparison.blind)
         judges = ", ".join(comparison.blind.judges)
         cost = f", {comparison.blind.cost}" if comparison.blind.cost else ""
         unscored = comparison.blind.unscored_text
-        console.print(
-            plain(
-                f"Ranked blind by {judges} in {counted(comparison.blind.tasks, 'group')} of held-out attempts"
-                f"{unscored and f', {unscored}'}{cost}; a tie is half a win."
-            ),
-            soft_wrap=True,
+        say(
+            console,
+            f"Ranked blind by {judges} in {counted(comparison.blind.tasks, 'group')} of held-out attempts"
+            f"{unscored and f', {unscored}'}{cost}; a tie is half a win.",
         )
     if comparison.caveat:
-        console.print(plain(comparison.caveat, "yellow"), soft_wrap=True)
+        say(console, comparison.caveat, "yellow")
     report: Path = comparison.directory / "report.html"
-    console.print(plain(f"Report: {report}"), soft_wrap=True)
+    say(console, f"Report: {report}")
 
 
 def _print_ranking(console: Console, blind: BlindRanking) -> None:
@@ -551,7 +546,7 @@ async def compare_judges(
         scored[name] = [task.result() for task in made]
         costs[name] = str(judge.budget.cost) if judge.asks_servers else "0.00 USD"
         if replayed := replay_account(judge):
-            console.print(plain(replayed), soft_wrap=True)
+            say(console, replayed)
         if judge.cassette:
             judge.cassette.close()
     references = [name for name in _REFERENCES if any(name in member.metrics for group in groups for member in group)]
@@ -568,19 +563,16 @@ async def compare_judges(
     writer.writerows(rows)
     write_page(out / "judges.csv", text.getvalue())
     write_page(out / "judges.json", json.dumps(rows, indent=1) + "\n")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("judge", "against", "tau within groups", "groups", "unscored", "cost"):
-        table.add_column(heading, overflow="fold")
+    lines: list[tuple[str, ...]] = []
     for row in rows:
         no_width = row["low"] is None or row["low"] == row["high"] or row["groups"] < MIN_GROUPS
         interval = "" if no_width else f" ({row['low']:+.2f} to {row['high']:+.2f})"
         tau = "–" if row["tau"] is None else f"{row['tau']:+.2f}{interval}"
-        cells = (row["judge"], row["reference"], tau, str(row["groups"]), str(row["unscored"]), row["cost"])
-        table.add_row(*map(plain, cells))
-    console.print(table)
+        lines.append((row["judge"], row["reference"], tau, str(row["groups"]), str(row["unscored"]), row["cost"]))
+    print_table(console, ("judge", "against", "tau within groups", "groups", "unscored", "cost"), lines)
     if not rows:
         console.print(plain("Nothing is known of these trajectories to compare one judge with: name a second judge."))
-    console.print(plain(f"Figures: {out / 'judges.json'}"), soft_wrap=True)
+    say(console, f"Figures: {out / 'judges.json'}")
 
 
 def _tau(

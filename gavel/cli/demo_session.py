@@ -30,8 +30,8 @@ from gavel.base.text import counted
 from gavel.cli.demo import ONE_SENTENCE, DemoJob
 from gavel.cli.options import replay_account, with_cassette
 from gavel.cli.settings import LIKELIHOOD, STAND_IN
-from gavel.cli.terminal import waiting_for
-from gavel.cli.training import LiveReport, RunDisplay, say, say_cost, starting_over
+from gavel.cli.terminal import say, waiting_for
+from gavel.cli.training import LiveReport, RunDisplay, say_cost, starting_over
 from gavel.judge.config import JudgeConfig
 from gavel.llm.providers import register
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, TextSample, write_report

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import BackendUrl, of_this_machine, one_step, run_at, write_file
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import print_table, say
 from gavel.trainer.runs.run_directory import read_description, runs_root, split_step
 
 if TYPE_CHECKING:
@@ -178,9 +177,7 @@ def deployments(
     if not found:
         console.print("Nothing is deployed. Deploy a run: gavel deploy RUN HOST.")
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("deployment", "run", "state", "model", "smoke test"):
-        table.add_column(heading, overflow="fold")
+    rows: list[tuple[str, ...]] = []
     costs: list[str] = []
     for record in found:
         state = record.state
@@ -195,10 +192,10 @@ def deployments(
             state = f"{state}, {error.message}"
         name = f"{record.project}/{record.model}@{record.step}"
         model = str(record.deployed.get("model_id", "–"))
-        table.add_row(*map(plain, (record.id, name, state, model, record.smoke_test or "–")))
-    console.print(table)
+        rows.append((record.id, name, state, model, record.smoke_test or "–"))
+    print_table(console, ("deployment", "run", "state", "model", "smoke test"), rows)
     for line in costs:
-        console.print(plain(line), soft_wrap=True)
+        say(console, line)
 
 
 app = single_command(deploy)

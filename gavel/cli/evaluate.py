@@ -29,7 +29,7 @@ from gavel.cli.options import (
     with_cassette,
     with_options,
 )
-from gavel.cli.terminal import WaitDisplay, plain, print_figures, run_interruptibly, run_to_end
+from gavel.cli.terminal import WaitDisplay, plain, print_figures, run_interruptibly, run_to_end, say
 from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, seen_lengths
 from gavel.llm.budget import Budget
 from gavel.reports.model_table import (
@@ -191,9 +191,7 @@ async def _evaluate_all(
     tables: list[ModelTable] = []
     for each in prepared:
         scenario, config, judge = each.scenario, each.config, each.judge
-        console.print(
-            plain(f"Gavel · {scenario.name} · {', '.join(model.name for model in each.models)}"), soft_wrap=True
-        )
+        say(console, f"Gavel · {scenario.name} · {', '.join(model.name for model in each.models)}")
         try:
             table = await evaluate_models(
                 scenario,
@@ -270,7 +268,7 @@ def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool)
 
 def print_model_table(console: Console, table: ModelTable) -> None:
     """A row for each model; with one model, a row for each figure. Then what is missing, costs, and the report."""
-    console.print(plain(_outcome(table)), soft_wrap=True)
+    say(console, _outcome(table))
     samples = f", {counted(table.samples, 'sample')} of each" if table.samples > 1 else ""
     heading = f"{counted(table.tasks, 'held-out task')}{samples}"
     if len(table.rows) == 1:
@@ -279,16 +277,13 @@ def print_model_table(console: Console, table: ModelTable) -> None:
         _print_models(console, table, heading)
     for row in table.rows:
         if row.failed:
-            console.print(
-                plain(f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again"),
-                soft_wrap=True,
-            )
+            say(console, f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again")
         for reason, count in row.unscored.items():
-            console.print(plain(f"{row.name}: {count:,} unscored: {reason}"), soft_wrap=True)
+            say(console, f"{row.name}: {count:,} unscored: {reason}")
     if table.judges:
         cost = f" · {table.judge_cost}" if table.judge_cost else ""
-        console.print(plain(f"Judge {', '.join(table.judges)}{cost}"), soft_wrap=True)
-    console.print(plain(f"Report: {table.directory / 'report.html'}"), soft_wrap=True)
+        say(console, f"Judge {', '.join(table.judges)}{cost}")
+    say(console, f"Report: {table.directory / 'report.html'}")
 
 
 def _outcome(table: ModelTable) -> str:
@@ -355,8 +350,8 @@ def print_scenario_table(console: Console, table: ScenarioTable) -> None:
         lines.append([name, *cells, cost_text(table.cost(name)), seconds_of(*rows)])
     print_figures(console, ["", *headings, *(["mean"] if several else []), "USD", "an episode"], lines)
     for name, reason in table.failed.items():
-        console.print(plain(f"{name} was not evaluated: {reason}"), soft_wrap=True)
-    console.print(plain(f"Report: {table.directory / 'report.html'}"), soft_wrap=True)
+        say(console, f"{name} was not evaluated: {reason}")
+    say(console, f"Report: {table.directory / 'report.html'}")
 
 
 app = single_command(with_options(evaluate, RunConfig, _FLAGS))

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
@@ -33,14 +32,13 @@ from gavel.cli.options import (
     with_options,
 )
 from gavel.cli.run_file import paths_seen_from, to_toml
-from gavel.cli.terminal import RESUME, plain, run_interruptibly, run_to_end, waiting_for
+from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
 from gavel.cli.training import (
     LiveReport,
     check_fresh_is_here,
     close_replies,
     opened_backend,
     run_directory_of,
-    say,
     say_cost,
     say_outcome,
     starting_over,
@@ -174,7 +172,7 @@ async def run_evolution(
         page = None if report is None else report.write()
     say_outcome(console, rows)
     first = next((row for row in rows if row["split"] == EVALUATION and row["step"] == 0), None)
-    console.print(_table(first, found, config.evolve.evaluation_tasks))
+    _print_rounds(console, first, found, config.evolve.evaluation_tasks)
     best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
     if best is not None:
         say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
@@ -237,20 +235,18 @@ class _Display(EvolveObserver):
             self._report.write_if_due()
 
 
-def _table(first: dict[str, float] | None, found: Sequence[Iteration], tasks: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name in ("iteration", "explored", "mean reward", "imitated", "step", f"success (of {tasks:,})"):
-        table.add_column(name, justify="right")
+def _print_rounds(console: Console, first: dict[str, float] | None, found: Sequence[Iteration], tasks: int) -> None:
+    headings = ("iteration", "explored", "mean reward", "imitated", "step", f"success (of {tasks:,})")
+    rows: list[tuple[str, ...]] = []
     if first is not None:
-        table.add_row("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories")))
+        rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
     for each in found:
         if each.last_step == 0:
             continue  # without base data nothing was learned before the first exploration
         reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
         share = _share(each.success, each.measures.get("trajectories"))
-        cells = (str(each.number), f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step), share)
-        table.add_row(*map(plain, cells))
-    return table
+        rows.append((str(each.number), f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step), share))
+    print_table(console, headings, rows, right=headings)
 
 
 def _share(value: float | None, count: float | None) -> str:

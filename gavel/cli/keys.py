@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import MissingExtraError, missing_parts
@@ -18,7 +17,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.options import Flag, given, with_options
 from gavel.cli.run_file import merged, toml_value, validated
 from gavel.cli.serve import service_config
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import plain, print_table
 from gavel.judge.service.config import FILE_NAME, KeyConfig, ServiceConfig
 from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
 
@@ -85,9 +84,7 @@ def list_keys(
     if not found:
         console.print(plain("There are no keys. Make one: gavel keys create NAME."))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("id", "name", "made", "may use", "spent"):
-        table.add_column(heading)
+    rows: list[tuple[str, ...]] = []
     for key in found:
         scope = ", ".join(
             f"{field} {_words(value)}" for field, value in key.scope.model_dump(exclude_defaults=True).items()
@@ -95,8 +92,8 @@ def list_keys(
         made = time.strftime("%Y-%m-%d", time.localtime(key.created_at))
         unknown = f", {counted(key.unpriced_groups, 'group')} unknown" if key.unpriced_groups else ""
         may = "revoked" if key.revoked_at is not None else scope or "all"
-        table.add_row(*map(plain, (key.id, key.name, made, may, f"{key.spent_usd:.4g} USD{unknown}")))
-    console.print(table)
+        rows.append((key.id, key.name, made, may, f"{key.spent_usd:.4g} USD{unknown}"))
+    print_table(console, ("id", "name", "made", "may use", "spent"), rows)
 
 
 def revoke(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import say
 from gavel.scenarios.formats.completions import Columns
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.group import TrajectoryGroup
@@ -104,14 +104,14 @@ def read_attempts(
             raise GavelError(f"{path} is a program, not trajectories.", f"To play its scenario: gavel check {path}")
     reading = read_file(paths, by, columns)
     console = Console(stderr=True)
-    console.print(plain(reading.summary), soft_wrap=True)
+    say(console, reading.summary)
     for note in reading.notes:
-        console.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
+        say(console, f"note: {note}", "yellow")
     groups = [with_truth_of_rows(group) for group in reading.groups]
     truths = Counter(name for group in groups for name in truth_of(group).dump())
     if truths:
         told = ", ".join(f"{name} of {counted(count, 'group')}" for name, count in sorted(truths.items()))
-        console.print(plain(f"the judge is told: {told}"), soft_wrap=True)
+        say(console, f"the judge is told: {told}")
     return groups
 
 

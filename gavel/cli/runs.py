@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.terminal import plain, print_warning
+from gavel.cli.terminal import plain, print_table, print_warning
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.run_listing import read_runs
 
@@ -41,14 +40,18 @@ def runs(
     if not found:
         console.print(plain(f"There are no runs in {root}. Start one: gavel demo, or gavel train SCENARIO."))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("run", "state", "step", "best", "judge"):
-        table.add_column(heading, justify="right" if heading == "step" else "left", overflow="fold")
-    table.add_column("age", justify="right", no_wrap=True)
-    for run in found:
-        step = str(run.step) if run.steps is None else f"{run.step}/{run.steps}"
-        table.add_row(*map(plain, (run.name, run.state, step, run.best, run.judge, _age(run.age))))
-    console.print(table)
+    rows = [
+        (
+            run.name,
+            run.state,
+            f"{run.step}" if run.steps is None else f"{run.step}/{run.steps}",
+            run.best,
+            run.judge,
+            _age(run.age),
+        )
+        for run in found
+    ]
+    print_table(console, ("run", "state", "step", "best", "judge", "age"), rows, right=("step", "age"))
     for run in found:
         if run.damage:
             print_warning(run.damage)

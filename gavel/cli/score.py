@@ -38,7 +38,7 @@ from gavel.cli.options import (
     with_options,
 )
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import INTERRUPTED, WaitDisplay, plain, run_interruptibly
+from gavel.cli.terminal import INTERRUPTED, WaitDisplay, plain, run_interruptibly, say
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
@@ -371,16 +371,16 @@ def _print_outcome(console: Console, groups: Sequence[TrajectoryGroup], out: Pat
         told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {_place(out)}."
     else:
         told = f"Nothing was scored: 0 of {whole} in {counted(len(groups), 'group')}."
-    console.print(plain(told), soft_wrap=True)
+    say(console, told)
     reasons = Counter((t.judgement and t.judgement.reason) or "not judged" for t in members if t.reward is None)
     reasons.update(
         (group.judgement and group.judgement.reason) or "no trajectories" for group in groups if not len(group)
     )
     for reason, count in reasons.most_common():
-        console.print(plain(f"{count:,} unscored: {reason}"), soft_wrap=True)
+        say(console, f"{count:,} unscored: {reason}")
     if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
         alone = "Groups of one: --by FIELD puts attempts at one task together; --alone scored scores each by itself."
-        console.print(plain(alone), soft_wrap=True)
+        say(console, alone)
 
 
 def print_scores(
@@ -415,8 +415,8 @@ def print_scores(
     console.print(table)
     warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
     for warning, count in warned.most_common(_WARNINGS):
-        console.print(plain(f"warning: {warning} (in {counted(count, 'group')})", "yellow"), soft_wrap=True)
-    console.print(plain(_account(groups, earlier, cost)), soft_wrap=True)
+        say(console, f"warning: {warning} (in {counted(count, 'group')})", "yellow")
+    say(console, _account(groups, earlier, cost))
 
 
 def own_explanation(group: TrajectoryGroup, trajectory: Trajectory) -> str:

@@ -26,7 +26,7 @@ from gavel.cli.options import (
     with_options,
 )
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end
+from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import LiveReport, close_replies, say_cost, starting_over
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
@@ -147,8 +147,8 @@ async def serve_queue(data: Path, host: str, port: int, key: str | None, *, max_
     with contextlib.closing(checked_listener(host, port, key)) as listener, _opened(data / FILE, max_waiting) as queue:
 
         def announce(url: str) -> None:
-            _say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
-            _say(console, "No learner here: a trainer registers and reads /batch. --model NAME trains in this process.")
+            say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
+            say(console, "No learner here: a trainer registers and reads /batch. --model NAME trains in this process.")
 
         state = QueueState(queue)
         await serve(state, listener, host=host, key=key, most_bytes=most_bytes, announce=announce)
@@ -211,7 +211,7 @@ async def serve_learner(
             mean = f"{sum(scores) / len(scores):.2f}" if scores else "–"
             told = f"mean score {mean}" if result.trained else result.reason
             waited = result.metrics.get("atropos/steps_waited/mean", 0.0)
-            _say(
+            say(
                 console,
                 f"step {result.step}/{steps}  {counted(len(groups), 'group')}  {told}  waited {waited:.1f} steps",
             )
@@ -233,9 +233,9 @@ async def serve_learner(
 
         def announce(url: str) -> None:
             scored = f"scored by {', '.join(judge.names)}" if judge else "with the environments' scores"
-            _say(console, f"Atropos API · {url} · trains {model.name} ({model.base_model}) {scored}")
-            _say(console, f"Policy · {endpoint.base_url} · model {model.name} · API key: anything · {endpoint.limits}")
-            _say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
+            say(console, f"Atropos API · {url} · trains {model.name} ({model.base_model}) {scored}")
+            say(console, f"Policy · {endpoint.base_url} · model {model.name} · API key: anything · {endpoint.limits}")
+            say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
 
         try:
             await serve(
@@ -253,8 +253,8 @@ async def serve_learner(
                 close_replies(console, judge)
         page = report.write()
     if page is not None:
-        _say(console, f"Report: {page}")
-    _say(console, f"Run: {directory}")
+        say(console, f"Report: {page}")
+    say(console, f"Run: {directory}")
 
 
 def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None) -> dict[str, object]:
@@ -274,10 +274,6 @@ def _opened(path: Path, most_groups: int) -> Generator[GroupQueue]:
         yield queue
     finally:
         queue.close()
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 app = single_command(with_options(serve_atropos, RunConfig, FLAGS))

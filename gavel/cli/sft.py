@@ -16,8 +16,8 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts
 from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, given, with_options
 from gavel.cli.run_file import merged, validated
-from gavel.cli.terminal import RESUME, TRAINER, run_to_end, waiting_for
-from gavel.cli.training import LiveReport, say, say_outcome, starting_over
+from gavel.cli.terminal import RESUME, TRAINER, run_to_end, say, waiting_for
+from gavel.cli.training import LiveReport, say_outcome, starting_over
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.loop.imitation import imitate, imitation_plan
 from gavel.trainer.model import TrainableModel

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Container, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol, TextIO, TypeVar
@@ -90,6 +90,23 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(character if character.isprintable() else " " for character in text), style)
 
 
+def say(console: Console, line: str, style: str = "") -> None:
+    """Prints one line, which the terminal may wrap."""
+    console.print(plain(line, style), soft_wrap=True)
+
+
+def print_table(
+    console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+) -> None:
+    """Prints texts in columns under their headings; cells that are too wide are folded. `right`: columns of numbers."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    console.print(table)
+
+
 class LiveText(ProgressColumn):
     """Text of a live line, read anew whenever the line is drawn."""
 
@@ -111,7 +128,7 @@ def print_error(error: GavelError) -> None:
 
 def print_warning(text: str) -> None:
     """Prints to stderr what does not stop a command."""
-    Console(stderr=True).print(plain(f"warning: {text}", "yellow"), soft_wrap=True)
+    say(Console(stderr=True), f"warning: {text}", "yellow")
 
 
 def silence_libraries() -> None:
@@ -344,7 +361,7 @@ class WaitDisplay:
             yield advance
         took = duration(time.monotonic() - started)
         parts = (f"{what}: {done}/{total} {unit} in {took}", status())
-        self._console.print(plain(" · ".join(filter(None, parts))), soft_wrap=True)
+        say(self._console, " · ".join(filter(None, parts)))
 
 
 class Follower(Protocol):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
@@ -32,7 +31,7 @@ from gavel.cli.options import (
     with_options,
 )
 from gavel.cli.run_file import paths_seen_from, to_toml
-from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, waiting_for
+from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
 from gavel.cli.training import (
     LiveReport,
     RunDisplay,
@@ -43,7 +42,6 @@ from gavel.cli.training import (
     opened_backend,
     print_run_estimate,
     run_directory_of,
-    say,
     say_cost,
     say_outcome,
     seen_lengths,
@@ -159,7 +157,7 @@ async def run_training(
     judges = judge.names if judge else ()
     say_outcome(console, rows, max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
     if points := [row for row in rows if row["split"] == EVALUATION]:
-        console.print(_before_after(points[0], points[-1]))
+        _print_before_after(console, points[0], points[-1])
     if judge is not None:
         close_replies(console, judge)
     if page is not None:
@@ -169,17 +167,15 @@ async def run_training(
     )
 
 
-def _before_after(first: Mapping[str, float], last: Mapping[str, float]) -> Table:
+def _print_before_after(console: Console, first: Mapping[str, float], last: Mapping[str, float]) -> None:
     """The measures of two evaluations (rows of the metrics log) side by side."""
-    table = Table(box=None)
-    table.add_column(counted(round(last["trajectories"]), "held-out task"))
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    for name, value in last.items():
-        if name not in _COUNTS:
-            before = f"{first[name]:.2f}" if name in first else "–"
-            table.add_row(name.replace("_", " "), before, f"{value:.2f}")
-    return table
+    rows = [
+        (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
+        for name, value in last.items()
+        if name not in _COUNTS
+    ]
+    tasks = counted(round(last["trajectories"]), "held-out task")
+    print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
 
 
 app = single_command(with_options(train, RunConfig, RUN_FLAGS))

@@ -24,7 +24,7 @@ from gavel.base.extras import missing_parts
 from gavel.base.text import counted, duration
 from gavel.cli.named import remote_backend
 from gavel.cli.options import replay_account
-from gavel.cli.terminal import TRAINER, LiveText, plain, print_warning, run_interruptibly, waiting_for
+from gavel.cli.terminal import TRAINER, LiveText, print_warning, run_interruptibly, say, waiting_for
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import Estimate, estimate_run
 from gavel.judge.judge import Judge
@@ -103,11 +103,6 @@ def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
         raise RunDirectoryError(
             f"--fresh deletes no run on another machine ({backend.url})", "Give the new run another --name."
         )
-
-
-def say(console: Console, line: str) -> None:
-    """Prints one line, which the terminal may wrap."""
-    console.print(plain(line), soft_wrap=True)
 
 
 def say_outcome(
@@ -277,7 +272,7 @@ class RunDisplay(Observer):
 
     def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
         line = f"warning: step {step}: {alarm.sentence}. {alarm.advice}"
-        self._console.print(plain(line, "yellow"), soft_wrap=True)
+        say(self._console, line, "yellow")
 
     def _tell(self) -> None:
         """Prints the step's line where there is no live one, once."""
@@ -288,7 +283,7 @@ class RunDisplay(Observer):
         for part in self._figures():
             if len(line) + 2 + len(part) <= _WIDTH:
                 line += f"  {part}"
-        self._console.print(plain(line), soft_wrap=True)
+        say(self._console, line)
 
     def _refresh(self) -> None:
         self._progress.update(self._task, completed=self._step)
