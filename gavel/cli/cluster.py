@@ -25,13 +25,13 @@ from gavel.cli.run_file import read_tables
 from gavel.cli.terminal import plain, run_interruptibly
 from gavel.scenarios.mixture import scenario_references
 from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.run_config import RunConfig
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
     from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
     from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob, GroupParts
     from gavel.trainer.backends.skypilot.host import ClusterHost, ClusterStatus
-    from gavel.trainer.run_config import RunConfig
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
 Accelerators = Annotated[
@@ -371,7 +371,7 @@ _FORMS = ("--job-group", "--slurm", "--docker", "--kubernetes")
 
 def _parts(
     settings: "ClusterSettings",
-    config: "RunConfig | None",
+    config: RunConfig | None,
     model: str | None,
     lora_rank: int | None,
     judge: str | None,
@@ -401,7 +401,7 @@ def _place_wheel(job: "ExportedJob", form: str, out: Path | None) -> None:
     typer.echo(f"Written: {out.absolute().parent / wheel.name}")
 
 
-def _train_config(program: str, options: Sequence[str]) -> "RunConfig":
+def _train_config(program: str, options: Sequence[str]) -> RunConfig:
     """The run of `gavel train PROGRAM OPTIONS`. Raises a `GavelError` or click's for what is wrong in it."""
 
     command = typer.main.get_command(train.app)

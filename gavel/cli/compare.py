@@ -9,7 +9,6 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from gavel.base.extras import need_extra
 from gavel.base.text import counted, duration
 from gavel.cli.compare_session import (
     REWARDS,
+    THRESHOLD,
     Cell,
     StepCount,
     check_cells,
@@ -50,12 +50,21 @@ from gavel.cli.options import (
     register_likelihood,
     replay_account,
     run_config,
+    typed_options,
     with_cassette,
     with_options,
 )
 from gavel.cli.run_file import merged
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import WaitDisplay, plain, print_figures, print_table, run_interruptibly, run_to_end, say
+from gavel.cli.terminal import (
+    RESUME,
+    WaitDisplay,
+    plain,
+    print_figures,
+    print_table,
+    run_to_end,
+    say,
+)
 from gavel.cli.training import check_run, key_told_at_the_end, print_run_estimates, seen_lengths
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
@@ -92,52 +101,8 @@ _FLAGS = [
     *(flag for flag in ENGINE_FLAGS if flag.name not in _OF_CELLS),
     *(Flag(f"judge.{f.path}", f.name, f.default, f.by_key) for f in _JUDGE_FLAGS),
 ]
-_SEEDS, _MARGIN, _THRESHOLD = 5, 0.03, 0.8
 _OF_RUNS = {"--margin", "--threshold", "--out", "--blind-judge", "--blind-rubric"}
 _OF_JUDGES = {"--judges", "--out", "--dry-run", *(flag.name for flag in _JUDGE_FLAGS)}
-_UNREAD = {"--out"}
-"""Of a comparison that trains: its report stands beside its runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """What was typed: None where nothing was."""
-
-    what: list[str]
-    values: Mapping[str, Any]
-    assignments: list[str] | None
-    rewards: str | None
-    judges: str | None
-    seeds: int | None
-    margin: float | None
-    threshold: float | None
-    parallel: int | None
-    out: Path | None
-    blind_judge: str | None
-    blind_rubric: str | None
-    dry_run: bool
-
-    @property
-    def named_judges(self) -> list[str]:
-        return _names(self.judges or "")
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """Margin and threshold."""
-        margin = _MARGIN if self.margin is None else self.margin
-        return {"margin": margin, "threshold": _THRESHOLD if self.threshold is None else self.threshold}
-
-    def typed(self) -> list[str]:
-        own = ("rewards", "judges", "seeds", "margin", "threshold", "parallel", "out", "blind_judge", "blind_rubric")
-        found = [f"--{name.replace('_', '-')}" for name in own if getattr(self, name) is not None]
-        found += ["--set"] if self.assignments else []
-        found += ["--dry-run"] if self.dry_run else []
-        return found + [flag.name for flag in _FLAGS if self.values.get(flag.key) not in (None, [])]
-
-    def only(self, read: set[str], why: str) -> None:
-        """Raises `GavelError` for an option that would have no effect."""
-        if unread := [name for name in self.typed() if name not in read]:
-            raise GavelError(f"{', '.join(unread)}: no effect here, because {why}.", "Leave it out.")
 
 
 def compare(
@@ -148,20 +113,16 @@ def compare(
         ),
     ],
     values: Mapping[str, Any],
+    context: typer.Context,
     assignments: Assignments = None,
     rewards: Annotated[
-        str | None,
-        typer.Option(help="judge, hand, success, constant and sums: judge+hand. Default: judge,hand,success,constant."),
-    ] = None,
+        str,
+        typer.Option(help="judge, hand, success, constant and sums: judge+hand."),
+    ] = ",".join(REWARDS),
     judges: Annotated[str | None, typer.Option(help="Judge models, separated by commas: each is compared.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help=f"Runs of each reward. Default: {_SEEDS}.")] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(min=1e-6, max=1, help=f"Differences of success that do not matter. Default: {_MARGIN}."),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help=f"Success that 'steps to' counts to. Default: {_THRESHOLD}.")
-    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each reward.")] = 5,
+    margin: Annotated[float, typer.Option(min=1e-6, max=1, help="Differences of success that do not matter.")] = 0.03,
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="Success that 'steps to' counts to.")] = THRESHOLD,
     parallel: Annotated[
         int | None, typer.Option(min=1, help="Runs at once, of one thread each. Default: one for each core.")
     ] = None,
@@ -185,57 +146,69 @@ def compare(
     """
 
     register_likelihood()
-    options = _Options(
-        what,
-        values,
-        assignments,
-        rewards,
-        judges,
-        seeds,
-        margin,
-        threshold,
-        parallel,
-        out,
-        blind_judge,
-        blind_rubric,
-        dry_run,
-    )
     if blind_rubric is not None and blind_judge is None:
         raise GavelError("--blind-rubric is for a judge that ranks.", "Name it: --blind-judge openai/gpt-5-mini.")
+    typed, named = typed_options(context), _names(judges or "")
     runs = [find_run(each) for each in what]
     if len(what) > 1:
-        return _runs(options, runs)
+        if dry_run and blind_judge:
+            raise GavelError("--dry-run does not estimate the ranking of existing runs.", "Bound it: --max-cost 1.")
+        of_judge = {flag.name for flag in _JUDGE_FLAGS if flag.name != "--rubric"} if blind_judge else set[str]()
+        _check_read(typed, _OF_RUNS | of_judge, "these runs are made already")
+        return _runs(what, runs, values, out, blind_judge, blind_rubric, margin=margin, threshold=threshold)
     if runs[0] is not None or (what[0] and Path(what[0]).exists() and not what[0].endswith((".py", ".toml"))):
-        return _stored(options, runs[0])
-    _training(options)
+        if not named:
+            raise GavelError(
+                f"{what[0]} is one run or file: what it is to be compared with is not said.",
+                "Name a second run, or judges: --judges openai/gpt-5-mini,stand-in.",
+            )
+        _check_read(typed, _OF_JUDGES, "judges are compared on what is stored, and nothing is trained")
+        return _stored(what[0], runs[0], named, values, out, dry_run=dry_run)
+    _check_read(typed, {*typed} - {"--out"}, "the report stands beside the runs (GAVEL_RUNS says where)")
+    need_extra("train", "gavel compare")
+    flags_given = {name: value for name, value in values.items() if value not in (None, [])}
+    config = over(settings_of(what[0]), run_config(what[0], flags_given, assignments, flags=_FLAGS))
+    check_model(config, config, scenario_named(config.scenario))
+    asked = _names(rewards)
+    if any("judge" in name for name in asked):
+        announce_stand_in([model_id(name) for name in named or [str(config.judge.models)]])
+    planned = config, asked, named, seeds, None if blind_judge is None else (blind_judge, blind_rubric)
+    if dry_run:
+        return print_comparison_estimate(*planned)
+    run_to_end(train_and_print(*planned, parallel=parallel, margin=margin, threshold=threshold), RESUME)
 
 
-def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
+def _check_read(typed: Sequence[str], read: set[str], why: str) -> None:
+    """Raises `GavelError` for an option that would have no effect."""
+    if unread := [name for name in typed if name not in read]:
+        raise GavelError(f"{', '.join(unread)}: no effect here, because {why}.", "Leave it out.")
 
-    what = options.what
+
+def _runs(
+    what: Sequence[str],
+    runs: Sequence[Path | None],
+    values: Mapping[str, Any],
+    out: Path | None,
+    blind_judge: str | None,
+    blind_rubric: str | None,
+    **bounds: float,
+) -> None:
     if missing := [each for each, run in zip(what, runs, strict=True) if run is None]:
         raise GavelError(f"{missing[0]} is no run.", "Name runs as `gavel runs` lists them, or one scenario.")
-    if options.dry_run and options.blind_judge:
-        raise GavelError("--dry-run does not estimate the ranking of existing runs.", "Bound it: --max-cost 1.")
-    of_judge = {flag.name for flag in _JUDGE_FLAGS if flag.name != "--rubric"}
-    options.only(_OF_RUNS | (of_judge if options.blind_judge else set()), "these runs are made already")
     need_extra("train", "gavel compare")
-
     found = [run.resolve() for run in runs if run is not None]
     if len({*found}) < len(what):
         raise GavelError("a run is compared with itself.", "Name two runs.")
     directories = dict(zip(_called(what, found), found, strict=True))
     called = "-".join("-".join(run.parts[-2:]) for run in found)
-    place = options.out or runs_root() / "compare" / "runs" / called[:200]
-    comparison = compare_runs(directories, place, **options.bounds)
-    if options.blind_judge is None:
+    place = out or runs_root() / "compare" / "runs" / called[:200]
+    comparison = compare_runs(directories, place, **bounds)
+    if blind_judge is None:
         return print_comparison(comparison)
-
     scenario = next(filter(None, map(scenario_of, directories.values())), None)
-    rubric = options.blind_rubric or (scenario.rubric if scenario else None)
-    settings = judge_config({**options.values, "judge": options.blind_judge})
-    mode = options.values.get("mode") or "pairwise"
-    judge = judge_that_ranks(settings, options.blind_judge, rubric, place, mode)
+    rubric = blind_rubric or (scenario.rubric if scenario else None)
+    settings = judge_config({**values, "judge": blind_judge})
+    judge = judge_that_ranks(settings, blind_judge, rubric, place, values.get("mode") or "pairwise")
     if scenario:
         check_stand_in(judge, scenario)
     run_to_end(rank_and_print(comparison, judge))
@@ -251,44 +224,14 @@ def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:
     return next(names for names in ends if len({*names}) == len(names))
 
 
-def _stored(options: _Options, run: Path | None) -> None:
-
-    what = options.what[0]
-    if not options.named_judges:
-        raise GavelError(
-            f"{what} is one run or file: what it is to be compared with is not said.",
-            "Name a second run, or judges: --judges openai/gpt-5-mini,stand-in.",
-        )
-    options.only(_OF_JUDGES, "judges are compared on what is stored, and nothing is trained")
-    place = options.out or runs_root() / "compare" / "judges" / Path(what).name
+def _stored(
+    what: str, run: Path | None, judges: Sequence[str], values: Mapping[str, Any], out: Path | None, *, dry_run: bool
+) -> None:
+    place = out or runs_root() / "compare" / "judges" / Path(what).name
     scenario = scenario_of(run) if run else None
     groups = [group for _, group in stored_groups(run, "train")] if run else read_attempts(Path(what))
     rubric = scenario.rubric if scenario else None
-    run_to_end(compare_judges(groups, options.named_judges, options.values, place, rubric, dry_run=options.dry_run))
-
-
-def _training(options: _Options) -> None:
-    what, named = options.what[0], options.named_judges
-    options.only(set(options.typed()) - _UNREAD, "the report stands beside the runs (GAVEL_RUNS says where)")
-    need_extra("train", "gavel compare")
-
-    flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
-    config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
-    check_model(config, config, scenario_named(config.scenario))
-    asked = _names(options.rewards or ",".join(REWARDS))
-    judges = named or [str(config.judge.models)]
-    if any("judge" in name for name in asked):
-        announce_stand_in([model_id(name) for name in judges])
-    blind = None if options.blind_judge is None else (options.blind_judge, options.blind_rubric)
-    planned = config, asked, named, options.seeds or _SEEDS
-    if options.dry_run:
-        return print_comparison_estimate(*planned, blind)
-    training = train_and_print(*planned, parallel=options.parallel, blind=blind, **options.bounds)
-    try:
-        run_interruptibly(training)
-    except KeyboardInterrupt:
-        typer.echo("Stopped. Finished steps are saved; the same command goes on from there.", err=True)
-        raise typer.Exit(130) from None
+    run_to_end(compare_judges(groups, judges, values, place, rubric, dry_run=dry_run))
 
 
 def _names(text: str) -> list[str]:
@@ -321,11 +264,11 @@ async def train_and_print(
     rewards: Sequence[str],
     judges: Sequence[str],
     seeds: int,
+    blind: Blind | None,
     *,
     margin: float,
     threshold: float,
     parallel: int | None,
-    blind: Blind | None = None,
 ) -> None:
     """Runs the cells with a line for each, then prints the table."""
     console = Console()

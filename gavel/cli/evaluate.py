@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,6 +31,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.terminal import WaitDisplay, plain, print_figures, run_interruptibly, run_to_end, say
 from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, seen_lengths
+from gavel.judge.judge import Judge
 from gavel.llm.budget import Budget
 from gavel.reports.model_table import (
     ModelTable,
@@ -44,13 +45,8 @@ from gavel.reports.model_table import (
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.trainer.config import LoopConfig
+from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from gavel.judge.judge import Judge
-    from gavel.reports.model_table import ModelTable
-    from gavel.trainer.loop.model_samples import SampledModel
-
 
 _TASKS = 256
 _NO_JUDGE = "none"
@@ -117,8 +113,8 @@ class _Prepared:
     source: str
     scenario: Scenario
     config: RunConfig
-    judge: "Judge | None"
-    models: "list[SampledModel]"
+    judge: Judge | None
+    models: list[SampledModel]
 
 
 async def _prepare(

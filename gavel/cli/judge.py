@@ -11,11 +11,11 @@ golden     a regression test of a judge and its prompts on groups of known order
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from itertools import chain
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -29,10 +29,12 @@ from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
+from gavel.cli.options import read_pairs
 from gavel.cli.settings import STAND_IN, Settings
 from gavel.cli.terminal import plain, run_interruptibly
 from gavel.judge.audit.engine_quality import (
     OWN_FAMILY,
+    QualityReport,
     arrival_order_scorer,
     engine_scorer,
     measure_quality,
@@ -40,6 +42,8 @@ from gavel.judge.audit.engine_quality import (
 )
 from gavel.judge.audit.golden import (
     SHIPPED,
+    ChangedVerdict,
+    GoldenResult,
     changed_prompts,
     changed_verdicts,
     check_golden,
@@ -60,11 +64,6 @@ from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
-
-if TYPE_CHECKING:
-    from gavel.judge.audit.engine_quality import QualityReport
-    from gavel.judge.audit.golden import ChangedVerdict, GoldenResult
-    from gavel.judge.offline.simulated import Bias, Faults
 
 
 def rubric(
@@ -192,51 +191,41 @@ def print_report(console: Console, report: JudgeReport) -> None:
         console.print(plain(note))
 
 
+_BIAS = Bias(slope=0.6, u=0.3, noise=0.5, halo=0.3, step=0.05)
+"""Of a judge that is simulated unless told otherwise."""
+
+
 def simulate(
     groups: Annotated[int, typer.Option(min=2, help="Number of groups.")] = 300,
     members: Annotated[int, typer.Option(min=2, help="Members per group.")] = 8,
     orders: Annotated[str, typer.Option(help="Orders per group to compare.")] = "1,2,4,8",
-    slope: Annotated[float, typer.Option(help="Bonus of the first position, malus of the last.")] = 0.6,
-    u: Annotated[float, typer.Option(help="Bonus of both ends over the middle.")] = 0.3,
-    noise: Annotated[float, typer.Option(help="Standard deviation of a call's errors.")] = 0.5,
-    halo: Annotated[float, typer.Option(help="Bonus per point of score of the preceding member.")] = 0.3,
-    step: Annotated[float, typer.Option(help="Scores are rounded to multiples of this.")] = 0.05,
-    length: Annotated[float, typer.Option(help="Bonus of a text that is e times as long.")] = 0.0,
-    compression: Annotated[float, typer.Option(help="Share of their distance from 1/2 that scores lose.")] = 0.0,
-    idiosyncrasy: Annotated[float, typer.Option(help="Standard deviation of the errors that all calls share.")] = 0.0,
-    self_preference: Annotated[float, typer.Option(help="Bonus of every second member, of the judge's family.")] = 0.0,
-    crowding: Annotated[float, typer.Option(help="Power by which noise grows above 8 members shown.")] = 0.0,
-    curve: Annotated[float, typer.Option(help="1 = a judge that only compares, 0 = absolute scores.")] = 0.0,
-    severity: Annotated[float, typer.Option(help="Added to every score.")] = 0.0,
+    bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of the judge, in standard deviations of the members' quality: "
+            f"{', '.join(f'{each.name}={getattr(_BIAS, each.name):g}' for each in fields(_BIAS))}. Repeatable.",
+        ),
+    ] = None,
     faults: Annotated[float, typer.Option(help="Share of calls that fail, over all kinds of failure.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of groups and judge.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Prints the figures as JSON.")] = False,
 ) -> None:
-    """Measure the engine on a simulated judge: agreement with the truth, and biases that remain. No model, no key.
+    """Measure the engine on a simulated judge: agreement with the truth, and biases that remain. No model, no key."""
 
-    Biases are in standard deviations of the members' quality.
-    """
-
-    bias = Bias(
-        slope=slope,
-        u=u,
-        length=length,
-        self_preference=self_preference,
-        idiosyncrasy=idiosyncrasy,
-        halo=halo,
-        noise=noise,
-        crowding=crowding,
-        curve=curve,
-        severity=severity,
-        compression=compression,
-        step=step,
-    )
+    given = read_pairs("--bias", bias or ())
+    for name, value in given.items():
+        if name not in asdict(_BIAS) or not isinstance(value, int | float):
+            raise JudgeError(
+                f"a simulated judge has no bias {name}={value}.", f"Name one of {', '.join(asdict(_BIAS))}."
+            )
+    chosen = replace(_BIAS, **given)
     rows = run_interruptibly(
-        _simulated_rows(groups, members, _counts(orders), bias, Faults.of_every_kind(faults), seed)
+        _simulated_rows(groups, members, _counts(orders), chosen, Faults.of_every_kind(faults), seed)
     )
     if as_json:
         table = [{"way": way} | quality.figures() for way, quality in rows.items()]
-        print(json.dumps({"bias": asdict(bias), "faults": faults, "seed": seed, "rows": table}))
+        print(json.dumps({"bias": asdict(chosen), "faults": faults, "seed": seed, "rows": table}))
     else:
         _print_simulation(Console(), rows, f"{counted(groups, 'group')} of {members}")
 
@@ -254,7 +243,7 @@ def _counts(orders: str) -> list[int]:
 
 
 async def _simulated_rows(
-    groups: int, members: int, counts: list[int], bias: "Bias", faults: "Faults", seed: int
+    groups: int, members: int, counts: list[int], bias: Bias, faults: Faults, seed: int
 ) -> dict[str, "QualityReport"]:
 
     truth: dict[str, Latent] = {}
@@ -384,7 +373,7 @@ def _write_records(path: Path, records: _Records) -> None:
         raise GavelError(f"{path} cannot be written: {error}", "Choose another place with --cassette.") from error
 
 
-def _print_golden(results: "Sequence[GoldenResult]", judge: str) -> None:
+def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
 
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("group", overflow="fold")
@@ -409,7 +398,7 @@ def _print_golden(results: "Sequence[GoldenResult]", judge: str) -> None:
     console.print(Text(" · ".join(account)))
 
 
-def _print_learnt(results: "Sequence[GoldenResult]") -> None:
+def _print_learnt(results: Sequence[GoldenResult]) -> None:
     """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
 
     prior = fit_noise_prior(result.judged for result in results if result.judged is not None and result.scores)
@@ -420,7 +409,7 @@ def _print_learnt(results: "Sequence[GoldenResult]") -> None:
         typer.echo("Weights: " + " · ".join(f"{model} {weight:.2f}" for model, weight in weights.items()))
 
 
-def _standing(result: "GoldenResult") -> str:
+def _standing(result: GoldenResult) -> str:
     """`careful 0.90 > hasty 0.20 · lazy 0.10`: the scores in the correct order, or the reason why there are none."""
     if not result.scores:
         return shorten(result.reason, 90, placeholder=" …")
@@ -428,7 +417,7 @@ def _standing(result: "GoldenResult") -> str:
     return " > ".join(tiers)
 
 
-def _print_changes(found: "Sequence[ChangedVerdict]", prompts: Sequence[str]) -> None:
+def _print_changes(found: Sequence[ChangedVerdict], prompts: Sequence[str]) -> None:
     count = f"{counted(len(found), 'verdict')} turned"
     what = f"changed {', '.join(prompts)}" if prompts else "no prompt changed"
     typer.echo(f"Since the record: {what}; {count}.")

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -24,22 +24,17 @@ from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBack
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.run_directory import NamedRunError, runs_root
 
-if TYPE_CHECKING:
-    from gavel.scenarios.mixture import Mixture
-    from gavel.scenarios.scenario import Scenario
-
-
-own_scenarios: "dict[str, Scenario]" = {}
+own_scenarios: dict[str, Scenario] = {}
 """The scenario of the file that called `gavel.run`, by its name."""
 
 
-def scenario_named(reference: str) -> "Scenario":
+def scenario_named(reference: str) -> Scenario:
     """The scenario of the calling file, a shipped one, or that of a file. Raises `ScenarioError`."""
 
     return own_scenarios.get(reference) or find_scenario(reference)
 
 
-def scenarios_named(reference: str, weights: Mapping[str, float]) -> "Scenario | Mixture":
+def scenarios_named(reference: str, weights: Mapping[str, float]) -> Scenario | Mixture:
     """The scenario, or for `a+b` the mixture of several with these weights. Raises `ScenarioError`."""
 
     named = [scenario_named(each.strip()) for each in scenario_references(reference)]

@@ -18,6 +18,7 @@ import typer
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
+from gavel.cli.options import typed_options
 from gavel.cli.settings import Settings
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.drafts import check_can_write
@@ -95,12 +96,8 @@ def scenario(
     words = re.sub(r"[_-]+", " ", name).strip().capitalize()
     values: Mapping[str, Any] = {"name": name.replace("-", "_"), "folder": name, "title": words}
     if mcp is None:
-        given = [option for option in context.params if _is_typed(context, option) and option not in ("name", "mcp")]
-        if given:
-            raise NewError(
-                f"--{given[0].replace('_', '-')} is for a scenario that a model drafts.",
-                "Name its server: --mcp ADDRESS.",
-            )
+        if typed := typed_options(context):
+            raise NewError(f"{typed[0]} is for a scenario that a model drafts.", "Name its server: --mcp ADDRESS.")
         if folder.exists():
             raise NewError(f"{folder} is there already.", "Choose another name, or move it away.")
         _write(folder, {"scenario.py": "scenario.py.j2", "test_scenario.py": "test_scenario.py.j2"}, values)
@@ -119,11 +116,6 @@ def _names(variables: list[str] | None) -> list[str]:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise NewError("--mcp-env takes the name of a variable, not its value.", "Write --mcp-env ORDERS_API_KEY.")
     return variables or []
-
-
-def _is_typed(context: typer.Context, option: str) -> bool:
-    source = context.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _write(

@@ -95,9 +95,17 @@ def given(values: Mapping[str, Any], model: type[BaseModel], flags: Sequence[Fla
             found[path] = value
             continue
         texts = [text for item in value for text in ([item] if set("{[") & set(item) else item.split(","))]
-        pairs = _pairs(flag.name, texts)
+        pairs = read_pairs(flag.name, texts)
         found |= {(*path, key): item for key, item in pairs.items()} if flag.by_key else {path: pairs}
     return found
+
+
+def typed_options(context: typer.Context) -> list[str]:
+    """The options that the user typed, by their long names."""
+    sources = {
+        parameter.opts[0]: context.get_parameter_source(parameter.name or "") for parameter in context.command.params
+    }
+    return [name for name, source in sources.items() if name[:1] == "-" and source and source.name == "COMMANDLINE"]
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
@@ -105,10 +113,11 @@ def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
 
     Raises `OptionError` for a key that is given twice.
     """
-    return {tuple(key.split(".")): value for key, value in _pairs("--set", assignments).items()}
+    return {tuple(key.split(".")): value for key, value in read_pairs("--set", assignments).items()}
 
 
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+def read_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """The values of `--option key=value`, given several times, by key. Raises `OptionError`."""
     pairs: dict[str, Any] = {}
     for key, value in (_pair(option, text) for text in texts):
         if key in pairs:

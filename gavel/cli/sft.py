@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,14 +19,12 @@ from gavel.cli.run_file import merged, validated
 from gavel.cli.terminal import RESUME, TRAINER, run_to_end, say, waiting_for
 from gavel.cli.training import LiveReport, say_outcome, starting_over
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.imitation import imitate, imitation_plan
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import ImitationConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
 from gavel.trainer.sft.best_members import BestMembers, best_members
-
-if TYPE_CHECKING:
-    from gavel.trainer.backends.protocol import TrainResult
 
 _PROJECT = "sft"
 FLAGS = [
@@ -107,7 +105,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
         start = await model.get_step()
         task = progress.add_task("", total=steps, completed=start)
 
-        def stepped(result: "TrainResult") -> None:
+        def stepped(result: TrainResult) -> None:
             if replaced is not None:
                 replaced.delete()
             loss = result.metrics.get("loss")

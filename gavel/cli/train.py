@@ -6,7 +6,7 @@ Torch is imported by `run_training` alone, once scenario, judge and settings are
 import contextlib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -48,16 +48,14 @@ from gavel.cli.training import (
     starting_over,
     trainable,
 )
+from gavel.judge.judge import Judge
 from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario
 from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
-
-if TYPE_CHECKING:
-    from gavel.judge.judge import Judge
-    from gavel.scenarios.scenario import Scenario
 
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
 
@@ -110,7 +108,7 @@ def train(
 
 
 async def run_training(
-    config: RunConfig, scenario: "Scenario | Mixture", judge: "Judge | None", *, given: RunConfig, fresh: bool = False
+    config: RunConfig, scenario: Scenario | Mixture, judge: Judge | None, *, given: RunConfig, fresh: bool = False
 ) -> None:
     """Trains until `config.loop.steps`, continuing an earlier run, and prints what came of it, before and after.
 

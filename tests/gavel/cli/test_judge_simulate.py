@@ -26,7 +26,7 @@ def test_the_table_shows_every_way_of_asking():
 
 
 def test_a_judge_without_faults_agrees_with_the_truth():
-    perfect = ["--slope", "0", "--u", "0", "--noise", "0", "--halo", "0", "--step", "0"]
+    perfect = [part for name in ("slope", "u", "noise", "halo", "step") for part in ("--bias", f"{name}=0")]
     told = json.loads(simulate("--json", "--orders", "2", *perfect))
     assert [row["tau"] for row in told["rows"]] == [1.0, 1.0]
     assert [row["calls_per_group"] for row in told["rows"]] == [1.0, 2.0]
@@ -34,8 +34,8 @@ def test_a_judge_without_faults_agrees_with_the_truth():
 
 def test_biases_reach_the_judge():
     calm, partial = (
-        json.loads(simulate("--json", "--orders", "2", "--noise", "0", *more))["rows"][1]
-        for more in ([], ["--self-preference", "2"])
+        json.loads(simulate("--json", "--orders", "2", "--bias", "noise=0", *more))["rows"][1]
+        for more in ([], ["--bias", "self_preference=2"])
     )
     assert partial["tau"] < calm["tau"] - 0.1
 
@@ -53,9 +53,10 @@ def test_faults_come_to_the_share_that_was_asked_for():
         (["--orders", "2,x"], "orders"),
         (["--orders", "0"], "orders"),
         (["--faults", "1.5"], r"faulty calls is from 0 to 1, not 1\.5\.$"),
-        (["--noise", "-1"], "noise"),
-        (["--slope", "nan"], "slope"),
-        (["--compression", "1"], "compression"),
+        (["--bias", "noise=-1"], "noise"),
+        (["--bias", "slope=nan"], "slope"),
+        (["--bias", "compression=1"], "compression"),
+        (["--bias", "charm=1"], "charm"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(options, words):
