@@ -14,7 +14,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.gavel.cli.test_cli import gavel, mistake
+from tests.gavel.cli.test_app import gavel, mistake
 from tests.gavel.reports.judged_groups import judged
 from tests.gavel.reports.made_runs import made_run
 
