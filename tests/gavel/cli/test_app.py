@@ -68,12 +68,6 @@ def test_many_options_begin_with_those_that_a_first_run_needs() -> None:
     assert {name for names in GROUPS.values() for name in names} == set(COMMANDS)
 
 
-def test_the_scenarios_are_listed_with_their_tasks() -> None:
-    shown = CliRunner().invoke(app, ["scenarios"]).stdout
-    assert "returns_desk" in shown
-    assert "7,199" in shown
-
-
 def test_help_on_a_run_shows_the_fields_text_choices_and_default() -> None:
     shown = " ".join(CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", "-h"]).stdout.split())
     for text in (
@@ -182,19 +176,6 @@ def test_an_unknown_scenario_is_answered_with_the_known_ones(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_wrong_key_of_a_run_file_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('scenario = "returns_desk"\n[train]\nlearnin_rate = 1e-5\n')
-    message = mistake("train", "run.toml", cwd=tmp_path)
-    assert "run.toml, line 3: [train] has no learnin_rate." in message
-    assert "Did you mean learning_rate?" in message
-
-
-@pytest.mark.slow
-def test_a_missing_scenario_file_is_named(tmp_path: Path) -> None:
-    assert "mine.py" in mistake("train", "mine.py", cwd=tmp_path)
-
-
-@pytest.mark.slow
 def test_a_remote_judge_without_its_key_is_refused_before_any_work(tmp_path: Path) -> None:
     message = mistake("train", "returns_desk", "--judge", "openai/gpt-5-mini", cwd=tmp_path)
     assert "OPENAI_API_KEY" in message
@@ -211,20 +192,6 @@ def test_a_base_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file stands in the way")
     assert "GAVEL_RUNS" in mistake("train", "returns_desk", cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_a_broken_line_of_a_file_to_score_is_named(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('[{"role": "user", "content": "hello"}]\n{"messages": [\n')
-    assert "rows.jsonl:2" in mistake("score", "rows.jsonl", cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_the_built_in_model_is_not_trained_on_another_job_unasked(tmp_path: Path) -> None:
-    message = mistake("train", str(EXAMPLES / "returns.py"), cwd=tmp_path)
-    assert "knows the scenario returns_desk alone" in message
-    assert "--model smollm2-135m" in message
-    assert "--model smollm2-135m" in gavel("train", str(EXAMPLES / "returns.py"), "--dry-run", cwd=tmp_path).stderr
 
 
 @pytest.mark.slow
@@ -417,10 +384,3 @@ def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> Non
     assert done.returncode == 130
     assert "Stopped. Finished steps are saved; the same command goes on from there." in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_the_help_names_every_command(tmp_path: Path) -> None:
-    output = gavel("--help", cwd=tmp_path).stdout
-    for command in ("demo", "train", "evaluate", "score", "judge", "config", "scenarios", "runs", "doctor"):
-        assert command in output

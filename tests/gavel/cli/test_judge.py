@@ -109,10 +109,6 @@ def test_a_rubric_that_its_owner_has_bettered_is_never_overwritten(model: Endpoi
     assert (tmp_path / "rubric.md").read_text() == "mine"
 
 
-def test_the_stand_in_says_that_it_cannot_draft():
-    assert "cannot draft" in error(judge("rubric", "A job.")).message
-
-
 def test_a_first_run_records_and_a_second_asks_nobody(model: Endpoint, golden: list[str], tmp_path: Path):
     model.script = [prefers_good]
     first = judge(*golden)

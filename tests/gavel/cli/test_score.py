@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from gavel.base.errors import GavelError
-from gavel.cli.options import judge_config, replies_directory, with_cassette
+from gavel.cli.options import replies_directory, with_cassette
 from gavel.cli.score import print_estimate, print_scores, score_and_print, score_file
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.errors import JudgeError
@@ -32,11 +32,10 @@ from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import RolloutError, Trajectory
-from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from tests.batches import BatchService
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.forked import gavel, start_gavel
-from tests.judge.groups import TOOLS, desk, saying
+from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 from tests.vendors import PERMANENT
 
@@ -61,34 +60,11 @@ async def broken(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
     raise JudgeError("the judge is away.")
 
 
-def test_rows_without_a_field_to_group_by_are_one_group(tmp_path: Path):
-    path = written(tmp_path / "rows.jsonl", GOOD, {"messages": SILENT, "tools": TOOLS, "note": 1}, "\n")
-    (group,) = read_groups(path)
-    assert [trajectory.messages() for trajectory in group] == [GOOD, SILENT]
-    assert group.trajectories[1].tools == TOOLS
-    assert group.trajectories[1].metadata == {"note": 1}
-
-
 def test_rows_are_grouped_by_a_dotted_field_in_order_of_appearance(tmp_path: Path):
     rows = [{"task": {"id": name}, "messages": GOOD, "n": n} for n, name in enumerate(["b", "a", "b"])]
     groups = read_groups(written(tmp_path / "rows.jsonl", *rows), "task.id")
     assert [group.metadata for group in groups] == [{"task.id": "b"}, {"task.id": "a"}]
     assert [[trajectory.metadata["n"] for trajectory in group] for group in groups] == [[0, 2], [1]]
-
-
-def test_groups_stay_groups_and_trajectories_keep_all_they_have(tmp_path: Path):
-    group = saying("one", "two", metadata={"kept": True}, exceptions=[RolloutError(type="E", message="m")])
-    alone = desk("refund", reward=0.5)
-    path = written(tmp_path / "rows.jsonl", group.to_json() + "\n", alone.to_json() + "\n")
-    read = read_groups(path)
-    assert read[0] == group
-    assert read[1].trajectories == [alone]
-
-
-def test_a_trajectory_store_is_read(tmp_path: Path):
-    path = tmp_path / "000001.jsonl.zst"
-    TrajectoryStore(path).extend([saying("one"), saying("two")])
-    assert read_groups(path) == [saying("one"), saying("two")]
 
 
 @pytest.mark.parametrize(
@@ -118,15 +94,6 @@ def test_a_field_that_a_row_lacks_is_named_with_those_it_has(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", {"task": 1, "messages": GOOD})
     with pytest.raises(RowError, match=r"rows\.jsonl:1 has no field tusk[^$]*task, messages"):
         read_groups(path, "tusk")
-
-
-def test_a_file_without_rows_or_not_there_is_an_error(tmp_path: Path):
-    with pytest.raises(RowError, match="holds no trajectory"):
-        read_groups(written(tmp_path / "empty.jsonl"))
-    with pytest.raises(RowError, match="cannot be read: No such file"):
-        read_groups(tmp_path / "none.jsonl")
-    with pytest.raises(StoreError, match="is no trajectory store"):
-        read_groups(written(tmp_path / "text.zst", "not zstd"))
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "deep/out.jsonl.zst", "out.csv", "out.parquet"])
@@ -216,17 +183,6 @@ def test_the_command_prints_writes_and_succeeds(tmp_path: Path, capsys: pytest.C
     score_and_print(path, JudgeConfig(rubric=f"@{rubric}", orders=1), None, tmp_path / "out.jsonl")
     assert "Kept: 1 of 1 rule" in capsys.readouterr().out
     assert [trajectory.reward for trajectory in read_groups(tmp_path / "out.jsonl")[0]] == [1.0, 0.0]
-
-
-def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    score_and_print(
-        path, JudgeConfig(models="stand-in", rubric=RULES, orders=1, mode="pairwise"), None, tmp_path / "out.jsonl"
-    )
-    assert "1 call " in capsys.readouterr().out
-    (group,) = read_groups(tmp_path / "out.jsonl")
-    assert group.judgement is not None
-    assert group.judgement.mode == "pairwise"
 
 
 def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
@@ -571,20 +527,6 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
 
 
 @pytest.mark.slow
-def test_the_scores_are_those_of_single_calls(service, config, groups_file, tmp_path, endpoint):
-    endpoint.script = [lambda r: scores(0.75, 0.25)(r) if r["messages"] != PROBE_MESSAGES else says("yes")]
-    score_and_print(groups_file, config, out=tmp_path / "batched" / "out.jsonl", batch=True)
-    single = config.model_copy(update={"params": endpoint.params})
-    score_and_print(groups_file, single, out=tmp_path / "single" / "out.jsonl")
-    rewards = [
-        [[t.reward for t in group] for group in read(tmp_path / way / "out.jsonl")] for way in ("batched", "single")
-    ]
-    assert rewards[0] == rewards[1]
-    asked = {json.dumps(request["body"]["messages"]) for request in service.batches["batch_1"].requests}
-    assert asked == {json.dumps(r["messages"]) for r in endpoint.requests if r["messages"] != PROBE_MESSAGES}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("out", [None, Path("-"), Path("/dev/null")])
 def test_batches_need_a_file_to_be_kept_beside(service, config, groups_file, out):
     with pytest.raises(GavelError, match="need a groups_file") as error:
@@ -741,11 +683,6 @@ def test_none_keeps_no_reply_and_a_name_is_the_file(judge, source, tmp_path):
     score_and_print(source, judge.model_copy(update={"cassette": named}), out=tmp_path / "one" / "again.jsonl")
     assert named.is_file()
     assert not (tmp_path / "one" / "cassettes.sqlite").exists()
-
-
-def test_the_option_of_the_command_line_is_read():
-    assert judge_config({"cassette": Path("none")}).build().cassette is None
-    assert judge_config({"cassette": Path("here.sqlite")}).build().cassette is not None
 
 
 @pytest.mark.parametrize(

@@ -117,15 +117,6 @@ def test_a_long_wait_without_a_terminal_has_a_word() -> None:
     assert waited_for() == ""
 
 
-def test_a_terminal_shows_how_far_an_evaluation_is() -> None:
-    text = io.StringIO()
-    display = RunDisplay(Console(file=text, width=120, force_terminal=True), 4)
-    with display.shown():
-        display.doing(EVALUATING)
-        display.advanced(3, 4)
-    assert f"{EVALUATING} 3/4, about" in text.getvalue()
-
-
 class Heard(io.StringIO):
     """A stream that lets a test wait for what is written."""
 
@@ -196,15 +187,6 @@ def test_a_long_piped_wait_tells_how_much_is_left() -> None:
     told(work)
 
 
-def test_a_terminal_shows_a_live_line() -> None:
-    text = io.StringIO()
-    console = Console(file=text, width=80, force_terminal=True)
-    with WaitDisplay(console).waiting("x", 2, "tasks", lambda: "rate limited, 20 s") as advance:
-        advance()
-    assert "1/2 tasks" in text.getvalue()
-    assert "rate limited, 20 s" in text.getvalue()
-
-
 HEADINGS = ("", "held-out success", "steps to 0.80", "reward's gap to success", "cost, USD", "time")
 ROWS = [
     ("judge (openai/gpt-5-mini)", "0.91 ± 0.02", "14 (3 of 5 seeds)", "+0.31", "not known", "1 h 12 min"),
@@ -237,12 +219,6 @@ def test_a_wide_terminal_has_a_line_for_each_row_and_a_narrow_one_for_each_figur
     assert narrow[0] == "judge (openai/gpt-5-mini)"
     assert narrow[1] == "  held-out success: 0.91 ± 0.02"
     assert len(narrow) == 12
-
-
-def test_a_table_without_rows_is_its_headings() -> None:
-    text = io.StringIO()
-    print_figures(Console(file=text, width=80), ("model", "wins"), [])
-    assert text.getvalue().split() == ["model", "wins"]
 
 
 COMMAND = """
