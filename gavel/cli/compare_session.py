@@ -438,7 +438,7 @@ def training_here(scenario: Scenario) -> Callable[[Cell, Path], Awaitable[None]]
         if "judge" in config.loop.reward:
             judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
             await judge.probe(replayed=False)
-        model = trainable(config, scenario)
+        model = trainable(config, scenario.name)
         try:
             async with await opened_backend(config.backend, config, str(root)) as backend:
                 await model.register(backend)

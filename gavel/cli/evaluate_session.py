@@ -413,7 +413,7 @@ async def own_model(scenario: Scenario, config: RunConfig, *, must_exist: bool) 
 
     With `must_exist`, raises `RunDirectoryError` when there is none.
     """
-    model = trainable(config, scenario)
+    model = trainable(config, scenario.name)
     directory = run_directory_of(model)
     if config.backend.url is not None:
         async with await opened_backend(config.backend, config, None) as backend:

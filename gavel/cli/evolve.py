@@ -137,7 +137,7 @@ async def run_evolution(
 
     `config` is `given` with all values filled in, and becomes `run_rounds.toml` of the run directory.
     """
-    console, model, there = Console(), trainable(config, scenario), config.backend.url
+    console, model, there = Console(), trainable(config, scenario.name), config.backend.url
     check_fresh_is_here(config.backend, fresh)
     directory = run_directory_of(model)
     report = LiveReport(directory) if there is None else None

@@ -27,7 +27,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
-from gavel.cli.training import LiveReport, close_replies, say_cost, starting_over
+from gavel.cli.training import LiveReport, close_replies, say_cost, starting_over, trainable
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
@@ -39,7 +39,6 @@ from gavel.trainer.atropos.registration import TrainerRegistration
 from gavel.trainer.atropos.serve import checked_listener, serve
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.experiment import described_judge
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
 
@@ -162,16 +161,7 @@ async def serve_learner(
     from gavel.trainer.backends.local import LocalBackend
 
     console = Console()
-    assert config.model.name is not None
-    model = TrainableModel(
-        name=config.model.name,
-        project=project,
-        base_model=config.model.base_model,
-        lora=config.model.lora,
-        policy=config.model.policy,
-        from_checkpoint=config.model.from_checkpoint,
-        renderer=config.model.renderer,
-    )
+    model = trainable(config, project)
     directory = run_path(runs_root(), project, model.name)
     steps = config.loop.steps
     async with contextlib.AsyncExitStack() as stack:

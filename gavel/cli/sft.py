@@ -17,11 +17,10 @@ from gavel.cli.named import read_attempts
 from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, given, with_options
 from gavel.cli.run_file import merged, validated
 from gavel.cli.terminal import RESUME, TRAINER, run_to_end, say, waiting_for
-from gavel.cli.training import LiveReport, say_outcome, starting_over
+from gavel.cli.training import LiveReport, say_outcome, starting_over, trainable
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.imitation import imitate, imitation_plan
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import ImitationConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
 from gavel.trainer.sft.best_members import BestMembers, best_members
@@ -78,15 +77,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
 
     console = Console()
     steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))
-    model = TrainableModel(
-        name=config.run_name,
-        project=_PROJECT,
-        base_model=config.model.base_model,
-        lora=config.model.lora,
-        policy=config.model.policy,
-        from_checkpoint=config.model.from_checkpoint,
-        renderer=config.model.renderer,
-    )
+    model = trainable(config, _PROJECT).model_copy(update={"name": config.run_name})
     backend = LocalBackend(engine=config.backend.engine, max_context=config.backend.max_context)
     directory = run_path(runs_root(), _PROJECT, model.name)
     report = LiveReport(directory)

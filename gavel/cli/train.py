@@ -116,7 +116,7 @@ async def run_training(
     earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
     """
     console = Console()
-    loop, model, there = config.loop, trainable(config, scenario), config.backend.url
+    loop, model, there = config.loop, trainable(config, scenario.name), config.backend.url
     check_fresh_is_here(config.backend, fresh)
     leader = os.environ.get("RANK", "0") == "0"
     async with contextlib.AsyncExitStack() as stack:

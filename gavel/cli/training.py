@@ -44,7 +44,7 @@ from gavel.trainer.loop.judged_wins import BASE, WINS
 from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.model_spec import DESCRIBED
-from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, RunConfig
+from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.run_directory import (
     PULLED,
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from gavel.trainer.backends.local import LocalBackend
 
 
-def trainable(config: RunConfig | EvolveRunConfig, scenario: Scenario | Mixture) -> TrainableModel:
-    """The model of a run; its project is the scenario."""
+def trainable(config: RunConfig | EvolveRunConfig | ImitationConfig, project: str) -> TrainableModel:
+    """The model of a run; the project of one that plays is the scenario's name."""
     model = config.model
     return TrainableModel(
         name=model.base_model if model.name is None else model.name,
-        project=scenario.name,
+        project=project,
         base_model=model.base_model,
         lora=model.lora,
         policy=model.policy,
@@ -408,7 +408,7 @@ def check_run(
         if missing_parts("train"):
             typer.echo("Base model and starting checkpoint were not looked for: that needs the extra train.", err=True)
             return
-        model = trainable(config, scenario)
+        model = trainable(config, scenario.name)
         check_base(model.base_model)
         if not fresh:
             directory.check(model.model_dump(include=DESCRIBED))
