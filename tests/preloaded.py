@@ -30,6 +30,7 @@ import tests.trainer.loop_run
 import tests.trainer.processes
 import tests.trainer.resume_run  # noqa: F401
 from gavel.judge.judge import Judge
+from gavel.llm.providers import load_litellm
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -39,6 +40,7 @@ from gavel.trainer.policy.policy import Policy
 
 for module in pkgutil.iter_modules(gavel.cli.__path__, "gavel.cli."):
     __import__(module.name)
+load_litellm()
 torch.set_num_threads(1)
 AsyncOpenAI(api_key="none").chat.completions  # noqa: B018  libraries import parts of themselves when first used
 Policy(EMBEDDED_POLICY, LoraSettings(rank=4))

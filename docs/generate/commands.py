@@ -1,7 +1,5 @@
 """`reference/commands.md`: every command with its arguments, options and defaults, as the command line itself has them."""
 
-import importlib
-import importlib.util
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +8,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import typer.main
 
 from gavel.cli.app import COMMANDS, app
+from gavel.cli.export import trajectories
+from gavel.cli.lazy_commands import single_command
 
 HEAD = """# Commands
 
@@ -35,8 +35,7 @@ def commands() -> Iterator[Command]:
     for name in COMMANDS:
         yield from _of(f"gavel {name}", root.resolve_command(typer.Context(root), [name])[1])
         if name == "export":
-            further = importlib.import_module("gavel.cli.export_trajectories")
-            yield from _of("gavel export trajectories", typer.main.get_command(further.app))
+            yield from _of("gavel export trajectories", typer.main.get_command(single_command(trajectories)))
 
 
 def _of(name: str, command: Any) -> Iterator[Command]:
@@ -45,11 +44,7 @@ def _of(name: str, command: Any) -> Iterator[Command]:
         yield Command(name, command)
         return
     for word, listed in inner.items():
-        module = f"gavel.cli.{name.removeprefix('gavel ')}_{word}"
-        is_lazy = importlib.util.find_spec(module) is not None
-        yield from _of(
-            f"{name} {word}", typer.main.get_command(importlib.import_module(module).app) if is_lazy else listed
-        )
+        yield from _of(f"{name} {word}", listed)
 
 
 def page() -> str:

@@ -19,3 +19,13 @@ def decoded(content: bytes) -> str:
     """
     utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if utf_16 else "utf-8-sig")
+
+
+def duration(seconds: float) -> str:
+    """`84 s`, `3 min 20 s`"""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"

@@ -12,11 +12,16 @@ import typer
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
-from gavel.cli.heartbeat import heartbeat
-from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
 from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
-from gavel.cli.terminal import print_error, replace_unprintable, silence_libraries
+from gavel.cli.terminal import (
+    INTERRUPTED,
+    heartbeat,
+    print_error,
+    replace_unprintable,
+    silence_libraries,
+    stop_at_next_interrupt,
+)
 
 if TYPE_CHECKING:
     from gavel.scenarios.scenario import Scenario
@@ -96,12 +101,9 @@ cost 60 MB."""
 app = lazy_app(
     "gavel",
     "An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
-    "gavel.cli.",
     COMMANDS,
     GROUPS,
     {name: module.command for name, module in _FURTHER.items()},
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -137,7 +139,7 @@ def run(scenario: "Scenario") -> None:
 
     A run.toml may follow `train` there too; it names the scenario by its name.
     """
-    from gavel.cli.named_scenario import own_scenarios
+    from gavel.cli.named import own_scenarios
 
     if _is_running:
         from gavel.base.errors import GavelError

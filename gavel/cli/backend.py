@@ -10,6 +10,9 @@ import typer
 
 from gavel.base.extras import MissingExtraError, missing_parts
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.run_file import validated
+from gavel.trainer.config import EngineChoice, VllmSettings
+from gavel.trainer.runs.run_directory import runs_root
 
 
 def backend(
@@ -47,15 +50,12 @@ def backend(
     """
     if missing := [*missing_parts("train"), *missing_parts("service")]:
         raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
-    from gavel.cli.run_file import validated
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.backends.remote.wire import checked_key
     from gavel.trainer.backends.server.serve import serve
-    from gavel.trainer.config import EngineChoice, VllmSettings
     from gavel.trainer.distributed import join, launched
     from gavel.trainer.engines.vllm_launch import check_startable
     from gavel.trainer.learner.replicas import follow_leader
-    from gavel.trainer.runs.run_directory import runs_root
     from gavel.trainer.runs.trackers import chosen_tracker
 
     if engine not in ("transformers", "vllm"):

@@ -11,14 +11,21 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gavel.base.text import counted
-from gavel.cli.dry_run import keep_lengths
-from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import ENGINE_FLAGS, JUDGE_FLAGS, Assignments, Source, announce_stand_in, run_config
+from gavel.cli.named import scenario_named
+from gavel.cli.options import (
+    ENGINE_FLAGS,
+    JUDGE_FLAGS,
+    Assignments,
+    Flag,
+    Source,
+    announce_stand_in,
+    run_config,
+    with_options,
+)
 from gavel.cli.score import own_explanation
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import plain, run_interruptibly, say
+from gavel.cli.training import keep_lengths
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge
@@ -94,7 +101,7 @@ async def run_check(
         models, names = [tool_user(chosen.data), talker()], "two scripts"
     else:
         models, names = [_asking(player)] * 2, str(agent)
-    _say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}\n")
+    say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}\n")
     state = shared_state(scenario)
     others: list[list[Trajectory]] = [[] for _ in models]
     episodes = await asyncio.gather(
@@ -107,12 +114,12 @@ async def run_check(
         for each in [episode, *others[number - 1]]:
             _print_episode(console, number, each, scenario)
     for name, reason in state.unseen.items():
-        _say(console, f"not compared before and after: {name} ({reason})", "dim")
+        say(console, f"not compared before and after: {name} ({reason})", "dim")
     for name in changed_state(state, scenario):
         warning = (
             f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's"
         )
-        _say(
+        say(
             console,
             f"{warning} changes. Make the world a class: Scenario(environment=…), see docs/scenarios.md.",
             "yellow",
@@ -180,13 +187,13 @@ def _print_episode(console: Console, number: int, episode: Trajectory, scenario:
     console.print(Rule(f"episode {number}" if episode.agent is None else f"episode {number}: {episode.agent}"))
     for place, history in enumerate(episode.histories()):
         if place and history.agent is not None:
-            _say(console, f"the agent {history.agent}:", "bold")
+            say(console, f"the agent {history.agent}:", "bold")
         for message in history.messages():
             _print_message(console, message)
     ended = episode.status if episode.status_reason is None else f"{episode.status}: {episode.status_reason}"
     measures = {} if episode.status == "failed" else measure(scenario, episode)
     figures = {**{name: float(value) for name, value in episode.metrics.items()}, **measures}
-    _say(console, " · ".join([ended, *(f"{name} {value:g}" for name, value in figures.items())]), "bold")
+    say(console, " · ".join([ended, *(f"{name} {value:g}" for name, value in figures.items())]), "bold")
 
 
 def _print_message(console: Console, message: Message) -> None:
@@ -205,27 +212,27 @@ def _print_judgement(console: Console, judged: TrajectoryGroup) -> bool:
     judgement = judged.judgement
     scores = [episode.reward for episode in judged if episode.reward is not None]
     if len(scores) < len(judged):
-        _say(
+        say(
             console, f"{len(judged) - len(scores)} of {len(judged)} episodes have no score: nothing to train on.", "red"
         )
     elif len(set(scores)) == 1:
-        _say(console, "Nothing tells them apart: a group of such members teaches nothing.", "yellow")
+        say(console, "Nothing tells them apart: a group of such members teaches nothing.", "yellow")
     else:
-        _say(console, f"The judge tells them apart: {' and '.join(f'{score:.2f}' for score in scores)}.")
+        say(console, f"The judge tells them apart: {' and '.join(f'{score:.2f}' for score in scores)}.")
     for number, episode in enumerate(judged, 1):
         said = episode.judgement
         if episode.reward is None:
             reason = said.reason if said and said.reason else "no reason was given"
-            _say(console, f"episode {number}: unscored, {reason}", "red")
+            say(console, f"episode {number}: unscored, {reason}", "red")
             continue
         error = "" if said is None or said.standard_error is None else f" ± {said.standard_error:.2f}"
-        _say(console, f"episode {number}: {episode.reward:.2f}{error}  {own_explanation(judged, episode)}")
+        say(console, f"episode {number}: {episode.reward:.2f}{error}  {own_explanation(judged, episode)}")
         for flag in said.flags if said else ():
-            _say(console, f"  flag: {flag}", "yellow")
+            say(console, f"  flag: {flag}", "yellow")
     if judgement is None:
         return False
     for warning in judgement.warnings:
-        _say(console, f"warning: {warning}", "yellow")
+        say(console, f"warning: {warning}", "yellow")
     return all(episode.reward is not None for episode in judged)
 
 
@@ -234,23 +241,19 @@ async def _print_cost(console: Console, judge: Judge, loop: LoopConfig, tokens: 
     size = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes as long as these ({tokens:,} tokens)"
     try:
         estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)
-        _say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
+        say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
     except JudgeError as error:
-        _say(console, f"{size}: {error.message}", "yellow")
+        say(console, f"{size}: {error.message}", "yellow")
     if player is not None:
         spent = "an unknown amount" if player.cost_usd is None else f"{player.cost_usd:.4f} USD"
-        _say(console, f"These two episodes cost {spent} for {player.model}.")
-
-
-def _say(console: Console, line: str, style: str = "") -> None:
-    console.print(plain(line, style), soft_wrap=True)
+        say(console, f"These two episodes cost {spent} for {player.model}.")
 
 
 def _say_lines(console: Console, text: str, style: str, before: str = "") -> None:
     first, *rest = text.splitlines() or [""]
     console.print(Text.assemble((before, f"bold {style}".strip()), plain(first, style)), soft_wrap=True)
     for line in rest:
-        console.print(plain(line, style), soft_wrap=True)
+        say(console, line, style)
 
 
 app = single_command(with_options(check, RunConfig, _FLAGS))

@@ -8,20 +8,11 @@ import typer
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import MissingExtraError, missing_parts
-from gavel.cli.interrupts import run_interruptibly
-from gavel.cli.lazy_commands import PlainCommand, PlainGroup
+from gavel.cli.lazy_commands import group_app
+from gavel.cli.terminal import run_interruptibly
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.sky_host import ClusterHost
-
-app = typer.Typer(
-    cls=PlainGroup,
-    no_args_is_help=True,
-    help="Train on a cluster that SkyPilot starts.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
 Accelerators = Annotated[
@@ -64,7 +55,6 @@ def accelerators_of(named: str) -> str | None:
     return None if named == "none" else named
 
 
-@app.command(cls=PlainCommand)
 def up(
     name: Name = "gavel",
     accelerators: Accelerators = "H100:1",
@@ -140,7 +130,6 @@ def up(
 _LOOK_SECONDS = 5.0
 
 
-@app.command(cls=PlainCommand)
 def logs(
     name: Name = "gavel",
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on with what comes, until the server ends."),
@@ -158,7 +147,6 @@ def logs(
     end()
 
 
-@app.command(cls=PlainCommand)
 def down(
     name: Name = "gavel",
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask first."),
@@ -184,3 +172,6 @@ def _agreed(question: str) -> bool:
         return typer.confirm(question, err=True)
     except typer.Abort:  # no terminal
         return False
+
+
+app = group_app("Train on a cluster that SkyPilot starts.", {"up": up, "logs": logs, "down": down})

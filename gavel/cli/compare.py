@@ -3,36 +3,88 @@
 Each of the three reads options of its own; one that it does not read is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
+from rich.console import Console
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, first_error
 from gavel.base.extras import need_extra
-from gavel.cli.interrupts import run_interruptibly, run_to_end
+from gavel.base.text import counted, duration
+from gavel.cli.compare_session import (
+    REWARDS,
+    THRESHOLD,
+    Cell,
+    StepCount,
+    check_cells,
+    compare_runs,
+    cores,
+    folder_of,
+    judge_that_ranks,
+    plan_cells,
+    rank_runs,
+    run_comparison,
+    settings_of,
+)
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.likelihood_model import register_likelihood
-from gavel.cli.model_choice import check_model
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_file import merged
-from gavel.cli.run_options import (
+from gavel.cli.named import find_run, read_attempts, scenario_named, scenario_of
+from gavel.cli.options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
     Assignments,
     DryRun,
+    Flag,
     announce_stand_in,
+    check_model,
     check_stand_in,
     judge_config,
+    recorded,
+    register_likelihood,
+    replay_account,
     run_config,
+    typed_options,
+    with_cassette,
+    with_options,
 )
+from gavel.cli.run_file import merged
 from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import (
+    RESUME,
+    WaitDisplay,
+    plain,
+    print_figures,
+    print_table,
+    run_to_end,
+    say,
+)
+from gavel.cli.training import check_run, key_told_at_the_end, print_run_estimates, seen_lengths
+from gavel.judge.audit.agreement import agreement_of_pairs
+from gavel.judge.audit.bootstrap import IntervalEstimate
+from gavel.judge.estimate import estimate_groups
+from gavel.judge.judge import Judge
+from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
+from gavel.reports.blind_ranking import BlindRanking
+from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
+from gavel.reports.judge_trust import MIN_GROUPS
+from gavel.reports.page import write_page
+from gavel.reports.run_figures import stored_groups
+from gavel.reports.statistics import with_interval
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.truth import truth_of
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import runs_root
 
 _OF_CELLS = ("--judge", "--seed")
 """Set by the comparison itself."""
@@ -49,52 +101,8 @@ _FLAGS = [
     *(flag for flag in ENGINE_FLAGS if flag.name not in _OF_CELLS),
     *(Flag(f"judge.{f.path}", f.name, f.default, f.by_key) for f in _JUDGE_FLAGS),
 ]
-_SEEDS, _MARGIN, _THRESHOLD = 5, 0.03, 0.8
 _OF_RUNS = {"--margin", "--threshold", "--out", "--blind-judge", "--blind-rubric"}
 _OF_JUDGES = {"--judges", "--out", "--dry-run", *(flag.name for flag in _JUDGE_FLAGS)}
-_UNREAD = {"--out"}
-"""Of a comparison that trains: its report stands beside its runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """What was typed: None where nothing was."""
-
-    what: list[str]
-    values: Mapping[str, Any]
-    assignments: list[str] | None
-    rewards: str | None
-    judges: str | None
-    seeds: int | None
-    margin: float | None
-    threshold: float | None
-    parallel: int | None
-    out: Path | None
-    blind_judge: str | None
-    blind_rubric: str | None
-    dry_run: bool
-
-    @property
-    def named_judges(self) -> list[str]:
-        return _names(self.judges or "")
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """Margin and threshold."""
-        margin = _MARGIN if self.margin is None else self.margin
-        return {"margin": margin, "threshold": _THRESHOLD if self.threshold is None else self.threshold}
-
-    def typed(self) -> list[str]:
-        own = ("rewards", "judges", "seeds", "margin", "threshold", "parallel", "out", "blind_judge", "blind_rubric")
-        found = [f"--{name.replace('_', '-')}" for name in own if getattr(self, name) is not None]
-        found += ["--set"] if self.assignments else []
-        found += ["--dry-run"] if self.dry_run else []
-        return found + [flag.name for flag in _FLAGS if self.values.get(flag.key) not in (None, [])]
-
-    def only(self, read: set[str], why: str) -> None:
-        """Raises `GavelError` for an option that would have no effect."""
-        if unread := [name for name in self.typed() if name not in read]:
-            raise GavelError(f"{', '.join(unread)}: no effect here, because {why}.", "Leave it out.")
 
 
 def compare(
@@ -105,20 +113,16 @@ def compare(
         ),
     ],
     values: Mapping[str, Any],
+    context: typer.Context,
     assignments: Assignments = None,
     rewards: Annotated[
-        str | None,
-        typer.Option(help="judge, hand, success, constant and sums: judge+hand. Default: judge,hand,success,constant."),
-    ] = None,
+        str,
+        typer.Option(help="judge, hand, success, constant and sums: judge+hand."),
+    ] = ",".join(REWARDS),
     judges: Annotated[str | None, typer.Option(help="Judge models, separated by commas: each is compared.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help=f"Runs of each reward. Default: {_SEEDS}.")] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(min=1e-6, max=1, help=f"Differences of success that do not matter. Default: {_MARGIN}."),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help=f"Success that 'steps to' counts to. Default: {_THRESHOLD}.")
-    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each reward.")] = 5,
+    margin: Annotated[float, typer.Option(min=1e-6, max=1, help="Differences of success that do not matter.")] = 0.03,
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="Success that 'steps to' counts to.")] = THRESHOLD,
     parallel: Annotated[
         int | None, typer.Option(min=1, help="Runs at once, of one thread each. Default: one for each core.")
     ] = None,
@@ -140,65 +144,71 @@ def compare(
     The same tasks, seeds and settings for all; finished runs are not repeated, so the same command goes on. Also
     compares existing runs, and, with --judges, judges on stored trajectories without training.
     """
-    from gavel.cli.named_run import find_run
 
     register_likelihood()
-    options = _Options(
-        what,
-        values,
-        assignments,
-        rewards,
-        judges,
-        seeds,
-        margin,
-        threshold,
-        parallel,
-        out,
-        blind_judge,
-        blind_rubric,
-        dry_run,
-    )
     if blind_rubric is not None and blind_judge is None:
         raise GavelError("--blind-rubric is for a judge that ranks.", "Name it: --blind-judge openai/gpt-5-mini.")
+    typed, named = typed_options(context), _names(judges or "")
     runs = [find_run(each) for each in what]
     if len(what) > 1:
-        return _runs(options, runs)
+        if dry_run and blind_judge:
+            raise GavelError("--dry-run does not estimate the ranking of existing runs.", "Bound it: --max-cost 1.")
+        of_judge = {flag.name for flag in _JUDGE_FLAGS if flag.name != "--rubric"} if blind_judge else set[str]()
+        _check_read(typed, _OF_RUNS | of_judge, "these runs are made already")
+        return _runs(what, runs, values, out, blind_judge, blind_rubric, margin=margin, threshold=threshold)
     if runs[0] is not None or (what[0] and Path(what[0]).exists() and not what[0].endswith((".py", ".toml"))):
-        return _stored(options, runs[0])
-    _training(options)
+        if not named:
+            raise GavelError(
+                f"{what[0]} is one run or file: what it is to be compared with is not said.",
+                "Name a second run, or judges: --judges openai/gpt-5-mini,stand-in.",
+            )
+        _check_read(typed, _OF_JUDGES, "judges are compared on what is stored, and nothing is trained")
+        return _stored(what[0], runs[0], named, values, out, dry_run=dry_run)
+    _check_read(typed, {*typed} - {"--out"}, "the report stands beside the runs (GAVEL_RUNS says where)")
+    need_extra("train", "gavel compare")
+    flags_given = {name: value for name, value in values.items() if value not in (None, [])}
+    config = over(settings_of(what[0]), run_config(what[0], flags_given, assignments, flags=_FLAGS))
+    check_model(config, config, scenario_named(config.scenario))
+    asked = _names(rewards)
+    if any("judge" in name for name in asked):
+        announce_stand_in([model_id(name) for name in named or [str(config.judge.models)]])
+    planned = config, asked, named, seeds, None if blind_judge is None else (blind_judge, blind_rubric)
+    if dry_run:
+        return print_comparison_estimate(*planned)
+    run_to_end(train_and_print(*planned, parallel=parallel, margin=margin, threshold=threshold), RESUME)
 
 
-def _runs(options: _Options, runs: Sequence[Path | None]) -> None:
-    from gavel.trainer.runs.run_directory import runs_root
+def _check_read(typed: Sequence[str], read: set[str], why: str) -> None:
+    """Raises `GavelError` for an option that would have no effect."""
+    if unread := [name for name in typed if name not in read]:
+        raise GavelError(f"{', '.join(unread)}: no effect here, because {why}.", "Leave it out.")
 
-    what = options.what
+
+def _runs(
+    what: Sequence[str],
+    runs: Sequence[Path | None],
+    values: Mapping[str, Any],
+    out: Path | None,
+    blind_judge: str | None,
+    blind_rubric: str | None,
+    **bounds: float,
+) -> None:
     if missing := [each for each, run in zip(what, runs, strict=True) if run is None]:
         raise GavelError(f"{missing[0]} is no run.", "Name runs as `gavel runs` lists them, or one scenario.")
-    if options.dry_run and options.blind_judge:
-        raise GavelError("--dry-run does not estimate the ranking of existing runs.", "Bound it: --max-cost 1.")
-    of_judge = {flag.name for flag in _JUDGE_FLAGS if flag.name != "--rubric"}
-    options.only(_OF_RUNS | (of_judge if options.blind_judge else set()), "these runs are made already")
     need_extra("train", "gavel compare")
-    from gavel.cli.compare_session import compare_runs
-    from gavel.cli.compare_table import print_comparison, rank_and_print
-
     found = [run.resolve() for run in runs if run is not None]
     if len({*found}) < len(what):
         raise GavelError("a run is compared with itself.", "Name two runs.")
     directories = dict(zip(_called(what, found), found, strict=True))
     called = "-".join("-".join(run.parts[-2:]) for run in found)
-    place = options.out or runs_root() / "compare" / "runs" / called[:200]
-    comparison = compare_runs(directories, place, **options.bounds)
-    if options.blind_judge is None:
+    place = out or runs_root() / "compare" / "runs" / called[:200]
+    comparison = compare_runs(directories, place, **bounds)
+    if blind_judge is None:
         return print_comparison(comparison)
-    from gavel.cli.compare_blind import blind_judge
-    from gavel.cli.named_run import scenario_of
-
     scenario = next(filter(None, map(scenario_of, directories.values())), None)
-    rubric = options.blind_rubric or (scenario.rubric if scenario else None)
-    settings = judge_config({**options.values, "judge": options.blind_judge})
-    mode = options.values.get("mode") or "pairwise"
-    judge = blind_judge(settings, options.blind_judge, rubric, place, mode)
+    rubric = blind_rubric or (scenario.rubric if scenario else None)
+    settings = judge_config({**values, "judge": blind_judge})
+    judge = judge_that_ranks(settings, blind_judge, rubric, place, values.get("mode") or "pairwise")
     if scenario:
         check_stand_in(judge, scenario)
     run_to_end(rank_and_print(comparison, judge))
@@ -214,51 +224,14 @@ def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:
     return next(names for names in ends if len({*names}) == len(names))
 
 
-def _stored(options: _Options, run: Path | None) -> None:
-    from gavel.cli.attempts import read_attempts
-    from gavel.cli.compare_judges import compare_judges
-    from gavel.cli.named_run import scenario_of
-    from gavel.reports.run_figures import stored_groups
-    from gavel.trainer.runs.run_directory import runs_root
-
-    what = options.what[0]
-    if not options.named_judges:
-        raise GavelError(
-            f"{what} is one run or file: what it is to be compared with is not said.",
-            "Name a second run, or judges: --judges openai/gpt-5-mini,stand-in.",
-        )
-    options.only(_OF_JUDGES, "judges are compared on what is stored, and nothing is trained")
-    place = options.out or runs_root() / "compare" / "judges" / Path(what).name
+def _stored(
+    what: str, run: Path | None, judges: Sequence[str], values: Mapping[str, Any], out: Path | None, *, dry_run: bool
+) -> None:
+    place = out or runs_root() / "compare" / "judges" / Path(what).name
     scenario = scenario_of(run) if run else None
     groups = [group for _, group in stored_groups(run, "train")] if run else read_attempts(Path(what))
     rubric = scenario.rubric if scenario else None
-    run_to_end(compare_judges(groups, options.named_judges, options.values, place, rubric, dry_run=options.dry_run))
-
-
-def _training(options: _Options) -> None:
-    what, named = options.what[0], options.named_judges
-    options.only(set(options.typed()) - _UNREAD, "the report stands beside the runs (GAVEL_RUNS says where)")
-    need_extra("train", "gavel compare")
-    from gavel.cli.compare_session import REWARDS, settings_of
-    from gavel.cli.compare_table import print_comparison_estimate, train_and_print
-
-    flags_given = {name: value for name, value in options.values.items() if value not in (None, [])}
-    config = over(settings_of(what), run_config(what, flags_given, options.assignments, flags=_FLAGS))
-    check_model(config, config, scenario_named(config.scenario))
-    asked = _names(options.rewards or ",".join(REWARDS))
-    judges = named or [str(config.judge.models)]
-    if any("judge" in name for name in asked):
-        announce_stand_in([model_id(name) for name in judges])
-    blind = None if options.blind_judge is None else (options.blind_judge, options.blind_rubric)
-    planned = config, asked, named, options.seeds or _SEEDS
-    if options.dry_run:
-        return print_comparison_estimate(*planned, blind)
-    training = train_and_print(*planned, parallel=options.parallel, blind=blind, **options.bounds)
-    try:
-        run_interruptibly(training)
-    except KeyboardInterrupt:
-        typer.echo("Stopped. Finished steps are saved; the same command goes on from there.", err=True)
-        raise typer.Exit(130) from None
+    run_to_end(compare_judges(groups, judges, values, place, rubric, dry_run=dry_run))
 
 
 def _names(text: str) -> list[str]:
@@ -280,6 +253,295 @@ def _set_in(settings: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple[
             yield from _set_in(value, (*path, name))
         else:
             yield (*path, name), value
+
+
+Blind = tuple[str, str | None]
+"""Model and rubric of the judge that ranks."""
+
+
+async def train_and_print(
+    config: RunConfig,
+    rewards: Sequence[str],
+    judges: Sequence[str],
+    seeds: int,
+    blind: Blind | None,
+    *,
+    margin: float,
+    threshold: float,
+    parallel: int | None,
+) -> None:
+    """Runs the cells with a line for each, then prints the table."""
+    console = Console()
+    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    at_once = parallel or cores()
+    finished = sum(cell.finished() for cell in cells)
+    again = f" · {finished} finished before" if finished else ""
+    say(
+        console,
+        f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
+        f"{counted(config.loop.steps, 'step')}, {at_once} at once{again}{_judged_by(cells)}",
+    )
+    steps, ended = StepCount(cells), [0]
+
+    def done(cell: Cell, ran: bool) -> None:
+        ended[0] += 1
+        if ran:
+            say(console, f"{ended[0]}/{len(cells)}  {cell.label} done")
+
+    display = WaitDisplay(console)
+    with ExitStack() as training:
+        training.enter_context(steps.shown(display))
+        comparison = await run_comparison(
+            cells,
+            scenario,
+            root,
+            margin=margin,
+            threshold=threshold,
+            parallel=at_once,
+            done=done,
+            blind=ranks,
+            follower=_After(training, display),
+        )
+    print_comparison(comparison)
+
+
+def _judged_by(cells: Sequence[Cell]) -> str:
+    """Which models judge, and how their cost is seen and bounded before."""
+    runs = [cell.config for cell in cells if "judge" in cell.config.loop.reward]
+    judges = [config.judge.build() for config in runs]
+    names = dict.fromkeys(name for judge in judges for name in judge.names)
+    if not names:
+        return ""
+    paid = any(judge.asks_servers for judge in judges)
+    told = " (--dry-run tells what they take, --max-cost bounds each run)" if paid else ""
+    return f" · {counted(len(runs), 'run')} judged by {', '.join(names)}{told}"
+
+
+def _planned(
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+) -> tuple[Scenario, Path, list[Cell], Judge | None]:
+    """The scenario, where its runs are kept, the runs, and the judge that ranks."""
+    scenario = scenario_named(config.scenario)
+    root = runs_root() / "compare"
+    cells = plan_cells(config, scenario, root, rewards, judges, seeds)
+    ranks = None
+    if blind is not None:
+        ranks = judge_that_ranks(config.judge, blind[0], blind[1] or scenario.rubric, folder_of(scenario, root))
+    return scenario, root, cells, ranks
+
+
+def print_comparison_estimate(
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+) -> None:
+    """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm and the ranking."""
+    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    check_cells(cells, scenario, folder_of(scenario, root), ranks)
+    arms: dict[str, tuple[Judge | None, RunConfig, list[Cell]]] = {}
+    for cell in cells:
+        if cell.finished():
+            continue
+        config = cell.config.resolved()
+        judge = None
+        if "judge" in config.loop.reward:
+            judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
+        check_turn_limits(scenario, config.loop.turn_limits)
+        check_run(config, scenario, judge, root)
+        arms.setdefault(cell.arm, (judge, config, []))[2].append(cell)
+    estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
+    for arm, (judge, config, missing) in arms.items():
+        estimates.append((f"{arm}: {counted(len(missing), 'run')}", judge, config.loop, len(missing)))
+    if ranks is not None:
+        loop = cells[0].config.resolved().loop
+        tasks = len(scenario.sample("held_out", loop.final_tasks, seed=loop.seed))
+        members = 1 + len({cell.arm for cell in cells})  # and the attempt before training
+        ranking = {"steps": 1, "tasks_per_step": tasks, "group_size": members, "refill": 0}
+        estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
+    if not arms:
+        typer.echo(f"All {counted(len(cells), 'run')} are finished.")
+    print_run_estimates(estimates, seen_lengths(scenario, cells[0].config.resolved().backend.max_context))
+
+
+async def rank_and_print(comparison: Comparison, judge: Judge) -> None:
+    """Ranks the attempts of runs that exist, then prints the table."""
+    print_comparison(await rank_runs(comparison, judge, WaitDisplay(Console())))
+
+
+class _After:
+    """Shows a wait when what was shown before has ended."""
+
+    def __init__(self, before: ExitStack, display: WaitDisplay) -> None:
+        self._before, self._display = before, display
+
+    def waiting(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+    ) -> AbstractContextManager[Callable[[], None]]:
+        self._before.close()
+        return self._display.waiting(what, total, unit, status)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """The statements about judge and hand (all, where these are not compared), the table, and the report's path."""
+    console = Console()
+    chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
+    for name, difference in chosen.items():
+        say(console, statement(name, difference))
+    steps = f"steps to {comparison.threshold:.2f}"
+    rows = [
+        (
+            arm.name,
+            with_interval(arm.final),
+            steps_text(arm),
+            signed(arm.hacking_gap.value),
+            cost_text(arm),
+            duration(arm.seconds),
+        )
+        for arm in comparison.arms
+    ]
+    print_figures(console, ("", "held-out success", steps, "reward's gap to success", "cost, USD", "time"), rows)
+    if comparison.before:
+        _print_measures(console, comparison)
+    for arm in comparison.arms:
+        if any(cell.alarms for cell in arm.cells):
+            say(console, f"Alarms, trained on {arm.name}: {alarms_text(arm)}")
+    if comparison.blind is not None:
+        _print_ranking(console, comparison.blind)
+        judges = ", ".join(comparison.blind.judges)
+        cost = f", {comparison.blind.cost}" if comparison.blind.cost else ""
+        unscored = comparison.blind.unscored_text
+        say(
+            console,
+            f"Ranked blind by {judges} in {counted(comparison.blind.tasks, 'group')} of held-out attempts"
+            f"{unscored and f', {unscored}'}{cost}; a tie is half a win.",
+        )
+    if comparison.caveat:
+        say(console, comparison.caveat, "yellow")
+    report: Path = comparison.directory / "report.html"
+    say(console, f"Report: {report}")
+
+
+def _print_ranking(console: Console, blind: BlindRanking) -> None:
+    """How often the attempts of each row beat those of the others."""
+    rows = [
+        (
+            name,
+            blind.overall[name].text,
+            *("–" if rate is None else rate.text for rate in (blind.beats(name, other) for other in blind.contenders)),
+        )
+        for name in blind.contenders
+    ]
+    print_figures(console, ("wins, ranked blind", "against all", *blind.contenders), rows)
+
+
+def _print_measures(console: Console, comparison: Comparison) -> None:
+    """What held-out attempts are like before training and after it, by reward."""
+    named = {"before training": comparison.before, **{arm.name: arm.measures for arm in comparison.arms}}
+    rows = [
+        (label, *(with_interval(found[name]) if name in found else "–" for name in comparison.before))
+        for label, found in named.items()
+    ]
+    print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), rows)
+
+
+_REFERENCES = ("success", "reward/hand", "hand_reward", "independent_reward")
+
+
+async def compare_judges(
+    groups: Sequence[TrajectoryGroup],
+    judges: Sequence[str],
+    values: Mapping[str, Any],
+    out: Path,
+    rubric: str | None = None,
+    *,
+    dry_run: bool = False,
+) -> None:
+    """Scores all groups with every judge; prints and writes Kendall's tau within groups, unscored members and cost.
+
+    `dry_run`: prints what each judge would take instead, and asks nothing.
+    """
+    if len(set(judges)) < len(judges):
+        raise GavelError("a judge is named twice.", "Name each judge once.")
+    if not groups:
+        raise GavelError("there are no groups to judge.", "Name a run that has made a step, or a file of trajectories.")
+    if model_id(STAND_IN) in map(model_id, judges):
+        rubric_read = judge_config({**values, "judge": STAND_IN}).build(rubric).rubric
+        check_readable(rubric_read, [truth_of(group) for group in groups])
+    if dry_run:
+        configs = {name: with_cassette(judge_config({**values, "judge": name}), out) for name in judges}
+        built = {name: config.build(rubric, cassette=recorded(config)) for name, config in configs.items()}
+        with key_told_at_the_end(built.values()):
+            for name, judge in built.items():
+                estimate = await estimate_groups(judge, groups)
+                typer.echo(f"{name}: {counted(len(groups), 'group')}: {estimate.words}. Nothing was asked.")
+        return
+    console = Console()
+    scored: dict[str, list[TrajectoryGroup]] = {}
+    costs: dict[str, str] = {}
+    for name in judges:
+        judge = with_cassette(judge_config({**values, "judge": name}), out).build(rubric)
+        await judge.probe(replayed=False)
+        with first_error():
+            async with asyncio.TaskGroup() as tasks:
+                made = [tasks.create_task(judge.score(group)) for group in groups]
+        scored[name] = [task.result() for task in made]
+        costs[name] = str(judge.budget.cost) if judge.asks_servers else "0.00 USD"
+        if replayed := replay_account(judge):
+            say(console, replayed)
+        if judge.cassette:
+            judge.cassette.close()
+    references = [name for name in _REFERENCES if any(name in member.metrics for group in groups for member in group)]
+    rows: list[dict[str, Any]] = []
+    for name in judges:
+        for reference in [*references, *(other for other in judges if other != name)]:
+            tau = _tau(scored[name], groups, reference, scored.get(reference))
+            figures = {"tau": tau.value, "low": tau.low, "high": tau.high, "groups": tau.groups}
+            unscored = _count_unscored(scored[name])
+            rows.append({"judge": name, "reference": reference, **figures, "unscored": unscored, "cost": costs[name]})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["judge"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_page(out / "judges.csv", text.getvalue())
+    write_page(out / "judges.json", json.dumps(rows, indent=1) + "\n")
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        no_width = row["low"] is None or row["low"] == row["high"] or row["groups"] < MIN_GROUPS
+        interval = "" if no_width else f" ({row['low']:+.2f} to {row['high']:+.2f})"
+        tau = "–" if row["tau"] is None else f"{row['tau']:+.2f}{interval}"
+        lines.append((row["judge"], row["reference"], tau, str(row["groups"]), str(row["unscored"]), row["cost"]))
+    print_table(console, ("judge", "against", "tau within groups", "groups", "unscored", "cost"), lines)
+    if not rows:
+        console.print(plain("Nothing is known of these trajectories to compare one judge with: name a second judge."))
+    say(console, f"Figures: {out / 'judges.json'}")
+
+
+def _tau(
+    judged: Sequence[TrajectoryGroup],
+    groups: Sequence[TrajectoryGroup],
+    reference: str,
+    other: Sequence[TrajectoryGroup] | None,
+) -> IntervalEstimate:
+    pairs: list[list[tuple[float, float]]] = []
+    for at, group in enumerate(judged):
+        found: list[tuple[float, float]] = []
+        for number, member in enumerate(group):
+            score = member.judgement.score if member.judgement else None
+            if other is None:
+                value = groups[at].trajectories[number].metrics.get(reference)
+            else:
+                against = other[at].trajectories[number].judgement
+                value = against.score if against else None
+            if score is not None and value is not None:
+                found.append((score, float(value)))
+        pairs.append(found)
+    return agreement_of_pairs(pairs, reference).tau
+
+
+def _count_unscored(groups: Sequence[TrajectoryGroup]) -> int:
+    return sum(member.judgement is None or member.judgement.score is None for group in groups for member in group)
 
 
 app = single_command(with_options(compare, RunConfig, _FLAGS))

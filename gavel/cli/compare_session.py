@@ -1,34 +1,202 @@
-"""What `gavel compare` and `gavel.compare` do: plan the cells, run them, and write the report.
+"""What `gavel compare` and `gavel.compare` do: plan the cells, run them, rank attempts, and write the report.
 
-comparison = await gavel.compare("returns_desk", rewards=["judge", "hand"], seeds=3, steps=20)
-comparison.paired["judge - hand"].verdict
+    comparison = await gavel.compare("returns_desk", rewards=["judge", "hand"], seeds=3, steps=20)
+    comparison.paired["judge - hand"].verdict
+
+A cell is the run of one reward and seed: a `gavel train` process, a few at a time. It is finished when its last
+evaluation is on disk, and is then not run again; one that was killed goes on after its last finished step.
+
+A blind ranking asks a judge to rank held-out attempts without telling it whose they are. All runs of one seed attempted
+the same tasks with the same seeds, so a group is their last attempts at one task, and, where the runs begin alike, the
+attempt before training. What is judged is kept in blind/ of the comparison's directory, and not asked for again.
 """
 
+import asyncio
+import contextlib
+import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import re
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from gavel.base.errors import GavelError
-from gavel.cli.compare_blind import blind_judge as built_blind_judge
-from gavel.cli.compare_blind import with_ranking
-from gavel.cli.compare_cells import Cell, Train, cell_of, run_cells
-from gavel.cli.demo_jobs import DESKS, ONE_SENTENCE
-from gavel.cli.follower import Follower, Silent
-from gavel.cli.likelihood_model import register_likelihood
-from gavel.cli.named_run import experiment_of, scenario_of
-from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import check_stand_in, with_default_judge
+from gavel.base.errors import GavelError, first_error
+from gavel.cli.demo import DESKS, ONE_SENTENCE
+from gavel.cli.named import experiment_of, scenario_named, scenario_of
+from gavel.cli.options import check_stand_in, register_likelihood, with_cassette, with_default_judge
+from gavel.cli.run_file import paths_seen_from, to_toml
 from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import Follower, Silent
+from gavel.cli.training import opened_backend, trainable
+from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.judge import Judge
+from gavel.judge.panel.modes import ModeName
+from gavel.reports.blind_ranking import blind_ranking
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, write_comparison
+from gavel.reports.run_figures import read_run, stored_groups
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import RewardName
 from gavel.trainer.loop.experiment import described_scenario
 from gavel.trainer.loop.group_maker import check_rewards
+from gavel.trainer.loop.joint_judging import joint_groups, judge_together, judged_before, judged_file
+from gavel.trainer.loop.train_loop import train_scenario
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import differences, run_path, runs_root
+
+_GRACE = 60.0
+"""Seconds that an interrupted run has to finish its step."""
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
+_TAIL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a comparison."""
+
+    arm: str
+    seed: int
+    config: RunConfig
+    directory: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.arm}, seed {self.seed}"
+
+    @property
+    def file(self) -> Path:
+        """The run.toml that it is started with."""
+        return self.directory.parent / "cells" / f"{self.directory.name}.toml"
+
+    def toml(self) -> str:
+        """All settings, those that follow from others too: `gavel train` takes each as given."""
+        config = paths_seen_from(self.config.resolved(), self.file.parent)
+        return to_toml(config, config)
+
+    def check_settings(self) -> None:
+        """Raises `GavelError` for a finished run that had other settings: its figures are not comparable."""
+        if self.finished() and (not self.file.is_file() or self.file.read_text(encoding="utf-8") != self.toml()):
+            raise GavelError(
+                f"the finished run {self.directory} had other settings than these.",
+                f"Compare with those ({self.file}), delete it, or choose another place: GAVEL_RUNS=…",
+            )
+
+    def check_evaluated(self) -> None:
+        """Raises `GavelError` for a run that ended without what it is compared by."""
+        if not self.finished():
+            raise GavelError(
+                f"the run {self.label} ended without a last evaluation on held-out tasks.",
+                "Rewards are compared by success on held-out tasks: give the scenario tasks of the split held_out, and "
+                "a success.",
+            )
+
+    def finished(self) -> bool:
+        if not (self.directory / "model.json").is_file():
+            return False
+        steps = self.config.loop.steps
+        splits = {row["split"] for row in read_run(self.directory).rows if row["step"] == steps}
+        return {"train", "held_out"} <= splits
+
+
+Train = Callable[[Cell, Path], Awaitable[None]]
+"""Trains a cell to its end, below a root of runs."""
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-").lower()
+
+
+def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> Cell:
+    """The cell of an arm, whose reward and judge `base` has already, for one seed.
+
+    Its name has the number of steps, because the learning rate's schedule depends on it.
+    """
+    name = f"{slug(arm)}-{base.loop.steps}-steps-seed-{seed}"
+    loop = base.loop.model_copy(update={"seed": seed})
+    config = base.model_copy(update={"model": base.model.model_copy(update={"name": name}), "loop": loop})
+    return Cell(arm, seed, config, run_path(root, project, name))
+
+
+async def run_cells(
+    cells: Sequence[Cell],
+    root: Path,
+    *,
+    parallel: int,
+    done: Callable[[Cell, bool], None] = lambda cell, ran: None,
+    train: Train | None = None,
+) -> None:
+    """Runs what is not finished, at most `parallel` at a time: by `train`, else each in a process of one thread.
+
+    `done(cell, ran)` is called for each. Raises `GavelError` with the end of its log when one fails; the others are
+    then stopped after their step.
+    """
+    for cell in cells:
+        cell.check_settings()
+    limiter = asyncio.Semaphore(parallel)
+
+    async def run(cell: Cell) -> None:
+        async with limiter:
+            ran = not cell.finished()
+            if ran:
+                cell.file.parent.mkdir(parents=True, exist_ok=True)
+                cell.file.write_text(cell.toml(), encoding="utf-8")
+                await (train or _train_in_process)(cell, root)
+                cell.check_evaluated()
+            done(cell, ran)
+
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            for cell in cells:
+                tasks.create_task(run(cell))
+
+
+async def _train_in_process(cell: Cell, root: Path) -> None:
+    file, log = cell.file, cell.file.with_suffix(".log")
+    environment = {**os.environ, "GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gavel", "train", str(file)),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches it once, from here
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )
+        try:
+            status = await process.wait()
+        finally:
+            await _stop_process(process)
+    if status:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_TAIL:]
+        raise GavelError(
+            f"the run {cell.label} ended with status {status}: " + " ".join(line.strip() for line in lines),
+            f"Mend it, and run the same command again: it goes on. Its whole log: {log}",
+        )
+
+
+async def _stop_process(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        async with asyncio.timeout(_GRACE):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+
 
 REWARDS = ("judge", "hand", "success", "constant")
 THRESHOLD = 0.8
@@ -71,7 +239,6 @@ async def compare(
                 "the runs of a Scenario that this program holds go one after another in this process.",
                 "Leave parallel (and processes) out, or name the file: gavel.compare('desk.py').",
             )
-        from gavel.cli.compare_here import training_here
 
         parallel, train = 1, training_here(scenario)
     if steps is not None:
@@ -79,7 +246,7 @@ async def compare(
     root = runs_root(runs) / "compare"
     cells = plan_cells(base, world, root, rewards, judges, seeds)
     if isinstance(blind_judge, str):
-        blind_judge = built_blind_judge(base.judge, blind_judge, world.rubric, folder_of(world, root))
+        blind_judge = judge_that_ranks(base.judge, blind_judge, world.rubric, folder_of(world, root))
     return await run_comparison(
         cells,
         world,
@@ -260,3 +427,156 @@ def _different_steps(cells: Sequence[CellFigures]) -> str:
 def cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def training_here(scenario: Scenario) -> Callable[[Cell, Path], Awaitable[None]]:
+    """What trains one cell of this scenario after another."""
+
+    async def train(cell: Cell, root: Path) -> None:
+        config = cell.config.resolved()
+        judge = None
+        if "judge" in config.loop.reward:
+            judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
+            await judge.probe(replayed=False)
+        model = trainable(config, scenario.name)
+        try:
+            async with await opened_backend(config.backend, config, str(root)) as backend:
+                await model.register(backend)
+                await train_scenario(model, scenario, judge, config.loop, config.train)
+        finally:
+            if judge is not None and judge.cassette is not None:
+                judge.cassette.close()
+
+    return train
+
+
+BEFORE = "before training"
+Attempts = Mapping[str, Mapping[tuple[str, int], TrajectoryGroup]]
+"""By contender, then by task and seed."""
+FOLDER = "blind"
+
+
+def judge_that_ranks(
+    settings: JudgeConfig, model: str, rubric: str | None, folder: Path, mode: ModeName = "pairwise"
+) -> Judge:
+    """A judge with the settings of the one that trains, but for its model, rubric and mode.
+
+    Its replies are kept in the comparison's directory `folder`. Raises `JudgeError`.
+    """
+    chosen = settings.model_copy(update={"models": model, "mode": mode, "rubric": None})
+    return with_cassette(chosen, folder / FOLDER).build(read_text_option(rubric, "rubric"))
+
+
+async def with_ranking(comparison: Comparison, judge: Judge, follow: Follower) -> Comparison:
+    """The comparison with the ranking of its runs' attempts, and of those before training where all began alike.
+
+    Raises `GavelError` where nothing can be compared, and `JudgeError` for a judge that cannot be asked.
+    """
+    cells = [cell for arm in comparison.arms for cell in arm.cells]
+    by_seed = attempts_by_seed(cells, same_start=comparison.planned)
+    groups = {seed: _comparable(joint_groups(attempts)) for seed, attempts in by_seed.items()}
+    if not any(groups.values()):
+        raise GavelError(
+            "no two runs have stored attempts at the same held-out tasks, so there is nothing to rank.",
+            "Leave --blind-judge out, or compare runs that were evaluated on the same held-out tasks.",
+        )
+    file = judged_file(judge, comparison.directory / FOLDER)
+    missing = sum(len(of_seed) - len(judged_before(of_seed, file)) for of_seed in groups.values())
+
+    async def judge_all(advance: Callable[[], None]) -> dict[int, list[TrajectoryGroup]]:
+        return {seed: await judge_together(judge, of_seed, file, advance) for seed, of_seed in groups.items()}
+
+    if missing:
+        status = (lambda: judge.status) if judge.asks_servers else (lambda: "")
+        with follow.waiting("blind ranking", missing, "tasks", status) as advance:
+            judged = await judge_all(advance)
+    else:
+        judged = await judge_all(lambda: None)
+    contenders = dict.fromkeys(name for attempts in by_seed.values() for name in attempts)
+    ranking = blind_ranking(
+        judged,
+        list(contenders),
+        judge.names,
+        rubric=judge.rubric.words,
+        cost=str(judge.budget.cost) if judge.asks_servers else "",
+    )
+    return replace(comparison, blind=ranking)
+
+
+def attempts_by_seed(cells: Sequence[CellFigures], *, same_start: bool) -> dict[int, Attempts]:
+    """The last held-out attempts of each run; with `same_start` the first ones of a seed's first run too.
+
+    A seed of one run has nothing to be compared with, and is left out.
+    """
+    found: dict[int, dict[str, Mapping[tuple[str, int], TrajectoryGroup]]] = {}
+    for cell in cells:
+        if not cell.success:
+            continue
+        of_seed = found.setdefault(cell.seed, {})
+        if same_start and not of_seed and min(cell.success) < max(cell.success):
+            of_seed[BEFORE] = _held_out(cell.directory, min(cell.success), cell.seed)
+        of_seed[cell.arm] = _held_out(cell.directory, max(cell.success), cell.seed)
+    return {seed: attempts for seed, attempts in found.items() if sum(map(bool, attempts.values())) > 1}
+
+
+def _comparable(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Those with attempts of at least two contenders."""
+    return [group for group in groups if len({str(member.metadata.get("model")) for member in group}) > 1]
+
+
+def _held_out(directory: Path, step: int, seed: int) -> dict[tuple[str, int], TrajectoryGroup]:
+    """The attempts of an evaluation by task, each as a group of the agents that played it."""
+    members: dict[str, list[Trajectory]] = {}
+    for at, group in stored_groups(directory, "held_out"):
+        for member in group if at == step else ():
+            task = member.metadata.get("task")
+            if isinstance(task, dict) and member.status != "failed":
+                members.setdefault(str(task.get("id")), []).append(member)
+    return {(task, seed): TrajectoryGroup(found) for task, found in members.items()}
+
+
+_SECONDS = 2.0
+"""Between two looks at the runs."""
+
+
+class StepCount:
+    """The finished steps of runs that other processes train, as their directories have them."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._steps = {cell.label: _finished_steps(cell) for cell in cells}
+        self._cells = [cell for cell in cells if not cell.finished()]
+        self.left = sum(cell.config.loop.steps - self._steps[cell.label] for cell in self._cells)
+        """Steps that are to be trained."""
+        self._last = ""
+
+    @contextmanager
+    def shown(self, follower: Follower) -> Generator[None]:
+        """Around the training in this event loop: `follower` is told of each step."""
+        if not self.left:
+            yield
+            return
+        with follower.waiting("training", self.left, "steps", lambda: self._last) as advance:
+            following = asyncio.create_task(self._follow(advance))
+            try:
+                yield
+            finally:
+                following.cancel()
+                self._look(advance)
+
+    async def _follow(self, advance: Callable[[], None]) -> None:
+        while True:
+            self._look(advance)
+            await asyncio.sleep(_SECONDS)
+
+    def _look(self, advance: Callable[[], None]) -> None:
+        for cell in self._cells:
+            steps, before = _finished_steps(cell), self._steps[cell.label]
+            if steps > before:
+                self._steps[cell.label], self._last = steps, f"{cell.label}: step {steps} of {cell.config.loop.steps}"
+            for _ in range(before, steps):
+                advance()
+
+
+def _finished_steps(cell: Cell) -> int:
+    rows = read_run(cell.directory).rows if (cell.directory / "model.json").is_file() else []
+    return max((int(row["step"]) for row in rows if row["split"] == "train"), default=0)

@@ -6,9 +6,8 @@ from typing import Any
 import typer
 
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import with_options
+from gavel.cli.options import RUN_FLAGS, Assignments, Recipe, Source, run_config, with_options
 from gavel.cli.run_file import to_toml
-from gavel.cli.run_options import RUN_FLAGS, Assignments, Recipe, Source, run_config
 from gavel.trainer.run_config import RunConfig
 
 _ABOUT_PATHS = "# Relative paths are those of the directory that this file is in."

@@ -1,38 +1,41 @@
 """What `gavel demo` does: a judge's scores train a small agent, and a report shows what changed.
 
-Only the size is small: a transformer with LoRA, exact tokens, the LiteLLM client, files on disk. Which model learns
-which job is told by the `DemoJob`. Imports torch; the command in `demo` imports it only when it runs.
+Only the size is small: a transformer with LoRA, exact tokens, files on disk. Which model learns which job is told by
+the `DemoJob`. With --real the report also shows replies before and after training, and how likely the frozen base finds
+them. Imports torch; the command in `demo` imports it only when it runs.
 """
 
 import asyncio
 import contextlib
 import json
+import math
 import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
+from transformers import AutoTokenizer
 
 from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
-from gavel.cli.cassette_option import replay_account, with_cassette
-from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
-from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
-from gavel.cli.display import RunDisplay
-from gavel.cli.heartbeat import waiting_for
-from gavel.cli.live_report import LiveReport
-from gavel.cli.run_model import say, say_cost, starting_over
-from gavel.cli.settings import STAND_IN
+from gavel.cli.demo import ONE_SENTENCE, DemoJob
+from gavel.cli.options import replay_account, with_cassette
+from gavel.cli.settings import LIKELIHOOD, STAND_IN
+from gavel.cli.terminal import say, waiting_for
+from gavel.cli.training import LiveReport, RunDisplay, say_cost, starting_over
 from gavel.judge.config import JudgeConfig
-from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
-from gavel.reports.run_outcome import Outcome, judged_pair, outcome_in_words, read_outcome
+from gavel.llm.providers import register
+from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, TextSample, write_report
+from gavel.reports.run_outcome import Outcome, Row, held_out, judged_pair, outcome_in_words, read_outcome
 from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -43,8 +46,11 @@ from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.embedded import SCENARIOS
+from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path, source_text
+from gavel.trainer.loop.likelihood_judge import LikelihoodJudge
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy.policy import load_base
 from gavel.trainer.runs.run_directory import runs_root
 
 _START_SECONDS = 300.0
@@ -102,6 +108,80 @@ async def own_cluster(runs: Path, *, slots: int, max_context: int) -> AsyncGener
 
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+
+
+_SAMPLES = 10
+_NEUTRAL = "Write one short sentence."
+
+
+class FrozenBase:
+    """The base model, never trained: it tells how likely a reply is, and is registered as the judge `likelihood`."""
+
+    def __init__(self, console: Console) -> None:
+        directory = small_model_path(lambda line: console.print(line, highlight=False, markup=False))
+        self.source = source_text(directory)
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(directory))
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.judge = LikelihoodJudge(load_base(SMALL_MODEL, torch.float32, device), tokenizer, _NEUTRAL)
+        register(LIKELIHOOD, self.judge.reply)
+
+
+@dataclass(frozen=True, slots=True)
+class TextComparison:
+    """Held-out replies before and after training."""
+
+    samples: Sequence[TextSample]
+    rows: Sequence[SummaryRow]
+    summary: dict[str, Any]
+    """For summary.json."""
+    source: str
+    """Where the base's weights came from."""
+
+
+def compare_texts(base: FrozenBase, directory: Path, outcome: Outcome) -> TextComparison:
+    """The replies of the first and the last evaluation of the run in `directory`."""
+    both = [held_out(directory, point.step) for point in (outcome.base, outcome.trained)]
+    topics = [task for task in both[0] if task in both[1]]
+    replies = [[_reply(each[task]) for task in topics] for each in both]
+    found = base.judge.mean_logprobs([*replies[0], *replies[1]])
+    before, after = found[: len(topics)], found[len(topics) :]
+    samples = [
+        TextSample(task.replace("-", " "), old[1], new[1], one, other)
+        for task, old, new, one, other in zip(topics, *replies, before, after, strict=True)
+    ]
+    gain = outcome.trained.success - outcome.base.success
+    error = math.hypot(*(_standard_error(point.success, point.tasks) for point in (outcome.base, outcome.trained)))
+    summary = {
+        "mean_logprob": {"base": fmean(before), "trained": fmean(after)},
+        "nonsense": {"base": _nonsense(before), "trained": _nonsense(after)},
+        "gain_in_standard_errors": gain / error,
+        "weights": base.source,
+    }
+    rows = [
+        SummaryRow("log-prob a token, frozen base", _mean(before), _mean(after)),
+        SummaryRow("replies below −5 (no language)", f"{_nonsense(before):.2f}", f"{_nonsense(after):.2f}"),
+    ]
+    return TextComparison(samples[:_SAMPLES], rows, summary, base.source)
+
+
+def _reply(row: Row) -> tuple[list[Any], str]:
+    messages = Trajectory.model_validate(row).messages()
+    return [{"role": m["role"], "content": m["content"]} for m in messages[:-1]], messages[-1].get("content") or ""
+
+
+def _nonsense(logprobs: Sequence[float]) -> float:
+    return fmean(value < -5 for value in logprobs)
+
+
+def _mean(logprobs: Sequence[float]) -> str:
+    error = stdev(logprobs) / math.sqrt(len(logprobs)) if len(logprobs) > 1 else 0.0
+    return f"{fmean(logprobs):.2f} ± {1.96 * error:.2f}"
+
+
+def _standard_error(share: float, count: int) -> float:
+    """Agresti–Coull's, which is not 0 where all or none succeeded."""
+    adjusted = (share * count + 2) / (count + 4)
+    return math.sqrt(adjusted * (1 - adjusted) / (count + 4))
 
 
 @dataclass(frozen=True, slots=True)

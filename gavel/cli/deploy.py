@@ -1,15 +1,20 @@
-"""`gavel deploy`: a run's checkpoint, served by a host."""
+"""`gavel deploy`, `undeploy` and `deployments`: a run's checkpoint served by a host, and the list of what is served."""
 
 import asyncio
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
-from gavel.cli.backend_url import BackendUrl
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.named import BackendUrl, of_this_machine, one_step, run_at
+from gavel.cli.terminal import print_table, say
+from gavel.trainer.runs.run_directory import read_description, runs_root, split_step
 
 if TYPE_CHECKING:
     from gavel.trainer.deploy.record import AdapterFacts
@@ -69,9 +74,7 @@ def deploy(
 
 
 def _found_here(run: str, best: bool, best_by: str) -> "_Checkpoint":
-    from gavel.cli.kept_run import of_this_machine, one_step
     from gavel.trainer.deploy.deploy import facts_of_run
-    from gavel.trainer.runs.run_directory import read_description, split_step
 
     with of_this_machine(run):
         directory, step = split_step(run)
@@ -81,7 +84,6 @@ def _found_here(run: str, best: bool, best_by: str) -> "_Checkpoint":
 
 
 async def _fetched(url: str, run: str, best: bool, best_by: str) -> "_Checkpoint":
-    from gavel.cli.kept_run import one_step, run_at
     from gavel.trainer.deploy.deploy import exported_facts
 
     async with run_at(url, run) as (backend, model, step):
@@ -106,4 +108,69 @@ def _setting(text: str) -> tuple[str, Any]:
     return name, value
 
 
+def undeploy(
+    deployment: Annotated[
+        str, typer.Argument(help="As `gavel deployments` lists it; or a run (desk/qwen3-8b), for all of its own.")
+    ],
+) -> None:
+    """Stop a deployment and remove what was made for it; a half-made one too. Doing so again changes nothing.
+
+    Of a run with several deployments each is removed, also where another one cannot be.
+    """
+    from gavel.trainer.deploy.deploy import undeploy as remove
+    from gavel.trainer.deploy.record import find_records
+
+    failed: list[tuple[str, GavelError]] = []
+    for record in find_records(runs_root(), deployment, by_id=True):
+        try:
+            asyncio.run(remove(record, report=typer.echo))
+        except GavelError as error:
+            failed.append((record.id, error))
+    if failed:
+        told = "; ".join(f"{name} is not removed: {error.message}" for name, error in failed)
+        raise GavelError(told, "\n       ".join(dict.fromkeys(error.remedy for _, error in failed)))
+
+
+def deployments(
+    run: Annotated[str | None, typer.Argument(help="Of this run alone. Default: of all runs.")] = None,
+    status: Annotated[bool, typer.Option("--status", help="Ask each host what it serves now.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Those that were removed, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON list.")] = False,
+) -> None:
+    """List deployments with their state, their smoke test, and what they cost."""
+
+    from gavel.trainer.deploy.host import explained, open_host
+    from gavel.trainer.deploy.record import find_records
+
+    found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
+    if as_json:
+        typer.echo(json.dumps([asdict(record) for record in found], indent=1, default=str))
+        return
+    console = Console()
+    if not found:
+        console.print("Nothing is deployed. Deploy a run: gavel deploy RUN HOST.")
+        return
+    rows: list[tuple[str, ...]] = []
+    costs: list[str] = []
+    for record in found:
+        state = record.state
+        try:
+            host = open_host(record.address, **record.options)
+            if record.state != "undeployed":
+                costs.append(f"{record.id}: {host.costs(record)}")
+            if status and record.state != "undeployed":
+                with explained(host):
+                    state = f"{state}, {asyncio.run(host.status(record))}"
+        except GavelError as error:
+            state = f"{state}, {error.message}"
+        name = f"{record.project}/{record.model}@{record.step}"
+        model = str(record.deployed.get("model_id", "–"))
+        rows.append((record.id, name, state, model, record.smoke_test or "–"))
+    print_table(console, ("deployment", "run", "state", "model", "smoke test"), rows)
+    for line in costs:
+        say(console, line)
+
+
 app = single_command(deploy)
+undeploy_app = single_command(undeploy)
+deployments_app = single_command(deployments)

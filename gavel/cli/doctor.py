@@ -22,11 +22,10 @@ from rich.text import Text
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.base.errors import GavelError
 from gavel.base.extras import EXTRAS, install_line, installed_version, missing_parts
-from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import with_options
-from gavel.cli.run_options import JUDGE_FLAGS, judge_config
+from gavel.cli.options import JUDGE_FLAGS, judge_config, with_options
 from gavel.cli.settings import STAND_IN, Settings
+from gavel.cli.terminal import run_interruptibly
 from gavel.judge.config import JudgeConfig
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import check_model

@@ -3,41 +3,50 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.cassette_option import with_cassette
-from gavel.cli.dry_run import check_base, episodes_estimate, print_run_estimates, seen_lengths
-from gavel.cli.heartbeat import waiting_for
-from gavel.cli.interrupts import run_interruptibly, run_to_end
+from gavel.cli.evaluate_session import evaluate_models, folder_of, folder_of_all, missing_work, model_named, own_model
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.likelihood_model import register_likelihood
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import (
+from gavel.cli.named import scenario_named
+from gavel.cli.options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
     MODEL_FLAGS,
     START_FLAG,
     Assignments,
+    Flag,
     announce_stand_in,
     check_stand_in,
+    register_likelihood,
     run_config,
+    with_cassette,
+    with_options,
 )
-from gavel.cli.terminal import TRAINER, plain
+from gavel.cli.terminal import WaitDisplay, plain, print_figures, run_interruptibly, run_to_end, say
+from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, seen_lengths
+from gavel.judge.judge import Judge
+from gavel.llm.budget import Budget
+from gavel.reports.model_table import (
+    ModelTable,
+    ScenarioTable,
+    by_judge,
+    cost_text,
+    figure,
+    seconds_of,
+    write_scenario_table,
+)
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.trainer.config import LoopConfig
+from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from gavel.judge.judge import Judge
-    from gavel.reports.model_table import ModelTable
-    from gavel.trainer.loop.model_samples import SampledModel
 
 _TASKS = 256
 _NO_JUDGE = "none"
@@ -104,8 +113,8 @@ class _Prepared:
     source: str
     scenario: Scenario
     config: RunConfig
-    judge: "Judge | None"
-    models: "list[SampledModel]"
+    judge: Judge | None
+    models: list[SampledModel]
 
 
 async def _prepare(
@@ -120,11 +129,6 @@ async def _prepare(
 
     A `dry_run` asks no server and needs no key of a judge.
     """
-    with waiting_for(TRAINER):
-        from gavel.cli.evaluate_session import folder_of
-        from gavel.cli.evaluated_models import model_named, own_model
-    from gavel.llm.budget import Budget
-
     register_likelihood()
     asked = None if values["judge"] == _NO_JUDGE else values["judge"]
     wants_judge = asked is not None or (len(named or ()) > 1 and values["judge"] != _NO_JUDGE)
@@ -176,21 +180,14 @@ async def _evaluate_all(
     out: Path | None,
     assignments: list[str] | None,
 ) -> None:
-    from rich.console import Console
 
     prepared, failed = await _prepare(sources, values, named, assignments)
-    from gavel.cli.evaluate_session import evaluate_models, folder_of_all
-    from gavel.cli.evaluate_table import print_model_table, print_scenario_table
-    from gavel.cli.wait_display import WaitDisplay
-    from gavel.reports.model_table import ScenarioTable, write_scenario_table
 
     console = Console()
     tables: list[ModelTable] = []
     for each in prepared:
         scenario, config, judge = each.scenario, each.config, each.judge
-        console.print(
-            plain(f"Gavel · {scenario.name} · {', '.join(model.name for model in each.models)}"), soft_wrap=True
-        )
+        say(console, f"Gavel · {scenario.name} · {', '.join(model.name for model in each.models)}")
         try:
             table = await evaluate_models(
                 scenario,
@@ -227,7 +224,6 @@ async def _evaluate_all(
 
 
 def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool) -> None:
-    from gavel.cli.evaluate_session import missing_work
 
     work = [
         missing_work(
@@ -264,6 +260,94 @@ def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool)
         print_run_estimates(estimates, tokens)
     else:
         typer.echo("No judge is asked.")
+
+
+def print_model_table(console: Console, table: ModelTable) -> None:
+    """A row for each model; with one model, a row for each figure. Then what is missing, costs, and the report."""
+    say(console, _outcome(table))
+    samples = f", {counted(table.samples, 'sample')} of each" if table.samples > 1 else ""
+    heading = f"{counted(table.tasks, 'held-out task')}{samples}"
+    if len(table.rows) == 1:
+        _print_one_model(console, table, heading)
+    else:
+        _print_models(console, table, heading)
+    for row in table.rows:
+        if row.failed:
+            say(console, f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again")
+        for reason, count in row.unscored.items():
+            say(console, f"{row.name}: {count:,} unscored: {reason}")
+    if table.judges:
+        cost = f" · {table.judge_cost}" if table.judge_cost else ""
+        say(console, f"Judge {', '.join(table.judges)}{cost}")
+    say(console, f"Report: {table.directory / 'report.html'}")
+
+
+def _outcome(table: ModelTable) -> str:
+    """What came of it in a sentence, by success, or by the judge where success is not known."""
+    known = any(row.success.tasks for row in table.rows)
+    by = "success" if known else "the judge's score"
+    figures = {row.name: row.success if known else row.score for row in table.rows}
+    names = sorted(figures, key=lambda name: -(figures[name].value or 0.0))
+    first, tasks = figures[names[0]], counted(table.tasks, "held-out task")
+    if first.value is None:
+        return f"Nothing was measured: no episode on {tasks} has a success, or a score."
+    told = f"{names[0]}: {by} {first.short()} on {tasks}"
+    if len(names) == 1:
+        return f"{told}."
+    second = figures[names[1]]
+    apart = first.low is not None and second.high is not None and first.low > second.high
+    overlap = "" if apart else "; their intervals overlap"
+    return f"Highest of {len(names)} models: {told}; next {names[1]}: {second.short()}{overlap}."
+
+
+def _print_models(console: Console, table: ModelTable, heading: str) -> None:
+    console.print(plain(f"{heading} (95 % intervals)"))
+    several, known = table.samples > 1, any(row.success.tasks for row in table.rows)
+    headings = [*(["success"] if known else []), *([f"pass@{table.samples}"] if several and known else [])]
+    headings += ["judge", "wins"] if table.judges else []
+    rows: list[list[str]] = []
+    for row in table.rows:
+        cells = [row.success.short()] if known else []
+        if several and known:
+            cells.append(row.pass_at[table.samples].short() if table.samples in row.pass_at else "–")
+        cells += [row.score.short(), row.wins.short()] if table.judges else []
+        rows.append([row.name, *cells, cost_text(row.cost_usd)])
+    print_figures(console, ["", *headings, "USD"], rows)
+
+
+def _print_one_model(console: Console, table: ModelTable, heading: str) -> None:
+    (row,) = table.rows
+    grid = Table(box=None, pad_edge=False, header_style="")
+    grid.add_column(heading)
+    grid.add_column("mean (95 % interval)", justify="right")
+    figures = {"success": row.success} if row.success.tasks else {}
+    figures |= {f"pass@{k}": each for k, each in row.pass_at.items() if table.samples > 1}
+    for name, estimate in figures.items():
+        grid.add_row(plain(name), plain(estimate.text(3)))
+    for name, value in row.measures.items():
+        grid.add_row(plain(name.replace("_", " ")), f"{value:.3f}")
+    grid.add_row("truncated", f"{row.truncated:.3f}")
+    if table.judges:
+        grid.add_row("judge's score", plain(row.score.text(3)))
+    if row.cost_usd != 0:
+        grid.add_row("USD", plain(cost_text(row.cost_usd)))
+    console.print(grid)
+
+
+def print_scenario_table(console: Console, table: ScenarioTable) -> None:
+    """A row for each model: its success on each scenario (the judge's score where success is not known), the mean over
+    scenarios, US dollars and the seconds of an episode. Then what could not be evaluated, and the report."""
+    headings = [f"{each.scenario}{' (judge)' if by_judge(each) else ''}" for each in table.tables]
+    several = sum(not by_judge(each) for each in table.tables) > 1
+    lines: list[list[str]] = []
+    for name in table.models:
+        rows = [table.row(each, name) for each in table.tables]
+        cells = [figure(row).short() for row in rows] + ([table.mean(name).short()] if several else [])
+        lines.append([name, *cells, cost_text(table.cost(name)), seconds_of(*rows)])
+    print_figures(console, ["", *headings, *(["mean"] if several else []), "USD", "an episode"], lines)
+    for name, reason in table.failed.items():
+        say(console, f"{name} was not evaluated: {reason}")
+    say(console, f"Report: {table.directory / 'report.html'}")
 
 
 app = single_command(with_options(evaluate, RunConfig, _FLAGS))

@@ -1,21 +1,21 @@
 """`gavel evolve`: explores, keeps the best attempts, and learns from them, in rounds."""
 
-from collections.abc import Mapping
+import contextlib
+import math
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from gavel.base.extras import need_extra
-from gavel.cli.attempts import read_attempts
-from gavel.cli.cassette_option import with_cassette
-from gavel.cli.heartbeat import waiting_for
-from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
+from gavel.base.files import write_atomically
+from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_choice import check_model
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.named_scenario import scenario_named
-from gavel.cli.run_options import (
+from gavel.cli.named import read_attempts, scenario_named
+from gavel.cli.options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
     LORA_FLAGS,
@@ -23,14 +23,37 @@ from gavel.cli.run_options import (
     MODEL_FLAGS,
     START_FLAG,
     Assignments,
+    Flag,
     announce_stand_in,
+    check_model,
     check_stand_in,
     run_config,
+    with_cassette,
+    with_options,
 )
-from gavel.cli.terminal import TRAINER
+from gavel.cli.run_file import paths_seen_from, to_toml
+from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
+from gavel.cli.training import (
+    LiveReport,
+    check_fresh_is_here,
+    close_replies,
+    opened_backend,
+    run_directory_of,
+    say_cost,
+    say_outcome,
+    starting_over,
+    trainable,
+)
+from gavel.judge.judge import Judge
+from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
+from gavel.trainer.loop.evolve import evolve as run_rounds
 from gavel.trainer.run_config import EvolveRunConfig
-from gavel.trainer.sft.best_members import best_members
+from gavel.trainer.runs.run_directory import run_path, runs_root
+from gavel.trainer.sft.best_members import BestMembers, best_members
 
 FLAGS = [
     *MODEL_FLAGS,
@@ -83,17 +106,12 @@ def evolve(
     base = _base(config)
     judge = None
     if config.evolve.ranked:
-        from gavel.trainer.runs.run_directory import run_path, runs_root
-
         assert config.model.name is not None
         directory = run_path(runs_root(), scenario.name, config.model.name)
         judge = with_cassette(config.judge, directory).build(scenario.rubric)
         announce_stand_in(judge.names)
         check_stand_in(judge, scenario)
         run_interruptibly(judge.probe(replayed=False))
-    with waiting_for(TRAINER):
-        from gavel.cli.evolve_session import run_evolution
-
     run_to_end(run_evolution(config, scenario, judge, base, given=given, fresh=fresh), RESUME)
 
 
@@ -104,6 +122,138 @@ def _base(config: EvolveRunConfig) -> list[Trajectory]:
     if all(member.reward is None for member in members):
         return members
     return best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
+
+
+async def run_evolution(
+    config: EvolveRunConfig,
+    scenario: Scenario,
+    judge: Judge | None,
+    base: Sequence[Trajectory],
+    *,
+    given: EvolveRunConfig,
+    fresh: bool = False,
+) -> None:
+    """Runs all iterations, continuing an earlier run, and prints a table of them.
+
+    `config` is `given` with all values filled in, and becomes `run_rounds.toml` of the run directory.
+    """
+    console, model, there = Console(), trainable(config, scenario.name), config.backend.url
+    check_fresh_is_here(config.backend, fresh)
+    directory = run_directory_of(model)
+    report = LiveReport(directory) if there is None else None
+    async with contextlib.AsyncExitStack() as stack:
+        replaced = stack.enter_context(starting_over(console, model)) if fresh else None
+        with waiting_for(f"loading {model.base_model}"):
+            backend = await stack.enter_async_context(await opened_backend(config.backend, config))
+            await model.register(backend)
+        step = await model.get_step()
+        of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
+        going_on = f" · continuing after step {step}" if step else ""
+        say(console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}")
+        if there is None:
+            write_atomically(directory / "run.toml", to_toml(paths_seen_from(config, directory), given))
+        display = _Display(console, config.evolve.iterations, report)
+        try:
+            with display.shown():
+                if replaced is not None:
+                    replaced.delete()
+                found = await run_rounds(
+                    model,
+                    scenario,
+                    judge=judge,
+                    base=base,
+                    config=config.evolve,
+                    train=config.train,
+                    observer=display,
+                )
+        finally:
+            say_cost(console, judge)
+        rows = backend.history(model)
+        page = None if report is None else report.write()
+    say_outcome(console, rows)
+    first = next((row for row in rows if row["split"] == EVALUATION and row["step"] == 0), None)
+    _print_rounds(console, first, found, config.evolve.evaluation_tasks)
+    best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
+    if best is not None:
+        say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
+    if judge is not None:
+        close_replies(console, judge)
+    if page is not None:
+        say(console, f"Report: {page}")
+    say(console, f"Run: {directory}" if there is None else f"Run: {model.project}/{model.name} at {there}")
+
+
+def _words_of_filter(config: EvolveRunConfig) -> str:
+    chosen = config.evolve
+    rewards = ", ".join(f"{name} {weight:g}" for name, weight in (chosen.reward or {}).items())
+    most = f"the best {chosen.kept} by {rewards}" if chosen.kept < chosen.attempts else f"all by {rewards}"
+    return most if chosen.threshold is None else f"{most} above {chosen.threshold:g}"
+
+
+class _Display(EvolveObserver):
+    """One live line in a terminal, else a plain line for each finished part."""
+
+    def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
+        self._console, self._iterations, self._report = console, iterations, report
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[figures]}")
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("starting", total=None, figures="")
+
+    @contextlib.contextmanager
+    def shown(self) -> Generator[None]:
+        with self._progress if self._console.is_terminal else waiting_for(self._work):
+            yield
+
+    def _work(self) -> str:
+        task = self._progress.tasks[self._task]
+        return f"{task.description} {task.fields['figures']}".rstrip()
+
+    def doing(self, what: str) -> None:
+        self._progress.update(self._task, description=what, completed=0, total=None, figures="")
+
+    def advanced(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total}")
+
+    def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
+        mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"
+        explored = f"{counted(iteration.explored, 'attempt')} explored"
+        line = f"{explored}{mean}; {iteration.kept:,} kept, {iteration.imitated:,} imitated"
+        say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
+
+    def learned(self, iteration: Iteration, result: TrainResult) -> None:
+        done, total = result.step - iteration.first_step, iteration.last_step - iteration.first_step
+        loss = result.metrics.get("loss")
+        told = str(result.reason) if loss is None else f"loss {loss:.3f}"
+        self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total}  {told}")
+        if not result.trained:
+            say(self._console, f"step {result.step}: {result.reason}")
+
+    def evaluated(self, number: int, evaluation: Evaluation) -> None:
+        success = "" if evaluation.success is None else f"  held-out success {evaluation.success:.3f}"
+        say(self._console, f"iteration {number}/{self._iterations}{success}")
+        if self._report is not None:
+            self._report.write_if_due()
+
+
+def _print_rounds(console: Console, first: dict[str, float] | None, found: Sequence[Iteration], tasks: int) -> None:
+    headings = ("iteration", "explored", "mean reward", "imitated", "step", f"success (of {tasks:,})")
+    rows: list[tuple[str, ...]] = []
+    if first is not None:
+        rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
+    for each in found:
+        if each.last_step == 0:
+            continue  # without base data nothing was learned before the first exploration
+        reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
+        share = _share(each.success, each.measures.get("trajectories"))
+        rows.append((str(each.number), f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step), share))
+    print_table(console, headings, rows, right=headings)
+
+
+def _share(value: float | None, count: float | None) -> str:
+    """With its standard error."""
+    if value is None:
+        return "–"
+    return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"
 
 
 app = single_command(with_options(evolve, EvolveRunConfig, FLAGS))

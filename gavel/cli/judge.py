@@ -1,17 +1,435 @@
-"""`gavel judge …`: the commands around the judge itself."""
+"""`gavel judge …`: drafts of rubrics, and tests of the judge itself.
 
-from gavel.cli.lazy_commands import lazy_app
+rubric     a judge model drafts a rubric, to be read and edited by its owner
+report     reliability and biases of a judge, as a table and as one self-contained HTML file
+simulate   scores with a judge of known biases, against one plain call per group; groups, true qualities and judge are
+           simulated from the seed
+golden     a regression test of a judge and its prompts on groups of known order. Replies are stored on a cassette, so a
+           repeated run requests only what a change of prompts changed. The scores of the first run are recorded beside
+           the cassette, and later runs name each verdict that changed
+"""
 
-app = lazy_app(
-    "judge",
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from itertools import chain
+from pathlib import Path
+from textwrap import shorten
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from gavel.base.errors import GavelError
+from gavel.base.files import write_atomically
+from gavel.base.text import counted
+from gavel.cli.lazy_commands import group_app
+from gavel.cli.named import file_named
+from gavel.cli.options import read_pairs
+from gavel.cli.settings import STAND_IN, Settings
+from gavel.cli.terminal import plain, run_interruptibly
+from gavel.judge.audit.engine_quality import (
+    OWN_FAMILY,
+    QualityReport,
+    arrival_order_scorer,
+    engine_scorer,
+    measure_quality,
+    simulated_groups,
+)
+from gavel.judge.audit.golden import (
+    SHIPPED,
+    ChangedVerdict,
+    GoldenResult,
+    changed_prompts,
+    changed_verdicts,
+    check_golden,
+    golden_scores,
+    jury_weights,
+    load_golden,
+)
+from gavel.judge.audit.votes import fit_noise_prior
+from gavel.judge.config import read_text_option
+from gavel.judge.drafts import draft_rubric
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
+from gavel.llm.cassette import Cassette
+from gavel.llm.client import Client
+from gavel.llm.prices import prices_from_environment
+from gavel.reports.judge_trust import JudgeReport, read_report, render_report
+from gavel.reports.page import write_page
+from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.group import TrajectoryGroup
+
+
+def rubric(
+    description: Annotated[str, typer.Argument(help="The agent's job, in a sentence or more.")],
+    model: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also writes it to a file, for --rubric @FILE.")] = None,
+    criteria: Annotated[bool, typer.Option("--criteria", help="Weighted criteria (JSON) instead of a text.")] = False,
+) -> None:
+    """Draft a rubric for a job with a judge model."""
+
+    if out is not None and out.exists():
+        raise GavelError(f"{out} is there already.", "Choose another file with --out, or move this one away.")
+    client = Client(model or Settings.read().judge, prices=prices_from_environment())
+    text = run_interruptibly(draft_rubric(client, description, criteria=criteria)).dump()
+    typer.echo(text)  # before the file, which may fail: the draft was paid for
+    if out is None:
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise GavelError(f"{out} cannot be written: {error}", "Copy the rubric from above.") from error
+    typer.echo(f"Written to {out}. Read and edit it, then: gavel score FILE --rubric @{out}", err=True)
+
+
+_REASON = 200
+"""Characters of a judge's explanation that are printed."""
+
+
+def report(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE|RUN", help="Judged groups: what `gavel score --out` wrote, or a run's training."),
+    ],
+    reference: Annotated[
+        str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures as JSON; an undefined value is null.")
+    ] = False,
+) -> None:
+    """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
+    file = file_named(file)
+    found = read_report(read_groups(file, by), reference, file.name)
+    page = html or page_beside(file)
+    write_page(page, render_report(found))
+    if as_json:
+        typer.echo(json.dumps({**report_data(found), "report": str(page)}, indent=1))
+        return
+    console = Console()
+    print_report(console, found)
+    console.print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def page_beside(file: Path) -> Path:
+    """Where the report of a judged file, or of a run's judge, is written unless told otherwise."""
+    if file.is_dir():
+        return file / "judge.report.html"
+    return file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
+
+
+def write_judged_page(groups: Sequence[TrajectoryGroup], file: Path, page: Path | None = None) -> Path:
+    """Writes the report of the file's judged groups. Raises `GavelError` where nobody is judged."""
+    page = page or page_beside(file)
+    write_page(page, render_report(read_report(groups, None, file.name)))
+    return page
+
+
+def report_data(report: JudgeReport) -> dict[str, Any]:
+    """The figures for programs: unrounded values, with their 95 % intervals."""
+    return {
+        "source": report.source,
+        "judges": report.judges,
+        "facts": report.facts,
+        "verdict": report.verdict,
+        "sections": [
+            {
+                "title": section.title,
+                "figures": [
+                    {"name": figure.name, **asdict(figure.estimate), "meaning": figure.meaning}
+                    for figure in section.figures
+                ],
+            }
+            for section in report.sections
+        ],
+        "disagreements": [
+            {"group": each.number, "tau": each.tau, "scores": each.scores, "reference": each.values}
+            for each in report.disagreements
+        ],
+        "notes": report.notes,
+        "unscored": report.unscored,
+    }
+
+
+def print_report(console: Console, report: JudgeReport) -> None:
+    """Prints the figures, one table per section."""
+    console.print(plain(f"{report.source} · {', '.join(report.judges) or 'judge unknown'}"))
+    console.print(plain(report.facts))
+    console.print(plain(report.verdict, "bold"))
+    for number, section in enumerate(report.sections):
+        console.print()
+        console.print(plain(section.title, "bold"))
+        table = Table(box=None, show_header=not number, pad_edge=False, header_style="dim")
+        table.add_column("", width=21)
+        table.add_column("value", justify="right", width=6)
+        table.add_column("95 % interval", justify="right", width=16)
+        table.add_column("groups", justify="right", width=6)
+        table.add_column("meaning", style="dim")
+        for figure in section.figures:
+            table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
+        console.print(table)
+    if report.disagreements:
+        console.print()
+        console.print(plain("Where judge and reference disagree most (transcripts are in the report)", "bold"))
+    for each in report.disagreements:
+        (high, low), (worse, better) = each.scores, each.values
+        scored, truly = f"scored {high:.2f} over {low:.2f}", f"reference {worse:g} over {better:g}"
+        console.print(plain(f"group {each.number}, tau {each.tau:.2f}: {scored}, {truly}"))
+        if each.preferred.judgement is not None and each.preferred.judgement.explanation:
+            console.print(plain(f"  the judge: {each.preferred.judgement.explanation[:_REASON]}"))
+    console.print()
+    for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
+        console.print(plain(note))
+
+
+_BIAS = Bias(slope=0.6, u=0.3, noise=0.5, halo=0.3, step=0.05)
+"""Of a judge that is simulated unless told otherwise."""
+
+
+def simulate(
+    groups: Annotated[int, typer.Option(min=2, help="Number of groups.")] = 300,
+    members: Annotated[int, typer.Option(min=2, help="Members per group.")] = 8,
+    orders: Annotated[str, typer.Option(help="Orders per group to compare.")] = "1,2,4,8",
+    bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of the judge, in standard deviations of the members' quality: "
+            f"{', '.join(f'{each.name}={getattr(_BIAS, each.name):g}' for each in fields(_BIAS))}. Repeatable.",
+        ),
+    ] = None,
+    faults: Annotated[float, typer.Option(help="Share of calls that fail, over all kinds of failure.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of groups and judge.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Prints the figures as JSON.")] = False,
+) -> None:
+    """Measure the engine on a simulated judge: agreement with the truth, and biases that remain. No model, no key."""
+
+    given = read_pairs("--bias", bias or ())
+    for name, value in given.items():
+        if name not in asdict(_BIAS) or not isinstance(value, int | float):
+            raise JudgeError(
+                f"a simulated judge has no bias {name}={value}.", f"Name one of {', '.join(asdict(_BIAS))}."
+            )
+    chosen = replace(_BIAS, **given)
+    rows = run_interruptibly(
+        _simulated_rows(groups, members, _counts(orders), chosen, Faults.of_every_kind(faults), seed)
+    )
+    if as_json:
+        table = [{"way": way} | quality.figures() for way, quality in rows.items()]
+        print(json.dumps({"bias": asdict(chosen), "faults": faults, "seed": seed, "rows": table}))
+    else:
+        _print_simulation(Console(), rows, f"{counted(groups, 'group')} of {members}")
+
+
+def _counts(orders: str) -> list[int]:
+    try:
+        counts = [int(count) for count in orders.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise JudgeError(
+            f"the orders to try are whole numbers above 0, not {orders!r}.", "Write them as --orders 1,2,4,8."
+        )
+    return list(dict.fromkeys(counts))
+
+
+async def _simulated_rows(
+    groups: int, members: int, counts: list[int], bias: Bias, faults: Faults, seed: int
+) -> dict[str, "QualityReport"]:
+
+    truth: dict[str, Latent] = {}
+    made = simulated_groups(groups, members, seed, truth)
+    judge = SimulatedJudge(truth, bias, faults, family=OWN_FAMILY, seed=seed)
+    ways = {"1 call by arrival": arrival_order_scorer(judge, 1)}
+    ways |= {f"engine, {counted(n, 'order')}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        return {way: await measure_quality(ask, progress.track(made, description=way)) for way, ask in ways.items()}
+
+
+def _print_simulation(console: Console, rows: dict[str, "QualityReport"], title: str) -> None:
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("way of asking")
+    for name in ("calls", "tau", "advantage", "slope", "length", "unscored"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for way, quality in rows.items():
+        table.add_row(
+            way,
+            f"{quality.calls_per_group:.1f}",
+            f"{_number(quality.tau, '')} ±{_number(quality.error, '').removeprefix('0')}",
+            _number(quality.advantage_correlation),
+            _number(quality.position_slope),
+            _number(quality.advantage_with_length),
+            f"{quality.unscored_members:,}",
+        )
+    console.print(table)
+    console.print(
+        f"{title}. calls: for a group. tau: Kendall's, to the true qualities. advantage: correlation with the true "
+        "advantages. slope: reward gained from the middle of the prompt to its end. length: correlation of advantage "
+        "and length. unscored: members left without a number.",
+        style="dim",
+    )
+
+
+def _number(figure: float | None, sign: str = "+") -> str:
+    return "–" if figure is None else f"{figure:{sign}.3f}"
+
+
+class _Record(BaseModel):
+    """One judge's scores of one group, to compare later runs with."""
+
+    prompt_ids: list[str]
+    scores: dict[str, float]
+    """By member."""
+
+
+_Records = dict[str, dict[str, _Record]]
+"""By judge and group."""
+
+
+def golden(
+    judge: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
+    rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
+    groups: Annotated[Path | None, typer.Option(help="Your own golden set (JSON). Default: the shipped one.")] = None,
+    cassette: Annotated[
+        Path | None,
+        typer.Option(help="SQLite file that stores the replies. Default: golden.sqlite among the runs."),
+    ] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Use stored replies only; call no model.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Compare later runs with this one.")] = False,
+) -> None:
+    """Check a judge and its prompts on groups of known order, and name the verdicts that changed."""
+
+    settings = Settings.read()
+    model = judge or settings.judge
+    if model == STAND_IN:
+        raise JudgeError(
+            "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
+            "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
+        )
+    path = cassette or settings.runs / "golden.sqlite"
+    tape = Cassette(path, "replay" if replay else "cache")
+    beside = path.with_name(f"{path.name}.json")
+    records = _read_records(beside)
+    models = [name.strip() for name in model.split(",")] if model else None
+    engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
+    name = " + ".join(engine.names)
+    results = run_interruptibly(check_golden(engine, load_golden(groups or SHIPPED)))
+    tape.close()
+    _print_golden(results, name)
+    _print_learnt(results)
+    before = records.get(name, {})
+    found = list(changed_verdicts(results, {group: old.scores for group, old in before.items()}))
+    if before:
+        old_ids = set(chain.from_iterable(old.prompt_ids for old in before.values()))
+        _print_changes(found, changed_prompts(old_ids, chain.from_iterable(result.prompt_ids for result in results)))
+    if replay and tape.misses:
+        questions = tape.misses + sum(result.cached_calls for result in results)
+        raise JudgeError(
+            f"changed prompt: {tape.misses} of {questions} questions are not on the cassette {path}.",
+            "Ask them: the same command without --replay.",
+        )
+    if failed := [result for result in results if not result.scores]:
+        raise JudgeError(
+            f"{len(failed)} of {counted(len(results), 'group')} without a judgement: {failed[0].reason}",
+            "Nothing is recorded; try again: what was answered is not asked twice.",
+        )
+    if (wrong := sum(not each.is_right for each in found)) and not record:
+        raise JudgeError(
+            f"{counted(wrong, 'verdict')} turned from right to wrong since the record.",
+            "Mend the prompt, or accept what the judge says by now: --record.",
+        )
+    fresh = {
+        result.group.name: _Record(prompt_ids=list(result.prompt_ids), scores=dict(result.scores))
+        for result in results
+        if record or result.group.name not in before
+    }
+    if fresh:
+        _write_records(beside, records | {name: before | fresh})
+        are = "is" if len(fresh) == 1 else "are"
+        typer.echo(f"{counted(len(fresh), 'group')} {are} recorded in {beside}: later runs are compared with this one.")
+
+
+def _read_records(path: Path) -> _Records:
+    try:
+        return TypeAdapter(_Records).validate_json(path.read_bytes()) if path.exists() else {}
+    except (OSError, ValidationError) as error:
+        raise GavelError(f"the record {path} cannot be read: {error}", "Delete it; the next run makes one.") from error
+
+
+def _write_records(path: Path, records: _Records) -> None:
+    try:
+        write_atomically(path, TypeAdapter(_Records).dump_json(records, indent=2))
+    except OSError as error:
+        raise GavelError(f"{path} cannot be written: {error}", "Choose another place with --cassette.") from error
+
+
+def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
+
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("group", overflow="fold")
+    table.add_column("right", justify="right", no_wrap=True)
+    table.add_column("as it should be", overflow="fold")
+    for result in results:
+        right = f"{result.right}/{len(result.group.pairs)}" if result.scores else "–"
+        table.add_row(Text(result.group.name), right, Text(_standing(result)))
+    judged = [result for result in results if result.scores]
+    costs = [result.cost_usd for result in results if result.calls]
+    known = [cost for cost in costs if cost is not None]
+    account = [
+        f"{sum(r.right for r in judged)} of {counted(sum(len(r.group.pairs) for r in judged), 'verdict')} right",
+        f"{len(judged)} of {counted(len(results), 'group')} judged",
+        f"judge {judge}",
+        f"{counted(sum(r.calls for r in results), 'call')}, "
+        f"{counted(sum(r.cached_calls for r in results), 'reply')} from the cassette",
+        f"{sum(known):.4f} USD" if len(known) == len(costs) else "cost unknown (set GAVEL_PRICES)",
+    ]
+    console = Console()
+    console.print(table)
+    console.print(Text(" · ".join(account)))
+
+
+def _print_learnt(results: Sequence[GoldenResult]) -> None:
+    """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
+
+    prior = fit_noise_prior(result.judged for result in results if result.judged is not None and result.scores)
+    if prior is not None:
+        typer.echo(f"Noise of its votes: noise_prior = {{variance = {prior.variance:.5f}, df = {prior.df:.1f}}}")
+    weights = jury_weights(golden_scores(results))
+    if len(weights) > 1:
+        typer.echo("Weights: " + " · ".join(f"{model} {weight:.2f}" for model, weight in weights.items()))
+
+
+def _standing(result: GoldenResult) -> str:
+    """`careful 0.90 > hasty 0.20 · lazy 0.10`: the scores in the correct order, or the reason why there are none."""
+    if not result.scores:
+        return shorten(result.reason, 90, placeholder=" …")
+    tiers = [" · ".join(f"{name} {result.scores[name]:.2f}" for name in tier) for tier in result.group.order]
+    return " > ".join(tiers)
+
+
+def _print_changes(found: Sequence[ChangedVerdict], prompts: Sequence[str]) -> None:
+    count = f"{counted(len(found), 'verdict')} turned"
+    what = f"changed {', '.join(prompts)}" if prompts else "no prompt changed"
+    typer.echo(f"Since the record: {what}; {count}.")
+    for each in found:
+        (was_better, was_worse), (better, worse) = each.before, each.after
+        typer.echo(
+            f"  {'right' if each.is_right else 'WRONG'} by now: {each.group}: {each.better} above {each.worse} "
+            f"(was {was_better:.2f} and {was_worse:.2f}, is {better:.2f} and {worse:.2f})"
+        )
+
+
+app = group_app(
     "Draft a rubric, and test the judge itself.",
-    "gavel.cli.judge_",
-    {
-        "rubric": "Draft a rubric for a job with a judge model.",
-        "golden": "Check a judge and its prompts on groups of known order, and name the verdicts that changed.",
-        "simulate": "Measure the engine on a simulated judge: agreement with the truth, and biases. No model, no key.",
-        "report": "Compare a judge with a reference, with other judges and with itself, and look for its biases.",
-    },
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    {"rubric": rubric, "golden": golden, "simulate": simulate, "report": report},
 )

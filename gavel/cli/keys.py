@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import MissingExtraError, missing_parts
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import PlainCommand, PlainGroup
-from gavel.cli.model_options import Flag, given, with_options
+from gavel.cli.lazy_commands import group_app
+from gavel.cli.options import Flag, given, with_options
 from gavel.cli.run_file import merged, toml_value, validated
 from gavel.cli.serve import service_config
+from gavel.cli.terminal import plain, print_table
 from gavel.judge.service.config import FILE_NAME, KeyConfig, ServiceConfig
 from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
 
@@ -72,10 +74,6 @@ def list_keys(
     ] = False,
 ) -> None:
     """List the keys with what they may do and have spent; never the keys themselves."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from gavel.cli.terminal import plain
 
     with _store(database, config) as store:
         found = store.all_now()
@@ -86,9 +84,7 @@ def list_keys(
     if not found:
         console.print(plain("There are no keys. Make one: gavel keys create NAME."))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("id", "name", "made", "may use", "spent"):
-        table.add_column(heading)
+    rows: list[tuple[str, ...]] = []
     for key in found:
         scope = ", ".join(
             f"{field} {_words(value)}" for field, value in key.scope.model_dump(exclude_defaults=True).items()
@@ -96,8 +92,8 @@ def list_keys(
         made = time.strftime("%Y-%m-%d", time.localtime(key.created_at))
         unknown = f", {counted(key.unpriced_groups, 'group')} unknown" if key.unpriced_groups else ""
         may = "revoked" if key.revoked_at is not None else scope or "all"
-        table.add_row(*map(plain, (key.id, key.name, made, may, f"{key.spent_usd:.4g} USD{unknown}")))
-    console.print(table)
+        rows.append((key.id, key.name, made, may, f"{key.spent_usd:.4g} USD{unknown}"))
+    print_table(console, ("id", "name", "made", "may use", "spent"), rows)
 
 
 def revoke(
@@ -149,14 +145,7 @@ def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
         opened.close()
 
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    cls=PlainGroup,
-    no_args_is_help=True,
-    help="Make, list and revoke API keys of the service.",
+app = group_app(
+    "Make, list and revoke API keys of the service.",
+    {"create": with_options(create, KeyScope, KEY_FLAGS), "list": list_keys, "revoke": revoke},
 )
-app.command("create", cls=PlainCommand)(with_options(create, KeyScope, KEY_FLAGS))
-app.command("list", cls=PlainCommand)(list_keys)
-app.command("revoke", cls=PlainCommand)(revoke)

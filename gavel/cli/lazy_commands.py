@@ -1,9 +1,7 @@
 """Commands whose modules are loaded when they run.
 
-    app = lazy_app("gavel", "…", "gavel.cli.", {"train": "Train an agent on a scenario."})
-
-lists `train` with that line and loads `gavel.cli.train` only for `gavel train …`. The module's `app` is the command:
-a Typer app with one command, or with several for a group.
+`gavel --help` lists `train` with one line, and `gavel.cli.train` is loaded only for `gavel train …`. The module's `app`
+is the command: a Typer app with one command, or with several for a group.
 
 Help is plain text in groups: names stand whole at any width, and of many options those come first that a first run
 needs.
@@ -79,46 +77,80 @@ class PlainCommand(_Grouped, TyperCommand):
 def lazy_app(
     name: str,
     help_text: str,
-    modules: str,
     commands: Mapping[str, str],
-    groups: Mapping[str, Sequence[str]] | None = None,
-    functions: Mapping[str, Callable[..., None]] | None = None,
-    **options: Any,
+    groups: Mapping[str, Sequence[str]],
+    functions: Mapping[str, Callable[..., None]],
 ) -> typer.Typer:
-    """A group of `commands` (name to one line of help), each the `app` of the module `modules` + its name,
-    with underscores for hyphens. `groups`: in which the help lists them; default: one.
-    `functions`: of commands that are no modules there."""
+    """The program: a group of `commands` (name to one line of help), which the help lists in `groups`.
+
+    A command is the `app` of the module of `gavel.cli` that is named after it, with underscores for hyphens; or
+    `NAME_app` of the module that `_WITH` names; or one of `functions`.
+    """
 
     class Group(PlainGroup):
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            for title, names in (groups or {"Commands": list(commands)}).items():
+            for title, names in groups.items():
                 with formatter.section(title):
                     formatter.write_dl([(each, commands[each]) for each in names])
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             found, command, rest = super().resolve_command(ctx, args)
             if command is not None and found is not None:
-                function = (functions or {}).get(found)
-                module = f"{modules}{found.replace('-', '_')}"
-                made = importlib.import_module(module).app if function is None else single_command(function)
-                command = typer.main.get_command(made)
+                command = typer.main.get_command(_app_of(found, functions.get(found)))
                 command.name = found
             return found, command, rest
 
-    app = typer.Typer(name=name, cls=Group, no_args_is_help=True, help=help_text, rich_markup_mode=None, **options)
+    app = typer.Typer(
+        name=name,
+        cls=Group,
+        no_args_is_help=True,
+        help=help_text,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     for command, line in commands.items():
         app.command(command, help=line)(_listed)
     return app
+
+
+_WITH = {"pull": "push", "undeploy": "deploy", "deployments": "deploy"}
+"""Commands whose module is named after another."""
+
+
+def _app_of(command: str, function: Callable[..., None] | None) -> typer.Typer:
+    if function is not None:
+        return single_command(function)
+    module = importlib.import_module(f"gavel.cli.{_WITH.get(command, command).replace('-', '_')}")
+    return getattr(module, f"{command}_app" if command in _WITH else "app")
 
 
 def _listed() -> None:
     """Stands for a command in the listing; `Group.resolve_command` replaces it by the real one."""
 
 
-def single_command(function: Callable[..., None], further: Mapping[str, str] | None = None) -> typer.Typer:
+def group_app(help_text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
+    """The `app` of a module with several commands: `gavel keys create`."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        cls=PlainGroup,
+        no_args_is_help=True,
+        help=help_text,
+    )
+    app.callback()(_listed)  # a group, also of one command
+    for name, function in commands.items():
+        app.command(name, cls=PlainCommand)(function)
+    return app
+
+
+def single_command(
+    function: Callable[..., None], further: Mapping[str, Callable[..., None]] | None = None
+) -> typer.Typer:
     """The `app` of a module with one command.
 
-    `further`: first word to module, for commands that begin with this one's name (`gavel export trajectories`).
+    `further`: by their first word, commands that begin with this one's name (`gavel export trajectories`).
     """
 
     class Command(PlainCommand):
@@ -126,7 +158,7 @@ def single_command(function: Callable[..., None], further: Mapping[str, str] | N
             if not args or args[0] not in (further or {}):
                 return super().make_context(info_name, args, parent, **extra)
             name = args[0]
-            command = typer.main.get_command(importlib.import_module((further or {})[name]).app)
+            command = typer.main.get_command(single_command((further or {})[name]))
             return command.make_context(f"{info_name} {name}", args[1:], parent, **extra)
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

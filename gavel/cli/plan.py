@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, with_options
-from gavel.cli.run_options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assignments, run_config
+from gavel.cli.options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assignments, Flag, run_config, with_options
+from gavel.cli.terminal import print_table, say
 from gavel.trainer.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -82,49 +81,46 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
 
     weights = f"{plan.quantization} and {plan.dtype}" if plan.quantization else plan.dtype
     device = "a GPU" if plan.device == "cuda" else "this CPU, with free memory"
-    _say(console, f"{plan.model} · {plan.family} · {_count(plan.parameters)} parameters in {weights}")
+    say(console, f"{plan.model} · {plan.family} · {_count(plan.parameters)} parameters in {weights}")
     if plan.published:
-        _say(
+        say(
             console,
             f"Published quantized ({plan.published}), which its config gives no size for: counted as {plan.dtype}. "
             "The model that it was made of is the surer base; --quantization 4bit quantizes that here.",
         )
     lora = f"{_count(plan.adapter_parameters)} parameters on {plan.adapted_layers} layers"
-    _say(console, f"on {device} of {plan.device_bytes / _GIB:.0f} GiB · LoRA: {lora}\n")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("GiB", justify="right")
+    say(console, f"on {device} of {plan.device_bytes / _GIB:.0f} GiB · LoRA: {lora}\n")
     used = {True: "", False: " (not used)"}
     longest = f"{max(plan.micro_batch_tokens, plan.context):,} tokens"
     conversations = f"{counted(plan.conversations, 'conversation')} of {plan.context:,} tokens"
-    table.add_row("base, frozen", gib(plan.base))
-    table.add_row("adapter, its gradient, AdamW", gib(plan.adapter_and_optimizer))
-    table.add_row(f"sampler, {plan.sampler}: {conversations}", gib(plan.sampler_bytes))
-    table.add_row(f"learner, {longest}, with checkpointing{used[plan.checkpointing]}", gib(plan.pass_checkpointed))
-    table.add_row(f"learner, {longest}, without{used[not plan.checkpointing]}", gib(plan.pass_whole))
-    table.add_row("all at once", gib(plan.needed))
-    console.print(table, highlight=False)
+    needs = {
+        "base, frozen": plan.base,
+        "adapter, its gradient, AdamW": plan.adapter_and_optimizer,
+        f"sampler, {plan.sampler}: {conversations}": plan.sampler_bytes,
+        f"learner, {longest}, with checkpointing{used[plan.checkpointing]}": plan.pass_checkpointed,
+        f"learner, {longest}, without{used[not plan.checkpointing]}": plan.pass_whole,
+        "all at once": plan.needed,
+    }
+    print_table(console, ("", "GiB"), [(what, gib(count)) for what, count in needs.items()], right=("GiB",))
     each = gib(plan.cache_per_conversation)
-    _say(
+    say(
         console,
         f"\nA conversation's cache: {each} GiB. Logits are computed in tiles, never {gib(plan.all_logits)} GiB.",
     )
-    _say(
-        console, f"A group of {plan.group_size} that shares half of its context: {plan.largest_group:,} unique tokens."
-    )
+    say(console, f"A group of {plan.group_size} that shares half of its context: {plan.largest_group:,} unique tokens.")
     if plan.fits:
         checkpointing = "with" if plan.checkpointing else "without"
         smaller = f"; passes of up to {plan.whole_pass_tokens:,} without" if plan.whole_pass_tokens else ""
-        _say(
+        say(
             console,
             f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.",
         )
         return
     from gavel.trainer.memory.plan import size
 
-    _say(console, f"It does not fit: {size(plan.missing)} missing. What helps:")
+    say(console, f"It does not fit: {size(plan.missing)} missing. What helps:")
     for remedy in plan.remedies:
-        _say(console, f"  {remedy}")
+        say(console, f"  {remedy}")
 
 
 def _count(number: int) -> str:
@@ -132,10 +128,6 @@ def _count(number: int) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return str(number)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 app = single_command(with_options(plan, RunConfig, FLAGS))

@@ -5,8 +5,14 @@ from typing import Annotated
 
 import typer
 
+from gavel.cli.judge import write_judged_page
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named_run import run_named
+from gavel.cli.named import run_named
+from gavel.cli.terminal import print_warning
+from gavel.reports.run_figures import read_run
+from gavel.reports.run_outcome import outcome_of_run
+from gavel.reports.run_page import write_run_report
+from gavel.scenarios.formats.reading import read_groups
 
 
 def report(
@@ -24,16 +30,9 @@ def report(
     Of a judged file, the report of its judge.
     """
     if Path(run).is_file():
-        from gavel.cli.judge_report import write_judged_page
-        from gavel.scenarios.formats.reading import read_groups
-
         _say_written(write_judged_page(read_groups(Path(run), None), Path(run), out), run)
         return
     directory = run_named(run)
-    from gavel.cli.terminal import print_warning
-    from gavel.reports.run_figures import read_run
-    from gavel.reports.run_outcome import outcome_of_run
-    from gavel.reports.run_page import write_run_report
 
     page, read = write_run_report(directory, out), read_run(directory)
     for line in outcome_of_run(directory, read.rows):

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.terminal import plain, print_table, print_warning
+from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.run_listing import read_runs
 
 _AGES = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -20,13 +25,6 @@ def runs(
 
     Ends with status 1 for a DIRECTORY that is not there.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    from gavel.base.errors import GavelError
-    from gavel.cli.terminal import plain, print_warning
-    from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.run_listing import read_runs
 
     root = runs_root(directory)
     if directory is not None and not directory.exists():
@@ -42,14 +40,18 @@ def runs(
     if not found:
         console.print(plain(f"There are no runs in {root}. Start one: gavel demo, or gavel train SCENARIO."))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("run", "state", "step", "best", "judge"):
-        table.add_column(heading, justify="right" if heading == "step" else "left", overflow="fold")
-    table.add_column("age", justify="right", no_wrap=True)
-    for run in found:
-        step = str(run.step) if run.steps is None else f"{run.step}/{run.steps}"
-        table.add_row(*map(plain, (run.name, run.state, step, run.best, run.judge, _age(run.age))))
-    console.print(table)
+    rows = [
+        (
+            run.name,
+            run.state,
+            f"{run.step}" if run.steps is None else f"{run.step}/{run.steps}",
+            run.best,
+            run.judge,
+            _age(run.age),
+        )
+        for run in found
+    ]
+    print_table(console, ("run", "state", "step", "best", "judge", "age"), rows, right=("step", "age"))
     for run in found:
         if run.damage:
             print_warning(run.damage)

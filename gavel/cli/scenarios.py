@@ -5,19 +5,17 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.terminal import plain, print_table
+from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
 
 def scenarios(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of name, tasks and text.")] = False,
 ) -> None:
     """List the shipped scenarios with their number of tasks."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from gavel.cli.terminal import plain
-    from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
     rows: list[dict[str, str | int]] = []
     for name in shipped_scenarios():
@@ -28,15 +26,9 @@ def scenarios(
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("scenario", no_wrap=True)
-    table.add_column("train", justify="right")
-    table.add_column("held out", justify="right")
-    table.add_column("what the agent does", overflow="fold")
-    for row in rows:
-        table.add_row(plain(str(row["name"])), f"{row['train']:,}", f"{row['held_out']:,}", plain(str(row["about"])))
     console = Console()
-    console.print(table)
+    cells = [(str(row["name"]), f"{row['train']:,}", f"{row['held_out']:,}", str(row["about"])) for row in rows]
+    print_table(console, ("scenario", "train", "held out", "what the agent does"), cells, right=("train", "held out"))
     console.print(plain(f"With a package of their own, see docs/scenarios.md: {', '.join(BRIDGED)}."))
 
 

@@ -3,11 +3,15 @@
 The whole file is read and checked before the first call to a judge. Each group is written to the output when it is
 judged, and the same command goes on where it was stopped; a group that the judge failed on is written as unscored, with
 the reason, and is judged again by the next run.
+
+With --batch the calls of the judge go through the vendor's batch interface. The batches of an output are kept in
+`<output>.batch/` beside it until they are scored: after Ctrl-C, a kill or days, the same command goes on from there.
 """
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,23 +22,34 @@ from rich.text import Text
 
 from gavel.base.errors import GavelError, first_error
 from gavel.base.text import counted
-from gavel.cli.attempts import read_attempts
-from gavel.cli.cassette_option import recorded, replay_account, replies_directory, with_cassette
-from gavel.cli.interrupts import INTERRUPTED, run_interruptibly
+from gavel.cli.judge import write_judged_page
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import with_options
-from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
-from gavel.cli.score_batch import BatchScoring
+from gavel.cli.named import read_attempts
+from gavel.cli.options import (
+    JUDGE_FLAGS,
+    DryRun,
+    announce_stand_in,
+    judge_config,
+    recorded,
+    replay_account,
+    replies_directory,
+    with_cassette,
+    with_default_judge,
+    with_options,
+)
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import plain
-from gavel.cli.wait_display import WaitDisplay
+from gavel.cli.terminal import INTERRUPTED, WaitDisplay, plain, run_interruptibly, say
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
+from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.rubric import Rubric
-from gavel.llm.budget import cost_in_words
-from gavel.llm.providers import model_id
+from gavel.llm.batch import BatchCassette, Batches, BatchJob
+from gavel.llm.batch_api import connection
+from gavel.llm.budget import Budget, cost_in_words
+from gavel.llm.prices import prices_from_environment
+from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.formats.completions import Columns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
@@ -124,7 +139,6 @@ def print_estimate(
 
     Replies that are on the cassette cost nothing.
     """
-    from gavel.judge.estimate import estimate_groups
 
     groups = read_attempts(file, by, columns)
     config = with_cassette(with_default_judge(config), replies_directory(out))
@@ -207,7 +221,6 @@ def score_and_print(
 
 def _write_page(judged: Sequence[TrajectoryGroup], out: Path) -> None:
     """The judge's report beside the file. The scores are kept whether or not it can be written."""
-    from gavel.cli.judge_report import write_judged_page
 
     if len(judged) > _MOST_REPORTED:
         typer.echo(f"How far to trust these scores: gavel judge report {out}", err=True)
@@ -358,16 +371,16 @@ def _print_outcome(console: Console, groups: Sequence[TrajectoryGroup], out: Pat
         told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {_place(out)}."
     else:
         told = f"Nothing was scored: 0 of {whole} in {counted(len(groups), 'group')}."
-    console.print(plain(told), soft_wrap=True)
+    say(console, told)
     reasons = Counter((t.judgement and t.judgement.reason) or "not judged" for t in members if t.reward is None)
     reasons.update(
         (group.judgement and group.judgement.reason) or "no trajectories" for group in groups if not len(group)
     )
     for reason, count in reasons.most_common():
-        console.print(plain(f"{count:,} unscored: {reason}"), soft_wrap=True)
+        say(console, f"{count:,} unscored: {reason}")
     if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
         alone = "Groups of one: --by FIELD puts attempts at one task together; --alone scored scores each by itself."
-        console.print(plain(alone), soft_wrap=True)
+        say(console, alone)
 
 
 def print_scores(
@@ -402,8 +415,8 @@ def print_scores(
     console.print(table)
     warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
     for warning, count in warned.most_common(_WARNINGS):
-        console.print(plain(f"warning: {warning} (in {counted(count, 'group')})", "yellow"), soft_wrap=True)
-    console.print(plain(_account(groups, earlier, cost)), soft_wrap=True)
+        say(console, f"warning: {warning} (in {counted(count, 'group')})", "yellow")
+    say(console, _account(groups, earlier, cost))
 
 
 def own_explanation(group: TrajectoryGroup, trajectory: Trajectory) -> str:
@@ -458,6 +471,67 @@ def _cost(wholes: Sequence[GroupJudgement]) -> str:
 
 def _priced(cost: str) -> str:
     return f"{cost} (set GAVEL_PRICES)" if cost == "cost unknown" else cost
+
+
+class BatchScoring:
+    """The batches behind one output."""
+
+    def __init__(self, config: JudgeConfig, out: Path | None) -> None:
+        """Raises a `GavelError` when `out` is no file, or another process waits for its batches."""
+        if out is None or str(out) == "-" or (out.exists() and not out.is_file()):
+            raise GavelError("batches take up to a day, and need a file to be kept beside.", "Add --out FILE.")
+        if config.mode in ("decisions", "readout"):
+            raise GavelError(
+                f"batches answer in words, and the mode {config.mode} reads probabilities.", "Leave --batch out."
+            )
+        logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # it prints a traceback for a failure that passes
+        self._config = config
+        self._job = BatchJob(out.with_name(f"{out.name}.batch"))
+        prices = prices_from_environment() if config.prices is None else config.prices
+        budget = Budget(config.max_cost_usd, config.max_tokens)
+        self._batches = Batches(self._job, prices, budget, _tell)
+
+    async def answer(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Judges the groups again and again, each time with more replies, until no question is open."""
+        while True:
+            judge = self.judge()
+            judge.check()
+            for model, params in paid_models(judge):
+                connection(model, params)
+            with first_error():
+                async with asyncio.TaskGroup() as tasks:
+                    for group in groups:
+                        if group.trajectories:
+                            tasks.create_task(judge.score(group))
+            if judge.cassette:
+                judge.cassette.close()
+            if not await self._batches.advance():
+                return
+
+    def judge(self) -> Judge:
+        """A judge that is answered by the batches, and by the cassette."""
+        named = self._config.cassette
+        path = self._job.directory / "cassette.sqlite" if named is None or str(named) == "none" else named
+        return self._config.build(cassette=BatchCassette(path, self._batches))
+
+    def finish(self) -> None:
+        """Deletes what is kept beside the output, once it is written."""
+        self._job.remove()
+
+    def close(self) -> None:
+        self._job.close()
+
+
+def paid_models(judge: Judge) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The models that are no code of this process, with their parameters."""
+    for juror in judge.jurors:
+        for model in juror.models:
+            if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
+                yield name, juror.params
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))

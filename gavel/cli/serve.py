@@ -11,10 +11,16 @@ import typer
 
 from gavel.base.extras import MissingExtraError, missing_parts, need_extra
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, given, parse_assignments, with_options
-from gavel.cli.run_file import Where, merged, read_tables, to_toml, validated
-from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge
-from gavel.cli.run_paths import paths_beside
+from gavel.cli.options import (
+    JUDGE_FLAGS,
+    Flag,
+    announce_stand_in,
+    given,
+    parse_assignments,
+    with_default_judge,
+    with_options,
+)
+from gavel.cli.run_file import Where, merged, paths_beside, read_tables, to_toml, validated
 from gavel.cli.terminal import silence_libraries
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
 

@@ -10,7 +10,7 @@ import typer
 from gavel.base.errors import GavelError
 from gavel.base.network import is_loopback
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named_scenario import scenario_named
+from gavel.cli.named import scenario_named
 from gavel.cli.terminal import silence_libraries
 
 if TYPE_CHECKING:

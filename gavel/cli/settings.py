@@ -15,6 +15,8 @@ from gavel.base.errors import GavelError
 
 STAND_IN = "stand-in"
 """The command line's default judge: rules, no key."""
+LIKELIHOOD = "likelihood"
+"""The judge of `gavel demo --real`: likelihoods under the frozen base, with which it is registered when it is asked."""
 
 
 class SettingsError(GavelError):

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,20 +12,18 @@ from rich.progress import BarColumn, Progress, TextColumn
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.attempts import read_attempts
-from gavel.cli.heartbeat import waiting_for
-from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.model_options import Flag, given, with_options
+from gavel.cli.named import read_attempts
+from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, given, with_options
 from gavel.cli.run_file import merged, validated
-from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG
-from gavel.cli.terminal import TRAINER
+from gavel.cli.terminal import RESUME, TRAINER, run_to_end, say, waiting_for
+from gavel.cli.training import LiveReport, say_outcome, starting_over, trainable
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.loop.imitation import imitate, imitation_plan
 from gavel.trainer.run_config import ImitationConfig
+from gavel.trainer.runs.run_directory import run_path, runs_root
 from gavel.trainer.sft.best_members import BestMembers, best_members
-
-if TYPE_CHECKING:
-    from gavel.trainer.backends.protocol import TrainResult
 
 _PROJECT = "sft"
 FLAGS = [
@@ -75,24 +73,11 @@ def sft(
 async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajectory], *, fresh: bool = False) -> None:
     """Trains until every trajectory was imitated in every epoch, and prints what came of it."""
     with waiting_for(TRAINER):
-        from gavel.cli.live_report import LiveReport
-        from gavel.cli.run_model import say, say_outcome, starting_over
         from gavel.trainer.backends.local import LocalBackend
-        from gavel.trainer.loop.imitation import imitate, imitation_plan
-        from gavel.trainer.model import TrainableModel
-        from gavel.trainer.runs.run_directory import run_path, runs_root
 
     console = Console()
     steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))
-    model = TrainableModel(
-        name=config.run_name,
-        project=_PROJECT,
-        base_model=config.model.base_model,
-        lora=config.model.lora,
-        policy=config.model.policy,
-        from_checkpoint=config.model.from_checkpoint,
-        renderer=config.model.renderer,
-    )
+    model = trainable(config, _PROJECT).model_copy(update={"name": config.run_name})
     backend = LocalBackend(engine=config.backend.engine, max_context=config.backend.max_context)
     directory = run_path(runs_root(), _PROJECT, model.name)
     report = LiveReport(directory)
@@ -111,7 +96,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
         start = await model.get_step()
         task = progress.add_task("", total=steps, completed=start)
 
-        def stepped(result: "TrainResult") -> None:
+        def stepped(result: TrainResult) -> None:
             if replaced is not None:
                 replaced.delete()
             loss = result.metrics.get("loss")

@@ -1,19 +1,40 @@
-"""What is printed: Gavel's own lines only, and text from files and models as plain characters."""
+"""What a command shows and hears: lines, live waits, tables of figures, and Ctrl-C.
 
+Gavel's own lines only; text from files and models is printed as plain characters.
+
+    with waiting_for("loading Qwen/Qwen3-4B"):      a line on stderr whenever nothing was printed for long
+        await model.register(backend)
+
+The first Ctrl-C lets a training step in progress finish, and a second stops at once; neither prints a traceback. Files
+are written so that a process may die at any moment: what a second Ctrl-C loses is the step in progress.
+"""
+
+import asyncio
 import codecs
+import contextlib
 import io
 import logging
 import os
+import signal
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol, TextIO, TypeVar
 
+import typer
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import ProgressColumn, Task
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from gavel.base.errors import GavelError
+from gavel.base.text import duration
+from gavel.scenarios.deadline import end_other_tasks
 
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -69,6 +90,23 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(character if character.isprintable() else " " for character in text), style)
 
 
+def say(console: Console, line: str, style: str = "") -> None:
+    """Prints one line, which the terminal may wrap."""
+    console.print(plain(line, style), soft_wrap=True)
+
+
+def print_table(
+    console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+) -> None:
+    """Prints texts in columns under their headings; cells that are too wide are folded. `right`: columns of numbers."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    console.print(table)
+
+
 class LiveText(ProgressColumn):
     """Text of a live line, read anew whenever the line is drawn."""
 
@@ -90,7 +128,7 @@ def print_error(error: GavelError) -> None:
 
 def print_warning(text: str) -> None:
     """Prints to stderr what does not stop a command."""
-    Console(stderr=True).print(plain(f"warning: {text}", "yellow"), soft_wrap=True)
+    say(Console(stderr=True), f"warning: {text}", "yellow")
 
 
 def silence_libraries() -> None:
@@ -117,3 +155,283 @@ def silence_libraries() -> None:
 
 def _of_a_library(path: str) -> bool:
     return "site-packages" in path or "dist-packages" in path
+
+
+QUIET_SECONDS = 6.0
+FIRST_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+
+_waits: list[Callable[[], str]] = []
+"""What is waited for, in words; the innermost last."""
+
+
+@contextmanager
+def waiting_for(what: str | Callable[[], str]) -> Generator[None]:
+    """Around a wait. `what`: what for, which is told with the seconds so far; or the whole line, whenever it is told.
+
+    A text is shown at once as a live line where stderr is a terminal.
+    """
+    began = time.monotonic()
+    wait = what if callable(what) else lambda: f"{what} · {time.monotonic() - began:.0f} s"
+    _waits.append(wait)
+    try:
+        if callable(what) or not sys.stderr.isatty():
+            yield
+        else:
+            from rich.console import Console
+
+            with Console(stderr=True).status(f"{what} …".replace("[", r"\[")):
+                yield
+    finally:
+        _waits.remove(wait)
+
+
+def waited_for() -> str:
+    """The line that tells the innermost wait; empty where there is none."""
+    return _waits[-1]() if _waits else ""
+
+
+@contextmanager
+def heartbeat(
+    command: str, *, serves: bool = False, quiet: float = QUIET_SECONDS, first: float = FIRST_SECONDS
+) -> Generator[None]:
+    """Around a whole command. One that `serves` waits for others: once it has begun, only its `waiting_for` is told."""
+    began = time.monotonic()
+    written: list[float] = []
+
+    def listen(stream: TextIO) -> None:
+        write = stream.write
+
+        def heard(text: str) -> int:
+            written[:] = [time.monotonic()]
+            return write(text)
+
+        stream.write = heard
+
+    def beat() -> None:
+        while not ended.wait(min(_LOOK_SECONDS, quiet, first)):
+            if time.monotonic() - (written[0] if written else began) < (quiet if written else first):
+                continue
+            line = waited_for()
+            if not line and not (written and serves):
+                line = f"{command}: {'working' if written else 'starting'} · {time.monotonic() - began:.0f} s"
+            if line:
+                print(line, file=sys.stderr, flush=True)
+
+    ended = threading.Event()
+    streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]  # None: closed by the caller
+    for stream in streams:
+        listen(stream)
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        for stream in streams:
+            del stream.write
+
+
+RESUME = "Finished steps are saved; the same command goes on from there."
+INTERRUPTED = 130
+
+_SHOW_CURSOR = "\x1b[?25h"
+Result = TypeVar("Result")
+
+
+def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`. Raises `KeyboardInterrupt` at a Ctrl-C, after `work` has been cancelled and has ended."""
+
+    async def until_interrupted() -> Result:
+        _stop_at_second_interrupt()
+        try:
+            return await work
+        finally:
+            await end_other_tasks()  # asyncio.run would wait for ever for one that swallows its cancellation
+
+    before, main = signal.getsignal(signal.SIGINT), until_interrupted()
+    try:
+        return asyncio.run(main)
+    finally:
+        for begun_or_not in (main, work):  # Python warns of a coroutine that a Ctrl-C kept from beginning
+            begun_or_not.close()
+        if signal.getsignal(signal.SIGINT) is not _stop and _in_main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def run_to_end(work: Coroutine[Any, Any, object], resume: str = "") -> None:
+    """Runs `work`. Ctrl-C lets a training step in progress finish, prints `resume`, and exits with status 130."""
+    try:
+        run_interruptibly(work)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. {resume}" if resume else "Stopped.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def stop_at_next_interrupt() -> None:
+    """From now on Ctrl-C ends this process at once, with status 130."""
+    if _in_main_thread():
+        signal.signal(signal.SIGINT, _stop)
+
+
+def _stop_at_second_interrupt() -> None:
+    """The first Ctrl-C does what asyncio does with it, which cancels the main task; the second ends the process."""
+    first = signal.getsignal(signal.SIGINT)
+    if not callable(first) or not _in_main_thread():
+        return
+
+    seen = False
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        if seen:  # the second came before the lines below had run for the first
+            _stop(number, frame)
+        seen = True
+        stop_at_next_interrupt()
+        first(number, frame)
+
+    signal.signal(signal.SIGINT, interrupted)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, _do_nothing)  # a further one would say the same again
+    shown = _SHOW_CURSOR if sys.stderr.isatty() else ""  # which a live display hides
+    os.write(2, f"{shown}\nStopped at once. What was finished is kept.\n".encode())
+    os._exit(INTERRUPTED)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+Advance = Callable[[], None]
+
+
+class WaitDisplay:
+    """Shows one wait after another on `console`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def waiting(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+    ) -> Generator[Advance, None, None]:
+        """Around work in `total` parts, each of which calls what this gives.
+
+        `status` is read whenever it is shown.
+        """
+        started = time.monotonic()
+        done = 0
+
+        def line() -> str:
+            left = f"{duration((time.monotonic() - started) / done * (total - done))} left" if 0 < done < total else ""
+            rest = left and f"about {left}"
+            return " · ".join(filter(None, (rest, status())))
+
+        bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
+            LiveText(line),
+            console=self._console,
+            transient=True,
+        )
+        task = bar.add_task(what, total=total)
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            bar.update(task, advance=1)
+
+        def heard() -> str:
+            rest = line() or f"for {duration(time.monotonic() - started)}"
+            return plain(f"{what}: {done}/{total} {unit} · {rest}").plain
+
+        with bar if self._console.is_terminal else waiting_for(heard):
+            yield advance
+        took = duration(time.monotonic() - started)
+        parts = (f"{what}: {done}/{total} {unit} in {took}", status())
+        say(self._console, " · ".join(filter(None, parts)))
+
+
+class Follower(Protocol):
+    """Is told how work goes on: `waiting` is around `total` parts, each of which calls what it gives."""
+
+    def waiting(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = ...,
+    ) -> contextlib.AbstractContextManager[Callable[[], None]]: ...
+
+
+class Silent:
+    """A follower that shows nothing."""
+
+    @contextlib.contextmanager
+    def waiting(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+    ) -> Generator[Callable[[], None]]:
+        yield lambda: None
+
+
+_LABEL, _WORD = 8, 12
+"""Columns of a label, and of a heading's word, that may be folded."""
+_GAP = 2
+
+
+def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """`headings` and each of `rows` begin with the label, which figures follow.
+
+    Headings are wrapped and labels folded where that is enough; else each figure is a line of its own.
+    """
+    heads, *lines = [[plain(text) for text in row] for row in (headings, *rows)]
+    columns = list(zip(heads, *lines, strict=True))
+    wide = [max(text.cell_len for text in column) for column in columns]
+    widths = [_narrowest(column) for column in columns[1:]]
+    spare = console.width - sum(widths) - _GAP * len(widths)
+    label = min(wide[0], spare)
+    if label < min(wide[0], _LABEL):
+        return _print_stacked(console, heads, lines)
+    spare -= label
+    for at in reversed(range(len(widths))):  # the last columns have the commonest headings
+        more = min(spare, wide[at + 1] - widths[at])
+        widths[at] += more
+        spare -= more
+    table = Table(box=None, pad_edge=False)
+    table.add_column(heads[0], overflow="fold", width=label)
+    for heading, width in zip(heads[1:], widths, strict=True):
+        table.add_column(heading, justify="right", overflow="fold", width=width)
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
+
+
+def _narrowest(column: Sequence[Text]) -> int:
+    heading, *figures = column
+    words = (min(cell_len(word), _WORD) for word in heading.plain.split())
+    return max([*words, *(figure.cell_len for figure in figures)])
+
+
+def _print_stacked(console: Console, heads: Sequence[Text], lines: Sequence[Sequence[Text]]) -> None:
+    if heads[0].plain:
+        console.print(heads[0], style="bold", soft_wrap=True)
+    for label, *figures in lines:
+        console.print(label, soft_wrap=True)
+        for heading, figure in zip(heads[1:], figures, strict=True):
+            console.print(Text.assemble("  ", heading, ": ", figure), soft_wrap=True)

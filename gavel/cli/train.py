@@ -6,41 +6,56 @@ Torch is imported by `run_training` alone, once scenario, judge and settings are
 import contextlib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
-from gavel.cli.cassette_option import with_cassette
-from gavel.cli.dry_run import check_begun, check_run, print_run_estimate, seen_lengths
-from gavel.cli.heartbeat import waiting_for
-from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.likelihood_model import register_likelihood
-from gavel.cli.model_choice import check_model
-from gavel.cli.model_options import with_options
-from gavel.cli.named_scenario import scenarios_named
-from gavel.cli.run_options import (
+from gavel.cli.named import scenarios_named
+from gavel.cli.options import (
     RUN_FLAGS,
     Assignments,
     DryRun,
     Recipe,
     Source,
     announce_stand_in,
+    check_model,
     check_stand_in,
+    register_likelihood,
     run_config,
+    with_cassette,
+    with_options,
 )
-from gavel.cli.terminal import TRAINER
+from gavel.cli.run_file import paths_seen_from, to_toml
+from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
+from gavel.cli.training import (
+    LiveReport,
+    RunDisplay,
+    check_begun,
+    check_fresh_is_here,
+    check_run,
+    close_replies,
+    opened_backend,
+    print_run_estimate,
+    run_directory_of,
+    say_cost,
+    say_outcome,
+    seen_lengths,
+    starting_over,
+    trainable,
+)
+from gavel.judge.judge import Judge
 from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario
+from gavel.trainer.loop.group_maker import check_rewards
+from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
+from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from gavel.judge.judge import Judge
-    from gavel.scenarios.scenario import Scenario
+from gavel.trainer.runs.run_directory import run_path, runs_root
 
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
 
@@ -63,9 +78,6 @@ def train(
     given = run_config(source, values, assignments, recipe=recipe)
     config = given.resolved()
     scenario = scenarios_named(config.scenario, config.weights)
-    from gavel.trainer.loop.group_maker import check_rewards
-    from gavel.trainer.loop.watchdog import check_turn_limits
-    from gavel.trainer.runs.run_directory import run_path, runs_root
 
     for each in Mixture.of(scenario):
         check_rewards(each, config.loop.reward)
@@ -96,33 +108,15 @@ def train(
 
 
 async def run_training(
-    config: RunConfig, scenario: "Scenario | Mixture", judge: "Judge | None", *, given: RunConfig, fresh: bool = False
+    config: RunConfig, scenario: Scenario | Mixture, judge: Judge | None, *, given: RunConfig, fresh: bool = False
 ) -> None:
     """Trains until `config.loop.steps`, continuing an earlier run, and prints what came of it, before and after.
 
     `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
     earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
     """
-    with waiting_for(TRAINER):
-        from gavel.cli.display import RunDisplay
-        from gavel.cli.live_report import LiveReport
-        from gavel.cli.run_file import to_toml
-        from gavel.cli.run_model import (
-            check_fresh_is_here,
-            close_replies,
-            opened_backend,
-            run_directory_of,
-            say,
-            say_cost,
-            say_outcome,
-            starting_over,
-            trainable,
-        )
-        from gavel.cli.run_paths import paths_seen_from
-        from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
-
     console = Console()
-    loop, model, there = config.loop, trainable(config, scenario), config.backend.url
+    loop, model, there = config.loop, trainable(config, scenario.name), config.backend.url
     check_fresh_is_here(config.backend, fresh)
     leader = os.environ.get("RANK", "0") == "0"
     async with contextlib.AsyncExitStack() as stack:
@@ -161,7 +155,7 @@ async def run_training(
     judges = judge.names if judge else ()
     say_outcome(console, rows, max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
     if points := [row for row in rows if row["split"] == EVALUATION]:
-        console.print(_before_after(points[0], points[-1]))
+        _print_before_after(console, points[0], points[-1])
     if judge is not None:
         close_replies(console, judge)
     if page is not None:
@@ -171,17 +165,15 @@ async def run_training(
     )
 
 
-def _before_after(first: Mapping[str, float], last: Mapping[str, float]) -> Table:
+def _print_before_after(console: Console, first: Mapping[str, float], last: Mapping[str, float]) -> None:
     """The measures of two evaluations (rows of the metrics log) side by side."""
-    table = Table(box=None)
-    table.add_column(counted(round(last["trajectories"]), "held-out task"))
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    for name, value in last.items():
-        if name not in _COUNTS:
-            before = f"{first[name]:.2f}" if name in first else "–"
-            table.add_row(name.replace("_", " "), before, f"{value:.2f}")
-    return table
+    rows = [
+        (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
+        for name, value in last.items()
+        if name not in _COUNTS
+    ]
+    tasks = counted(round(last["trajectories"]), "held-out task")
+    print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
 
 
 app = single_command(with_options(train, RunConfig, RUN_FLAGS))

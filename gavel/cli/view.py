@@ -16,10 +16,11 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.terminal import print_warning
+from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.run_listing import RunSummary, read_runs
 
 if TYPE_CHECKING:
     from gavel.reports.viewer.index import Index
-    from gavel.trainer.runs.run_listing import RunSummary
 
 _UPDATE_SECONDS = 2.0
 """Between two looks for what is new on disk."""
@@ -48,8 +49,6 @@ def view(
     from gavel.reports.viewer.app import create_app
     from gavel.reports.viewer.guard import LOOPBACK
     from gavel.reports.viewer.index import Index
-    from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.run_listing import read_runs
     from gavel.trainer.serving.listener import address_of, listen
 
     shown = runs_root(directory).resolve()
@@ -61,7 +60,7 @@ def view(
     listener = listen(host, port)
     stopping = threading.Event()
 
-    def list_runs() -> "list[RunSummary]":
+    def list_runs() -> list[RunSummary]:
         return [run for run in read_runs(root) if (root / run.name).is_relative_to(shown)]
 
     reader = threading.Thread(target=_keep_up, args=(index, list_runs, stopping), daemon=True)
@@ -81,7 +80,7 @@ def view(
         reader.join(timeout=10)
 
 
-def _keep_up(index: "Index", list_runs: "Callable[[], list[RunSummary]]", stopping: threading.Event) -> None:
+def _keep_up(index: "Index", list_runs: Callable[[], list[RunSummary]], stopping: threading.Event) -> None:
     """Tells of damaged runs, then reads what is new until the end; a failure is told, and tried again."""
     for run in list_runs():
         if told_of_it := run.best if run.state == "unreadable" else run.damage:

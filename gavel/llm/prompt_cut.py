@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from gavel.llm.errors import ContextError
-from gavel.llm.providers import load_litellm
+from gavel.llm.providers import cl100k
 from gavel.llm.types import IMAGE_TOKENS, Message, Reply, count_images, text_of
 
 _SMALLEST_CONTEXT = 512
@@ -134,8 +134,7 @@ def check_not_cut(
 
 def encode(piece: str) -> list[int]:
     """The tokens of a text, in `cl100k_base`."""
-    encoding: Any = load_litellm().encoding
-    return encoding.encode(piece, disallowed_special=())
+    return cl100k().encode(piece, disallowed_special=())
 
 
 def count_tokens(text: str, stop_at: float = inf) -> int:

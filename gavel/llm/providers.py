@@ -8,6 +8,8 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -72,6 +74,17 @@ def load_litellm(url: object = None) -> ModuleType:
     """LiteLLM. The first call takes seconds. It asks this machine past the environment's proxy, also at `url`."""
     pass_proxies(url)
     return _litellm()
+
+
+@cache
+def cl100k() -> Any:
+    """The encoding `cl100k_base` of tiktoken, from the file that LiteLLM ships, without loading LiteLLM."""
+    import tiktoken
+
+    if (litellm := find_spec("litellm")) is not None and litellm.origin is not None:
+        shipped = Path(litellm.origin).parent / "litellm_core_utils" / "tokenizers"
+        os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(shipped))
+    return tiktoken.get_encoding("cl100k_base")
 
 
 @cache

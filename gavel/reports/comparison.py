@@ -14,10 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gavel.base.text import counted
+from gavel.base.text import counted, duration
 from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
-from gavel.reports.demo_page import duration
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
     Disagreement,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gavel.base.text import duration
 from gavel.reports import charts
 from gavel.reports.page import render_page, write_page
 from gavel.scenarios.trajectory import Trajectory
@@ -102,16 +103,6 @@ def render_report(report: DemoReport) -> str:
         sides=[("Before", report.before), ("After", report.after)],
         times=[(name, duration(value), 100 * value / longest) for name, value in report.seconds.items()],
     )
-
-
-def duration(seconds: float) -> str:
-    """`84 s`, `3 min 20 s`"""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gavel.reports.demo_page import duration
+from gavel.base.text import duration
 from gavel.reports.page import render_page, write_page
 from gavel.reports.statistics import TaskMean, mean_of_tasks, pass_at_k, share
 from gavel.scenarios.group import TrajectoryGroup

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from gavel.base.text import counted
+from gavel.base.text import counted, duration
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.reports.charts import BINS, CurvePoint, curves_chart
-from gavel.reports.demo_page import duration
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
     Row,

@@ -12,6 +12,9 @@ from pydantic import ConfigDict, Field, field_validator
 from gavel.base.fields import Constructed
 from gavel.trainer.config import LoraSettings, PolicySettings
 
+DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
+"""Fields of a model that its run keeps for good."""
+
 
 class ModelSpec(Constructed):
     """Names a model: its run is kept under `<project>/<name>`."""

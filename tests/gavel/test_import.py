@@ -35,13 +35,24 @@ def test_importing_gavel_loads_nothing_heavy(tmp_path: Path):
     assert run(tmp_path, f"import gavel; {PRINT_LOADED}").stdout == "\n"
 
 
-def test_help_loads_nothing_heavy(tmp_path: Path):
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        pytest.param(["score", "rows.jsonl", "--rubric", '- says "a"'], marks=pytest.mark.slow),
+        pytest.param(["check", "returns_desk", "--judge", "stand-in"], marks=pytest.mark.slow),
+        pytest.param(["train", "returns_desk", "--judge", "stand-in", "--dry-run"], marks=pytest.mark.slow),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_without_a_model_loads_nothing_heavy(tmp_path: Path, command: list[str]):
+    rows = [{"prompt": "q", "completion": text} for text in ("a", "b")]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    call = f"import sys\nfrom gavel.cli import main\nsys.argv = ['gavel', *{command!r}]\n"
     done = run(
-        tmp_path,
-        f"import sys\nfrom gavel.cli import main\nsys.argv = ['gavel', '--help']\n"
-        f"try:\n    main()\nexcept SystemExit: pass\n{PRINT_LOADED}",
+        tmp_path, f"{call}try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code\n{PRINT_LOADED}"
     )
-    assert "Usage" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
     assert not set(done.stdout.splitlines()[-1].split()) & set(HEAVY)
 
 

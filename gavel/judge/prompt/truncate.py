@@ -8,13 +8,12 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, count
-from typing import Any
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
 from gavel.judge.prompt.provider_formats import Event, TextEvent, event_texts, images_of, with_texts
 from gavel.llm.prompt_cut import PIECE, count_tokens, encode
-from gavel.llm.providers import load_litellm
+from gavel.llm.providers import cl100k
 from gavel.llm.types import IMAGE_TOKENS
 
 MIN_READABLE_TOKENS = 64
@@ -88,7 +87,7 @@ def omission_mark(tokens: int, estimated: bool = False) -> str:
 
 def _decode(tokens: Sequence[int]) -> str:
     """Drops a character of which only some bytes are there."""
-    encoding: Any = load_litellm().encoding
+    encoding = cl100k()
     return encoding.decode(list(tokens), errors="ignore")
 
 

@@ -17,14 +17,14 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.proof import PublishError
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.training_run import DESCRIBED, SaveError, Serving, TrainingRun, saving
+from gavel.trainer.backends.training_run import SaveError, Serving, TrainingRun, saving
 from gavel.trainer.config import EngineChoice, ExportDtype, ExportForm, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TokenSpace
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
-from gavel.trainer.model_spec import ModelSpec, TrainableSpec
+from gavel.trainer.model_spec import DESCRIBED, ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import EXPERIMENT, RunDirectory, RunDirectoryError, run_path, runs_root
 from gavel.trainer.runs.storage.store import open_store, push_checkpoint

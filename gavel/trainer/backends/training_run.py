@@ -41,7 +41,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
-from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.model_spec import DESCRIBED, TrainableSpec
 from gavel.trainer.policy.adapters import keep_reference, reference_weights
 from gavel.trainer.policy.families import check_sampled_here, chooses_experts, usable_context
 from gavel.trainer.policy.loading import BaseModelError
@@ -155,8 +155,6 @@ class OutlyingTokens:
         return {"tokens_outlying": count}
 
 
-DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
-"""Fields of a model that its run keeps for good."""
 _STATE = Path(TRAINER_STATE) / "state.pt"
 
 

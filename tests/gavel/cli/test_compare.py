@@ -1,19 +1,52 @@
-"""`gavel compare` end to end: killed and gone on with, of existing runs, and of judges on what is stored."""
+"""`gavel compare` and `gavel.compare`: cells, progress, blind ranking; killed and gone on with; what is stored."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import gavel
+from gavel.base.errors import GavelError
+from gavel.cli import compare_session
+from gavel.cli.compare_session import (
+    BEFORE,
+    Cell,
+    StepCount,
+    attempts_by_seed,
+    cell_of,
+    compare,
+    judge_that_ranks,
+    plan_cells,
+    run_cells,
+    run_comparison,
+    settings_of,
+    with_ranking,
+)
+from gavel.cli.demo import LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK
+from gavel.cli.options import run_config
+from gavel.cli.terminal import Silent
+from gavel.judge.config import JudgeConfig
+from gavel.judge.judge import Judge
+from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.llm.types import Message
+from gavel.reports.comparison import Comparison, compare_cells, read_cell
+from gavel.scenarios.library import returns_desk
+from gavel.scenarios.library.returns_desk import scenario as desk
+from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario, find_scenario
+from gavel.scenarios.task import Task
+from gavel.trainer.loop.experiment import described_experiment
+from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_listing import is_running
-from tests.forked import gavel
-from tests.gavel.cli.test_cli import EXAMPLES
+from tests.forked import gavel as run_gavel
 from tests.gavel.reports.made_runs import damage_row, made_run
 from tests.limits import HANG_SECONDS
 
@@ -39,11 +72,11 @@ def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: P
         first.send_signal(signal.SIGKILL)
         first.wait(HANG_SECONDS)
     _wait(lambda: not is_running(hand))  # the run ends with the process that started it
-    done = gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
+    done = run_gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 0, done.stderr
     assert "hand - constant" in done.stdout
     written = (hand / "metrics.jsonl").read_text()
-    again = gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
+    again = run_gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
     assert "2 finished before" in again.stdout
     assert (hand / "metrics.jsonl").read_text() == written
     figures = json.loads((place / "comparison.json").read_text())
@@ -54,20 +87,10 @@ def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: P
 def test_existing_runs_are_compared_without_a_claim(tmp_path: Path) -> None:
     for name in ("one", "two"):
         made_run(tmp_path / "runs" / "desk" / name)
-    done = gavel("compare", "desk/one", str(tmp_path / "runs" / "desk" / "two"), cwd=tmp_path, GAVEL_RUNS="runs")
+    done = run_gavel("compare", "desk/one", str(tmp_path / "runs" / "desk" / "two"), cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 0, done.stderr
     assert "one - two: +0.00 (1 seed): not shown: one seed has no interval" in done.stdout
     assert (tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html").is_file()
-
-
-def test_a_narrow_terminal_has_every_figure_whole(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        made_run(tmp_path / "runs" / "desk" / name)
-    done = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs", COLUMNS="40")
-    assert done.returncode == 0, done.stderr
-    assert "…" not in done.stdout
-    for figure in ("held-out success: 0.90", "steps to 0.80: 3", "reward's gap to success: +0.67", "cost, USD: 0.75"):
-        assert done.stdout.count(figure) == 2
 
 
 def test_damaged_files_of_runs_are_told_once_beside_the_figures(tmp_path: Path) -> None:
@@ -75,7 +98,7 @@ def test_damaged_files_of_runs_are_told_once_beside_the_figures(tmp_path: Path) 
         made_run(tmp_path / "runs" / "desk" / name)
     damage_row(tmp_path / "runs" / "desk" / "two")
     (tmp_path / "runs" / "desk" / "one" / "model.json").write_text("[]")
-    done = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    done = run_gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 0, done.stderr
     page = tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html"
     for told in ("desk/two/metrics.jsonl cannot be read (line 2)", "desk/one/model.json is not a JSON object"):
@@ -87,7 +110,7 @@ def test_existing_runs_are_ranked_by_a_judge_that_is_not_told_whose_attempts_the
     made_run(tmp_path / "runs" / "desk" / "two", says="No.")
     (tmp_path / "r.txt").write_text("- ends with a message to the customer\n")
     arguments = ["desk/one", "desk/two", "--blind-judge", "stand-in", "--blind-rubric", "@r.txt", "--orders", "1"]
-    done = gavel("compare", *arguments, cwd=tmp_path, GAVEL_RUNS="runs")
+    done = run_gavel("compare", *arguments, cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 0, done.stderr
     assert "Ranked blind by gavel/stand-in in 3 groups of held-out attempts; a tie is half a win." in done.stdout
     place = tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two"
@@ -95,7 +118,7 @@ def test_existing_runs_are_ranked_by_a_judge_that_is_not_told_whose_attempts_the
     assert figures["rubric"] == "- ends with a message to the customer"
     assert [(pair["reward"], pair["against"]) for pair in figures["pairs"]] == [("desk/one", "desk/two")]
     assert "ranked blind" in (place / "report.html").read_text()
-    again = gavel("compare", *arguments, cwd=tmp_path, GAVEL_RUNS="runs")
+    again = run_gavel("compare", *arguments, cwd=tmp_path, GAVEL_RUNS="runs")
     assert "blind ranking:" in done.stdout
     assert "blind ranking:" not in again.stdout  # it asked nothing
 
@@ -103,12 +126,12 @@ def test_existing_runs_are_ranked_by_a_judge_that_is_not_told_whose_attempts_the
 def test_runs_of_different_scenarios_are_not_compared_and_different_tasks_are_told(tmp_path: Path) -> None:
     for name, scenario in {"one": "returns_desk", "two": "booking_desk", "three": "returns_desk"}.items():
         made_run(tmp_path / "runs" / "desk" / name, scenario=scenario)
-    done = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    done = run_gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 1
     assert "different scenarios (desk/one: returns_desk, desk/two: booking_desk)" in " ".join(done.stderr.split())
     third = tmp_path / "runs" / "desk" / "three" / "experiment.json"
     third.write_text(third.read_text().replace('"seed": 0', '"seed": 7'))
-    told = gavel("compare", "desk/one", "desk/three", cwd=tmp_path, GAVEL_RUNS="runs")
+    told = run_gavel("compare", "desk/one", "desk/three", cwd=tmp_path, GAVEL_RUNS="runs")
     assert told.returncode == 0, told.stderr
     assert "The runs had different seeds (0, 7)" in told.stdout
 
@@ -116,7 +139,7 @@ def test_runs_of_different_scenarios_are_not_compared_and_different_tasks_are_to
 def test_runs_of_which_one_ended_early_are_told_apart(tmp_path: Path) -> None:
     for name, steps in {"one": 3, "two": 5}.items():
         made_run(tmp_path / "runs" / "desk" / name, steps=steps)
-    told = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    told = run_gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
     assert told.returncode == 0, told.stderr
     assert "The runs were last evaluated at different steps (desk/one: step 3, desk/two: step 5)" in told.stdout
 
@@ -124,7 +147,7 @@ def test_runs_of_which_one_ended_early_are_told_apart(tmp_path: Path) -> None:
 def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "desk" / "one")
     (tmp_path / "r.txt").write_text("- ends with a message to the customer\n")
-    done = gavel("compare", "--judges", "constant,stand-in", "desk/one", "--rubric", "@r.txt", cwd=tmp_path)
+    done = run_gavel("compare", "--judges", "constant,stand-in", "desk/one", "--rubric", "@r.txt", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "runs" / "compare" / "judges" / "one" / "judges.json").read_text())
     assert {(row["judge"], row["reference"]) for row in rows} >= {("constant", "success"), ("constant", "stand-in")}
@@ -132,7 +155,7 @@ def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
 
 def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: Path) -> None:
     size = "--rewards judge,hand --seeds 2 --steps 3 --tasks 2 --group-size 4 --judges openai/gpt-5-mini --dry-run"
-    told = gavel("compare", "returns_desk", *size.split(), cwd=tmp_path, OPENAI_API_KEY="none")
+    told = run_gavel("compare", "returns_desk", *size.split(), cwd=tmp_path, OPENAI_API_KEY="none")
     assert told.returncode == 0, told.stderr
     assert f"{2 * 3 * 2 * 2} calls, about" in told.stdout  # runs, steps, groups, orders
     assert not list(tmp_path.iterdir())
@@ -144,7 +167,7 @@ def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: P
 def test_a_dry_run_refuses_what_a_run_would_before_it_prints_anything(options: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     command = ("compare", "returns_desk", "--rewards", "judge", "--seeds", "1", "--dry-run", *options.split())
-    refused = gavel(*command, cwd=tmp_path)
+    refused = run_gavel(*command, cwd=tmp_path)
     assert refused.returncode == 1
     assert "error: " in refused.stderr
     assert not refused.stdout
@@ -153,7 +176,7 @@ def test_a_dry_run_refuses_what_a_run_would_before_it_prints_anything(options: s
 
 def test_a_dry_run_of_stored_groups_asks_no_judge(tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "desk" / "one")
-    told = gavel("compare", "--judges", "constant,openai/gpt-5-mini", "desk/one", "--dry-run", cwd=tmp_path)
+    told = run_gavel("compare", "--judges", "constant,openai/gpt-5-mini", "desk/one", "--dry-run", cwd=tmp_path)
     assert "openai/gpt-5-mini: 3 groups: no call" in told.stdout  # their members are identical
     assert told.returncode == 1  # the key is missing, which the estimate does not need
     assert "OPENAI_API_KEY" in told.stderr
@@ -178,7 +201,7 @@ def test_a_dry_run_of_stored_groups_asks_no_judge(tmp_path: Path) -> None:
 def test_mistakes_are_one_sentence(tmp_path: Path, arguments: str, said: str) -> None:
     for name in ("one", "two"):
         made_run(tmp_path / "runs" / "desk" / name)
-    done = gavel("compare", *arguments.split(), cwd=tmp_path, GAVEL_RUNS="runs")
+    done = run_gavel("compare", *arguments.split(), cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 1
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
@@ -191,9 +214,285 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_the_built_in_model_is_not_trained_on_a_foreign_scenario_unasked(tmp_path: Path) -> None:
-    command = ("compare", str(EXAMPLES / "returns.py"), "--rewards", "judge", "--seeds", "1", "--steps", "1")
-    refused = gavel(*command, cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "--model smollm2-135m" in refused.stderr
-    assert not list(tmp_path.iterdir())
+DESK = "returns_desk"
+
+
+def test_cells_differ_in_reward_and_seed_alone(tmp_path: Path) -> None:
+    cells = plan_cells(settings_of(DESK), find_scenario(DESK), tmp_path, ["judge", "hand"], [], 2)
+    assert [(cell.arm, cell.seed) for cell in cells] == [("judge", 0), ("hand", 0), ("judge", 1), ("hand", 1)]
+    assert len({cell.directory for cell in cells}) == 4
+    rest = [
+        cell.config.model_copy(
+            update={
+                "model": cell.config.model.model_copy(update={"name": None}),
+                "loop": cell.config.loop.model_copy(update={"seed": 0, "reward": {}}),
+            }
+        )
+        for cell in cells
+    ]
+    assert all(each == rest[0] for each in rest)
+    assert not any(cell.finished() for cell in cells)
+
+
+def test_the_jobs_of_the_demo_are_compared_by_its_settings() -> None:
+    words = settings_of("one_sentence").resolved()
+    assert (words.model.base_model, words.judge.models) == (ONE_SENTENCE.base_model, LIKELIHOOD)
+    assert (words.loop.max_tokens, words.loop.final_tasks, words.model.lora.rank) == (40, 64, 8)
+    assert words.train.learning_rate == 5e-4
+    desk = settings_of(DESK)
+    assert (desk.judge.models, desk.loop.final_tasks, desk.train.learning_rate) == (None, 512, 4e-3)
+    assert settings_of("tic_tac_toe").model.model_fields_set == set()
+
+
+def test_each_judge_is_an_arm_of_the_rewards_that_have_one(tmp_path: Path) -> None:
+    cells = plan_cells(settings_of(DESK), find_scenario(DESK), tmp_path, ["judge", "hand"], ["stand-in", "constant"], 1)
+    assert [cell.arm for cell in cells] == ["judge (stand-in)", "judge (constant)", "hand"]
+    assert [cell.config.judge.models for cell in cells[:2]] == ["stand-in", "constant"]
+
+
+def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None:
+    desk = find_scenario(DESK)
+    without = Scenario(name="plain", system="", tools=[], tasks=[Task(user="hello")])
+    for scenario, rewards, judges, seeds in (
+        (without, ["judge"], [], 1),
+        (desk, [], [], 1),
+        (desk, ["judge"], [], 0),
+        (desk, ["hand", "hand"], [], 1),
+        (desk, ["judge"], ["constant", "constant"], 1),
+    ):
+        with pytest.raises(GavelError):
+            plan_cells(settings_of(DESK), scenario, tmp_path, rewards, judges, seeds)
+
+
+def finished_cell(root: Path) -> Cell:
+    cell = cell_of(settings_of("returns_desk"), "returns_desk", root, "judge", 0)
+    cell.directory.mkdir(parents=True)
+    (cell.directory / "model.json").write_text("{}")
+    rows = [{"step": cell.config.loop.steps, "split": split} for split in ("train", "held_out")]
+    (cell.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cell.file.parent.mkdir()
+    cell.file.write_text(cell.toml())
+    return cell
+
+
+async def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    seen: list[tuple[str, bool]] = []
+    cell = finished_cell(tmp_path)
+    await run_cells([cell], tmp_path, parallel=1, done=lambda cell, ran: seen.append((cell.label, ran)))
+    assert seen == [("judge, seed 0", False)]
+
+
+async def test_a_finished_run_of_other_settings_is_refused(tmp_path: Path) -> None:
+    cell = finished_cell(tmp_path)
+    cell.file.write_text(cell.toml().replace("group_size = 8", "group_size = 4") + "# other\n")
+    with pytest.raises(GavelError, match="had other settings"):
+        await run_cells([cell], tmp_path, parallel=1)
+
+
+async def test_a_finished_run_of_another_scenario_is_refused(tmp_path: Path) -> None:
+    begun = returns_desk.scenario
+    cell = finished_cell(tmp_path)
+    (cell.directory / "experiment.json").write_text(json.dumps(described_experiment(Mixture([begun]), None)))
+    other, options = begun.with_max_turns(3), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+    with pytest.raises(GavelError, match="max_turns 6, not 3"):
+        await run_comparison([cell], other, tmp_path, **options)
+
+
+def test_a_run_without_its_last_evaluation_is_not_finished(tmp_path: Path) -> None:
+    cell = finished_cell(tmp_path)
+    metrics = cell.directory / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    assert not cell.finished()
+
+
+def test_a_run_has_the_settings_that_follow_from_the_model_and_the_number_of_steps(tmp_path: Path) -> None:
+    settings = run_config(str(write(cell_of(settings_of("returns_desk"), "returns_desk", tmp_path, "judge", 3))), {})
+    own = {"model": settings.model, "loop": settings.loop, "judge": settings.judge}
+    alone = RunConfig(scenario="returns_desk", train=RETURNS_DESK.train, **own)
+    assert settings.resolved() == alone.resolved()
+    assert settings.train.learning_rate == 4e-3
+
+
+def write(cell: Cell) -> Path:
+    cell.file.parent.mkdir(parents=True)
+    cell.file.write_text(cell.toml())
+    return cell.file
+
+
+def own() -> gavel.Scenario:
+    return gavel.Scenario(
+        "own_desk",
+        system=desk.system,
+        tools=[tool.function for tool in desk.toolbox],
+        tasks=desk.tasks("train")[:8],
+        held_out=desk.tasks("held_out")[:4],
+        max_turns=3,
+        rubric=desk.rubric,
+        success=lambda trajectory: len(trajectory.messages()) > 4,
+    )
+
+
+@pytest.mark.slow
+async def test_a_scenario_of_the_program_is_compared_in_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loop = {"steps": 1, "tasks_per_step": 2, "group_size": 2, "final_tasks": 2, "max_tokens": 32}
+    settings = RunConfig.model_validate({"scenario": "own_desk", "loop": loop})
+    first = await compare(own(), rewards=["judge", "constant"], seeds=1, settings=settings)
+    assert [arm.name for arm in first.arms] == ["judge", "constant"]
+    assert all(arm.final.value is not None for arm in first.arms)
+    page = tmp_path / "runs" / "compare" / "own_desk" / "report.html"
+    runs = {file: file.stat().st_mtime_ns for file in page.parent.glob("*/metrics.jsonl")}
+    assert len(runs) == 2
+    await compare(own(), rewards=["judge", "constant"], seeds=1, settings=settings)
+    assert {file: file.stat().st_mtime_ns for file in runs} == runs
+
+
+async def test_runs_of_a_program_s_scenario_are_not_parallel() -> None:
+    with pytest.raises(GavelError, match="one after another"):
+        await compare(own(), parallel=2)
+
+
+class Better:
+    """Scores replies that are `a better reply`; remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+
+    async def __call__(self, messages: list[Message], schema: dict[str, object]) -> str:
+        self.prompts.append("\n".join(message["content"] for message in messages))
+        scores: list[dict[str, object]] = []
+        for label, attempt in read_transcripts(messages[-1]["content"]).items():
+            better = "a better reply" in str(attempt)
+            scores.append({"trajectory_id": label, "explanation": f"better: {better}", "score": float(better)})
+        return json.dumps({"scores": scores})
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Comparison:
+    cells = [
+        read_cell(arm, seed, made_run(tmp_path / f"{arm}-{seed}", says=f"{says} {seed}"), None)
+        for arm, says in {"hand": "no", "judge": "a better reply"}.items()
+        for seed in (0, 1)
+    ]
+    return compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.8)
+
+
+def test_attempts_of_a_seed_are_those_of_its_runs_and_of_the_common_start(comparison: Comparison) -> None:
+    cells = [cell for arm in comparison.arms for cell in arm.cells]
+    found = attempts_by_seed(cells, same_start=True)
+    assert [(seed, *attempts) for seed, attempts in found.items()] == [
+        (0, BEFORE, "hand", "judge"),
+        (1, BEFORE, "hand", "judge"),
+    ]
+    assert sorted(found[1]["judge"]) == [("task-0", 1), ("task-1", 1), ("task-2", 1)]
+    assert list(attempts_by_seed(cells, same_start=False)[0]) == ["hand", "judge"]
+    assert attempts_by_seed(cells[:1], same_start=False) == {}
+
+
+async def test_the_judge_is_not_told_whose_attempts_they_are_and_is_not_asked_twice(comparison: Comparison) -> None:
+    asked = Better()
+    ranked = await with_ranking(comparison, Judge(asked, rubric="The better.", mode="pairwise"), Silent())
+    assert ranked.blind is not None
+    assert ranked.blind.contenders == [BEFORE, "hand", "judge"]
+    assert ranked.blind.overall["judge"].over_seeds.value == 1.0
+    assert ranked.blind.pairs[BEFORE, "hand"].over_seeds.value == 0.5
+    assert ranked.blind.tasks == 6
+    assert asked.prompts
+    assert not any(BEFORE in prompt or "hand" in prompt for prompt in asked.prompts)
+    calls = len(asked.prompts)
+    again = await with_ranking(comparison, Judge(asked, rubric="The better.", mode="pairwise"), Silent())
+    assert len(asked.prompts) == calls
+    assert again.blind is not None
+    assert again.blind.as_json()["pairs"] == ranked.blind.as_json()["pairs"]
+
+
+async def test_runs_without_common_tasks_are_refused(comparison: Comparison) -> None:
+    for file in comparison.directory.parent.glob("*/trajectories/held_out/*"):
+        file.unlink()
+    with pytest.raises(GavelError, match="nothing to rank"):
+        await with_ranking(comparison, Judge("constant"), Silent())
+
+
+def test_it_ranks_pairs_whatever_the_mode_and_rubric_of_the_judge_that_trains(tmp_path: Path) -> None:
+    trains = JudgeConfig(models="constant", rubric="Please me.", mode="groupwise", orders=3)
+    judge = judge_that_ranks(trains, "stand-in", "- ends with a message to the customer", tmp_path)
+    assert (judge.mode, judge.orders, judge.rubric.words) == ("pairwise", 3, "- ends with a message to the customer")
+    assert judge_that_ranks(trains, "stand-in", None, tmp_path, "groupwise").mode == "groupwise"
+
+
+async def test_attempts_that_are_all_the_same_are_tied_without_a_question(tmp_path: Path) -> None:
+    cells = [read_cell(arm, 0, made_run(tmp_path / arm, says="?"), None) for arm in ("hand", "judge")]
+    same = compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.8)
+    asked = Better()
+    for _ in range(2):
+        ranked = await with_ranking(same, Judge(asked, rubric="The better.", mode="pairwise"), Silent())
+        assert ranked.blind is not None
+        assert [ranked.blind.overall[name].over_seeds.value for name in ranked.blind.contenders] == [0.5, 0.5, 0.5]
+        assert ranked.blind.unscored == 0
+    assert asked.prompts == []
+
+
+STEPS = settings_of("returns_desk").loop.steps
+
+
+class Heard:
+    """A follower that takes note of the total and of what the status was at each part."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.parts: list[str] = []
+        self.two = asyncio.Event()
+
+    @contextmanager
+    def waiting(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        status: Callable[[], str] = lambda: "",
+    ) -> Generator[Callable[[], None]]:
+        self.total = total
+        yield lambda: self._note(status())
+
+    def _note(self, part: str) -> None:
+        self.parts.append(part)
+        if len(self.parts) == 2:
+            self.two.set()
+
+
+def cell(root: Path, seed: int, steps: int, *, evaluated: bool = False) -> Cell:
+    made = cell_of(settings_of("returns_desk"), "returns_desk", root, "judge", seed)
+    train(made, range(1, steps + 1))
+    if evaluated:
+        append(made, [{"step": STEPS, "split": "held_out"}])
+    return made
+
+
+def train(cell: Cell, steps: range) -> None:
+    append(cell, [{"step": step, "split": split} for step in steps for split in ("train", "times")])
+
+
+def append(cell: Cell, rows: list[dict[str, object]]) -> None:
+    cell.directory.mkdir(parents=True, exist_ok=True)
+    (cell.directory / "model.json").write_text("{}")
+    with (cell.directory / "metrics.jsonl").open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+async def test_each_step_is_told_once_and_those_from_before_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_session, "_SECONDS", 0.01)
+    finished, begun = cell(tmp_path, 0, STEPS, evaluated=True), cell(tmp_path, 1, 3)
+    new = cell_of(settings_of("returns_desk"), "returns_desk", tmp_path, "judge", 2)
+    steps, heard = StepCount([finished, begun, new]), Heard()
+    with steps.shown(heard):
+        train(begun, range(4, 6))
+        await heard.two.wait()
+        train(begun, range(6, STEPS + 1))
+        train(new, range(1, STEPS + 1))
+    assert heard.total == len(heard.parts) == 2 * STEPS - 3
+    assert heard.parts[0] == f"judge, seed 1: step 5 of {STEPS}"
+    assert heard.parts[-1] == f"judge, seed 2: step {STEPS} of {STEPS}"

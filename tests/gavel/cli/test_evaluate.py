@@ -1,14 +1,24 @@
-"""`gavel evaluate` from the command line: columns, resuming, what it refuses."""
+"""`gavel evaluate` and `gavel.evaluate`."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.endpoint import Endpoint, says
-from tests.forked import gavel
-from tests.gavel.cli.test_cli import mistake
+import gavel
+from gavel.base.errors import GavelError
+from gavel.cli.evaluate_session import evaluate, evaluate_models, model_given
+from gavel.judge.judge import Judge
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.trainer.loop.evaluation import EvaluationError
+from gavel.trainer.run_config import RunConfig
+from tests.endpoint import Endpoint, fails, labels_in, says
+from tests.forked import gavel as run_gavel
+from tests.gavel.cli.test_app import mistake
 
 BASE = "base:embedded/returns-desk"
 SMALL = ("returns_desk", "--tasks", "3", "--max-tokens", "32")
@@ -17,7 +27,7 @@ SMALL = ("returns_desk", "--tasks", "3", "--max-tokens", "32")
 @pytest.mark.slow
 def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Path, endpoint: Endpoint) -> None:
     train = "train returns_desk --steps 1 --tasks 2 --group-size 2 --evaluation-tasks 2 --max-tokens 32"
-    trained = gavel(*train.split(), "--set", "loop.final_tasks=2", cwd=tmp_path)
+    trained = run_gavel(*train.split(), "--set", "loop.final_tasks=2", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
     endpoint.script = [lambda request: says("I cannot help.", usage)]
@@ -27,7 +37,7 @@ def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Pat
         "GAVEL_PRICES": '{"openai/gpt-5-mini": [10, 10]}',
     }
     models = f"{BASE},returns-desk@1,returns_desk/returns-desk@0,openai/gpt-5-mini"
-    told = gavel("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", NO_COLOR="1", **api)
+    told = run_gavel("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", NO_COLOR="1", **api)
     assert told.returncode == 0, told.stderr
     table = [line for line in told.stdout.splitlines() if line.startswith(("base:", "returns_desk/", "openai/"))]
     assert table
@@ -42,7 +52,7 @@ def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Pat
     assert base["success"] == start["success"]  # the run began with that base
     assert paid["cost_usd"] == pytest.approx(3 * 0.011)
     asked = len(endpoint.requests)
-    again = gavel("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", **api)
+    again = run_gavel("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", **api)
     assert len(endpoint.requests) == asked
     assert "episodes" not in again.stdout
     assert "judging" not in again.stdout
@@ -52,7 +62,7 @@ def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Pat
 
 @pytest.mark.slow
 def test_several_scenarios_and_samples_of_one_base(tmp_path: Path) -> None:
-    told = gavel(
+    told = run_gavel(
         *("evaluate", "returns_desk", "one_sentence", "--tasks", "2", "--samples", "2", "--max-tokens", "16"),
         *("--models", BASE),
         cwd=tmp_path,
@@ -69,7 +79,7 @@ def test_several_scenarios_and_samples_of_one_base(tmp_path: Path) -> None:
     }
     page = (evaluations / "returns_desk+one_sentence" / "report.html").read_text()
     assert 'href="../returns_desk/report.html"' in page
-    again = gavel(
+    again = run_gavel(
         *("evaluate", "returns_desk", "nowhere.py", "--tasks", "2", "--samples", "2", "--max-tokens", "16"),
         *("--models", BASE, "--out", "here"),
         cwd=tmp_path,
@@ -90,17 +100,10 @@ def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> 
     )
 
 
-def test_the_remedy_for_a_missing_key_names_the_option_of_the_model(tmp_path: Path) -> None:
-    told = mistake("evaluate", *SMALL, "--models", "openai/gpt-5-mini", cwd=tmp_path)
-    assert "OPENAI_API_KEY" in told
-    assert "--models " in told
-    assert "--judge" not in told
-
-
 def test_a_dry_run_tells_what_is_missing_and_its_cost_and_leaves_nothing_behind(tmp_path: Path) -> None:
     models = f"{BASE},openai/gpt-5-mini"
     command = ("evaluate", *SMALL, "--models", models, "--samples", "2", "--judge", "openai/gpt-5-mini", "--dry-run")
-    told = gavel(*command, cwd=tmp_path, OPENAI_API_KEY="none")
+    told = run_gavel(*command, cwd=tmp_path, OPENAI_API_KEY="none")
     assert told.returncode == 0, told.stderr
     assert f"returns_desk, {BASE}: 6 episodes to sample" in told.stdout
     assert f"{6 * 6} calls, about" in told.stdout  # of the model: episodes, turns
@@ -110,3 +113,200 @@ def test_a_dry_run_tells_what_is_missing_and_its_cost_and_leaves_nothing_behind(
     assert "OPENAI_API_KEY" in mistake(*command, cwd=tmp_path)
     (tmp_path / "empty").mkdir()
     assert "empty" in mistake("evaluate", *SMALL, "--models", "base:empty", "--dry-run", cwd=tmp_path)
+
+
+TASKS = [Task(user=f"What is {number} + 1?", data={"answer": number + 1}) for number in range(12)]
+
+
+def is_right(trajectory: gavel.Trajectory) -> bool:
+    answer = Task.of(trajectory.metadata).data["answer"]
+    return str(trajectory.messages()[-1]["content"]) == str(answer)
+
+
+def sums(**changed: Any) -> Scenario:
+    return Scenario(**({"name": "sums", "tasks": TASKS, "held_out": 0.5, "success": is_right} | changed))
+
+
+class Counting:
+    """A model that is right in its first `right` of every six tasks, and counts its turns."""
+
+    def __init__(self, name: str, right: int) -> None:
+        self.turns, self.right = 0, right
+        self.model = FunctionModel(name, self.reply)
+
+    async def reply(self, request: ChatRequest) -> dict[str, Any]:
+        self.turns += 1
+        number = int(str(request.messages[-1]["content"]).split()[2])
+        return {"content": str(number + 1 if number % 6 < self.right else "no idea")}
+
+
+class Ranking:
+    """A judge that scores a right answer 1 and any other 0, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
+        self.calls += 1
+        request = {"messages": messages}
+        body = str(messages[1]["content"])
+        entries = []
+        for label in labels_in(request):
+            part = body.split(f" trajectory {label}\n", 1)[1].split(" trajectory ", 1)[0]
+            entries.append({"trajectory_id": label, "explanation": "", "score": 0.0 if "no idea" in part else 1.0})
+        return json.dumps({"scores": entries})
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GAVEL_RUNS", raising=False)
+
+
+async def test_models_are_compared_by_success_and_by_the_judge_and_the_report_is_written(tmp_path: Path) -> None:
+    good, bad = Counting("good", 6), Counting("bad", 0)
+    judge = Judge(Ranking(), orders=2, alone="scored")
+    table = await evaluate(sums(), models=[good.model, bad.model], judge=judge, tasks=6)
+    assert [row.success.value for row in table.rows] == [1.0, 0.0]
+    assert [row.wins.value for row in table.rows] == [1.0, 0.0]
+    assert table["good"].success.low is not None
+    assert 0.5 < table["good"].success.low < 1  # six of six is no proof of always
+    assert table.pairs["good", "bad"].value == 1.0
+    folder = tmp_path / "runs" / "evaluations" / "sums"
+    assert {"report.html", "evaluation.csv", "evaluation.json"} <= {path.name for path in folder.iterdir()}
+    stored = json.loads((folder / "evaluation.json").read_text())
+    assert [row["name"] for row in stored["models"]] == ["good", "bad"]
+    assert "good,success,1," in (folder / "evaluation.csv").read_text()
+
+
+async def test_what_is_kept_is_neither_sampled_nor_judged_again() -> None:
+    good, ranking = Counting("good", 6), Ranking()
+    judge = Judge(ranking, orders=1, alone="scored")
+    await evaluate(sums(), models=[good.model], judge=judge, tasks=4)
+    assert (good.turns, ranking.calls) == (4, 4)
+    await evaluate(sums(), models=[good.model], judge=judge, tasks=4)
+    assert (good.turns, ranking.calls) == (4, 4)
+    other = Counting("other", 3)
+    table = await evaluate(sums(), models=[good.model, other.model], judge=judge, tasks=6)
+    assert (good.turns, other.turns) == (6, 6)
+    assert table["good"].episodes == 6
+    await evaluate(sums(system="Be brief."), models=[good.model], judge=judge, tasks=4)
+    assert good.turns == 10  # it is shown something else
+
+
+async def test_an_evaluation_that_is_killed_goes_on_with_what_is_missing() -> None:
+    """The process dies in the third episode, after two were kept."""
+    model = Counting("good", 6)
+    settings = RunConfig.model_validate({"scenario": "returns_desk", "loop": {"concurrency": 1}})
+
+    class Killed(BaseException):
+        pass
+
+    async def dies(request: ChatRequest) -> dict[str, Any]:
+        if model.turns == 2:
+            raise Killed
+        return await model.reply(request)
+
+    with pytest.raises(BaseExceptionGroup):
+        await evaluate(sums(), models=[FunctionModel("good", dies)], tasks=6, settings=settings)
+    assert model.turns == 2
+    table = await evaluate(sums(), models=[model.model], tasks=6, settings=settings)
+    assert model.turns == 6
+    assert table["good"].episodes == 6
+
+
+async def test_success_is_computed_anew_and_a_changed_task_is_sampled_again() -> None:
+    good = Counting("good", 6)
+    await evaluate(sums(), models=[good.model], tasks=6)
+    table = await evaluate(sums(success=lambda t: False), models=[good.model], tasks=6)
+    assert (good.turns, table["good"].success.value) == (6, 0.0)
+    changed = [task.model_copy(update={"user": f"{task.user} Please."}) for task in TASKS]
+    await evaluate(sums(tasks=changed), models=[good.model], tasks=6)
+    assert good.turns == 12
+
+
+async def test_samples_give_pass_at_k(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API that is right every second time: pass@1 is a half or so, pass@4 nearly 1; each episode has its price."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
+    monkeypatch.setenv("GAVEL_PRICES", '{"openai/gpt-5-mini": [1, 2]}')
+    turns = [0]
+
+    def answer(request: dict[str, Any]) -> Any:
+        turns[0] += 1
+        right = int(request["messages"][-1]["content"].split()[2]) + 1
+        usage = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+        return says(str(right) if turns[0] % 2 else "no idea", usage)
+
+    endpoint.script = [answer]
+    table = await evaluate(sums(), models=["openai/gpt-5-mini"], tasks=3, samples=4)
+    row = table["openai/gpt-5-mini"]
+    assert row.episodes == 12
+    assert row.success.value == pytest.approx(0.5)
+    assert list(row.pass_at) == [1, 2, 3, 4]
+    values = [each.value or 0.0 for each in row.pass_at.values()]
+    assert values == sorted(values)
+    assert row.cost_usd == pytest.approx(12 * (1000 + 2 * 500) / 1e6)
+
+
+async def test_a_model_that_cannot_be_reached_is_an_error_after_a_few_tries(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
+    endpoint.script = [fails(401, "wrong key")]
+    settings = RunConfig.model_validate({"scenario": "returns_desk", "loop": {"concurrency": 2}})
+    many = [Task(user=f"What is {number} + 1?", data={"answer": number + 1}) for number in range(200)]
+    with pytest.raises(EvaluationError, match="wrong key") as refused:
+        await evaluate(sums(tasks=many), models=["openai/gpt-5-mini"], tasks=100, settings=settings)
+    assert "OPENAI_API_KEY" in refused.value.message
+    assert "judge" not in str(refused.value)  # it is the key of a compared model
+    assert len(endpoint.requests) < 20
+
+
+async def test_a_budget_that_is_used_up_keeps_what_was_paid_for(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
+    monkeypatch.setenv("GAVEL_PRICES", '{"openai/gpt-5-mini": [100, 100]}')
+    usage = {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000}
+    endpoint.script = [lambda request: says("4", usage)]
+    settings = RunConfig.model_validate({"scenario": "returns_desk", "loop": {"concurrency": 1, "max_tokens": 1000}})
+    with pytest.raises(GavelError, match="budget") as refused:
+        await evaluate(sums(), models=["openai/gpt-5-mini"], tasks=6, max_cost=0.5, settings=settings)
+    assert "--max-cost" in refused.value.remedy
+    paid = len(endpoint.requests)
+    assert 0 < paid < 6
+    await evaluate(sums(), models=["openai/gpt-5-mini"], tasks=6, settings=settings)
+    assert len(endpoint.requests) == 6
+
+
+async def test_what_a_judge_cannot_score_is_unscored_and_not_kept(tmp_path: Path) -> None:
+    good = Counting("good", 6)
+
+    async def away(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
+        raise RuntimeError("away")
+
+    table = await evaluate(sums(), models=[good.model], judge=Judge(away, orders=1, alone="scored"), tasks=3)
+    row = table["good"]
+    assert row.score.value is None
+    assert sum(row.unscored.values()) == 3
+    assert not list((tmp_path / "runs" / "evaluations" / "sums" / "judged").glob("*"))
+
+
+async def test_two_of_a_name_and_two_evaluations_at_once_are_refused(tmp_path: Path) -> None:
+    scenario, config = sums(), RunConfig(scenario="returns_desk").resolved()
+    model = model_given(Counting("good", 6).model, scenario, config)
+    with pytest.raises(GavelError, match="named twice"):
+        await evaluate_models(scenario, [model, model], config, None, 2, 1)
+    with pytest.raises(GavelError, match="nothing to evaluate"):
+        await evaluate(scenario, models=[])
+    import fcntl
+
+    folder = tmp_path / "runs" / "evaluations" / "sums"
+    folder.mkdir(parents=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(GavelError, match="another evaluation"):
+            await evaluate_models(scenario, [model], config, None, 2, 1)

@@ -1,4 +1,4 @@
-"""`gavel judge rubric` and `gavel judge golden`, as their user meets them."""
+"""`gavel judge rubric`, `golden` and `simulate`."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from gavel import prompts
 from gavel.base.errors import GavelError
+from gavel.cli.app import app as program
 from gavel.cli.judge import app
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt import call_prompt
@@ -108,10 +109,6 @@ def test_a_rubric_that_its_owner_has_bettered_is_never_overwritten(model: Endpoi
     assert (tmp_path / "rubric.md").read_text() == "mine"
 
 
-def test_the_stand_in_says_that_it_cannot_draft():
-    assert "cannot draft" in error(judge("rubric", "A job.")).message
-
-
 def test_a_first_run_records_and_a_second_asks_nobody(model: Endpoint, golden: list[str], tmp_path: Path):
     model.script = [prefers_good]
     first = judge(*golden)
@@ -200,3 +197,58 @@ def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path:
 def test_the_stand_in_is_not_put_to_the_test(golden: list[str], tmp_path: Path):
     assert "says nothing of it" in error(judge(*golden, "--judge", "stand-in")).message
     assert not (tmp_path / "tape.sqlite").exists()
+
+
+def simulate(*options: str) -> str:
+    result = CliRunner().invoke(program, ["judge", "simulate", "--groups", "6", *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_table_shows_every_way_of_asking():
+    shown = simulate("--orders", "1,2,2")
+    assert [line.split("│")[0].strip() for line in shown.splitlines() if "│" in line] == [
+        "1 call by arrival",
+        "engine, 1 order",
+        "engine, 2 orders",
+    ]
+    assert "6 groups of 8" in shown
+
+
+def test_a_judge_without_faults_agrees_with_the_truth():
+    perfect = [part for name in ("slope", "u", "noise", "halo", "step") for part in ("--bias", f"{name}=0")]
+    told = json.loads(simulate("--json", "--orders", "2", *perfect))
+    assert [row["tau"] for row in told["rows"]] == [1.0, 1.0]
+    assert [row["calls_per_group"] for row in told["rows"]] == [1.0, 2.0]
+
+
+def test_biases_reach_the_judge():
+    calm, partial = (
+        json.loads(simulate("--json", "--orders", "2", "--bias", "noise=0", *more))["rows"][1]
+        for more in ([], ["--bias", "self_preference=2"])
+    )
+    assert partial["tau"] < calm["tau"] - 0.1
+
+
+def test_faults_come_to_the_share_that_was_asked_for():
+    told = json.loads(simulate("--json", "--orders", "4", "--faults", ".5"))
+    assert told["faults"] == 0.5
+    assert told["rows"][0]["unscored_members"] > 0
+    assert told["rows"][1]["calls_per_group"] > 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--orders", "2,x"], "orders"),
+        (["--orders", "0"], "orders"),
+        (["--faults", "1.5"], r"faulty calls is from 0 to 1, not 1\.5\.$"),
+        (["--bias", "noise=-1"], "noise"),
+        (["--bias", "slope=nan"], "slope"),
+        (["--bias", "compression=1"], "compression"),
+        (["--bias", "charm=1"], "charm"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named(options, words):
+    with pytest.raises(JudgeError, match=words):
+        simulate(*options)

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from gavel.base.errors import GavelError
-from gavel.cli.judge_report import print_report, report
+from gavel.cli.judge import print_report, report
 from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.gavel.cli.test_cli import gavel, mistake
+from tests.gavel.cli.test_app import gavel, mistake
 from tests.gavel.reports.judged_groups import judged
 from tests.gavel.reports.made_runs import made_run
 

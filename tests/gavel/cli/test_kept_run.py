@@ -1,5 +1,6 @@
-"""The commands for a run's checkpoints, where the run is kept by a `gavel backend`."""
+"""Runs of this machine and of a `gavel backend`, by the names that users give them."""
 
+import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,3 +129,19 @@ def test_a_name_or_an_address_that_is_none_is_told(
     assert done.returncode == 1
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("asked", [("--vllm-replicas", "2"), ("--engine", "vllm")])
+def test_vllm_that_is_not_here_is_told_at_the_start(tmp_path: Path, asked: tuple[str, ...]) -> None:
+    done = gavel("backend", "--port", "0", *asked, cwd=tmp_path, GAVEL_VLLM_PYTHON="/no/such/python")
+    assert done.returncode == 1
+    assert "there is no interpreter /no/such/python to start vLLM with" in done.stderr
+    assert "Install vllm" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trackio") is not None, reason="trackio is installed")
+def test_a_tracker_that_is_not_here_is_told_at_the_start(tmp_path: Path) -> None:
+    done = gavel("backend", "--port", "0", "--tracker", "trackio", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "trackio is not installed" in done.stderr

@@ -1,8 +1,14 @@
+"""`gavel score`: what is read, judged, kept and printed; in batches; from a cassette."""
+
 import html
 import io
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,12 +17,15 @@ import pytest
 from rich.console import Console
 
 from gavel.base.errors import GavelError
+from gavel.cli.options import replies_directory, with_cassette
 from gavel.cli.score import print_estimate, print_scores, score_and_print, score_file
-from gavel.judge.config import JudgeConfig
+from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.scenarios.formats.reading import read_groups
+from gavel.llm import batch as batch_module
+from gavel.llm.client import PROBE_MESSAGES
+from gavel.scenarios.formats.reading import read_file, read_groups
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import JudgedFileError
@@ -24,10 +33,10 @@ from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import RolloutError, Trajectory
-from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
-from tests.endpoint import Answer, Endpoint, fails, labels_in, says, scores
+from tests.batches import BatchService
+from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.forked import gavel, start_gavel
-from tests.judge.groups import TOOLS, desk, saying
+from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 from tests.vendors import PERMANENT
 
@@ -52,34 +61,11 @@ async def broken(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
     raise JudgeError("the judge is away.")
 
 
-def test_rows_without_a_field_to_group_by_are_one_group(tmp_path: Path):
-    path = written(tmp_path / "rows.jsonl", GOOD, {"messages": SILENT, "tools": TOOLS, "note": 1}, "\n")
-    (group,) = read_groups(path)
-    assert [trajectory.messages() for trajectory in group] == [GOOD, SILENT]
-    assert group.trajectories[1].tools == TOOLS
-    assert group.trajectories[1].metadata == {"note": 1}
-
-
 def test_rows_are_grouped_by_a_dotted_field_in_order_of_appearance(tmp_path: Path):
     rows = [{"task": {"id": name}, "messages": GOOD, "n": n} for n, name in enumerate(["b", "a", "b"])]
     groups = read_groups(written(tmp_path / "rows.jsonl", *rows), "task.id")
     assert [group.metadata for group in groups] == [{"task.id": "b"}, {"task.id": "a"}]
     assert [[trajectory.metadata["n"] for trajectory in group] for group in groups] == [[0, 2], [1]]
-
-
-def test_groups_stay_groups_and_trajectories_keep_all_they_have(tmp_path: Path):
-    group = saying("one", "two", metadata={"kept": True}, exceptions=[RolloutError(type="E", message="m")])
-    alone = desk("refund", reward=0.5)
-    path = written(tmp_path / "rows.jsonl", group.to_json() + "\n", alone.to_json() + "\n")
-    read = read_groups(path)
-    assert read[0] == group
-    assert read[1].trajectories == [alone]
-
-
-def test_a_trajectory_store_is_read(tmp_path: Path):
-    path = tmp_path / "000001.jsonl.zst"
-    TrajectoryStore(path).extend([saying("one"), saying("two")])
-    assert read_groups(path) == [saying("one"), saying("two")]
 
 
 @pytest.mark.parametrize(
@@ -109,15 +95,6 @@ def test_a_field_that_a_row_lacks_is_named_with_those_it_has(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", {"task": 1, "messages": GOOD})
     with pytest.raises(RowError, match=r"rows\.jsonl:1 has no field tusk[^$]*task, messages"):
         read_groups(path, "tusk")
-
-
-def test_a_file_without_rows_or_not_there_is_an_error(tmp_path: Path):
-    with pytest.raises(RowError, match="holds no trajectory"):
-        read_groups(written(tmp_path / "empty.jsonl"))
-    with pytest.raises(RowError, match="cannot be read: No such file"):
-        read_groups(tmp_path / "none.jsonl")
-    with pytest.raises(StoreError, match="is no trajectory store"):
-        read_groups(written(tmp_path / "text.zst", "not zstd"))
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "deep/out.jsonl.zst", "out.csv", "out.parquet"])
@@ -212,17 +189,6 @@ def test_the_command_prints_writes_and_succeeds(tmp_path: Path, capsys: pytest.C
     score_and_print(path, JudgeConfig(rubric=f"@{rubric}", orders=1), None, tmp_path / "out.jsonl")
     assert "Kept: 1 of 1 rule" in capsys.readouterr().out
     assert [trajectory.reward for trajectory in read_groups(tmp_path / "out.jsonl")[0]] == [1.0, 0.0]
-
-
-def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    score_and_print(
-        path, JudgeConfig(models="stand-in", rubric=RULES, orders=1, mode="pairwise"), None, tmp_path / "out.jsonl"
-    )
-    assert "1 call " in capsys.readouterr().out
-    (group,) = read_groups(tmp_path / "out.jsonl")
-    assert group.judgement is not None
-    assert group.judgement.mode == "pairwise"
 
 
 def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
@@ -505,3 +471,243 @@ def test_what_nobody_was_scored_in_is_judged_again_and_the_rest_is_not_paid_for(
     other = config.model_copy(update={"rubric": "Be kind."})
     with pytest.raises(GavelError, match="rubric"):
         score_and_print(out, other, None, tmp_path / "other.jsonl", retry_unscored=True)
+
+
+GROUPS = 6
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchService]:
+    monkeypatch.setattr(batch_module, "POLL_SECONDS", (0.01, 0.02))
+    service = BatchService()
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def config(service: BatchService) -> JudgeConfig:
+    return JudgeConfig(models="openai/judge", params=service.params, prices={"openai/judge": (2, 8)})
+
+
+@pytest.fixture
+def groups_file(tmp_path: Path) -> Path:
+    path = tmp_path / "groups.jsonl"
+    path.write_text("".join(saying(f"a {n}", f"b {n}").to_json() + "\n" for n in range(GROUPS)))
+    return path
+
+
+def read(path: Path) -> list[TrajectoryGroup]:
+    return read_file(path).groups
+
+
+def one_is_unusable_at_first(request: Request) -> Answer:
+    """Answers one order of one group with prose, until it is told why that cannot be used."""
+    shown = request["messages"][1]["content"]
+    if len(request["messages"]) == 2 and "a 2" in shown and shown.index("a 2") < shown.index("b 2"):
+        return says("The first is better.", {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120})
+    return scores(0.75, 0.25)(request)
+
+
+@pytest.mark.slow
+def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_second_one(
+    service, config, groups_file, tmp_path, capsys
+):
+    service.answer = one_is_unusable_at_first
+    out = tmp_path / "judged.jsonl"
+    score_and_print(groups_file, config, out=out, batch=True)
+    judged = read(out)
+    assert {group.judgement.status for group in judged if group.judgement} == {"scored"}
+    assert len(service.batches) == 2
+    assert [len(batch.requests) for batch in service.batches.values()] == [2 * GROUPS, 1]
+    usd = sum(group.judgement.cost_usd or 0 for group in judged if group.judgement)
+    assert usd == pytest.approx((2 * GROUPS + 1) * (100 * 2 + 20 * 8) / 1e6 / 2)
+    assert sum(group.judgement.calls for group in judged if group.judgement) == 2 * GROUPS + 1
+    assert "12 of 12 answered" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} >= {"judged.jsonl", "cassettes.sqlite"}
+    assert not (tmp_path / "judged.jsonl.batch").exists()
+
+    out.unlink()
+    score_and_print(groups_file, config, out=out, batch=True)
+    assert len(service.batches) == 2
+    assert [[t.reward for t in group] for group in read(out)] == [[t.reward for t in group] for group in judged]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("out", [None, Path("-"), Path("/dev/null")])
+def test_batches_need_a_file_to_be_kept_beside(service, config, groups_file, out):
+    with pytest.raises(GavelError, match="need a groups_file") as error:
+        score_and_print(groups_file, config, out=out, batch=True)
+    assert "--out" in error.value.remedy
+
+
+@pytest.mark.slow
+def test_a_vendor_without_batches_is_told_before_anything_is_asked(service, config, groups_file, tmp_path):
+    other = config.model_copy(update={"models": "ollama/qwen3"})
+    with pytest.raises(GavelError, match="cannot be asked in batches"):
+        score_and_print(groups_file, other, out=tmp_path / "judged.jsonl", batch=True)
+    assert list(tmp_path.glob("judged.jsonl*")) == []
+
+
+DRIVER = """
+import os, sys
+from pathlib import Path
+from gavel.cli.score import score_and_print
+from gavel.judge.config import JudgeConfig
+from gavel.llm import batch
+from gavel.llm.providers import load_litellm
+batch.POLL_SECONDS, batch._GRACE_SECONDS = (.01, .02), .2
+load_litellm()
+config = JudgeConfig.model_validate_json(sys.argv[1])
+while True:
+    if (child := os.fork()) == 0:
+        sys.stdin.readline()
+        score_and_print(Path(sys.argv[2]), config, out=Path(sys.argv[3]), batch=True)
+        os._exit(0)
+    print(child, flush=True)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_kill_at_any_moment_loses_nothing_and_pays_for_nothing_twice(service, config, groups_file, tmp_path):
+    """The first process is killed when its first request was carried out, the second at its second, and so on."""
+    service.answer = one_is_unusable_at_first
+    out = tmp_path / "judged.jsonl"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, config.model_dump_json(), str(groups_file), str(out)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    kills, calls, victim = 0, 0, 0
+
+    def kill(method: str, path: str) -> None:
+        nonlocal kills, calls
+        calls += 1
+        if victim and calls == kills + 1:
+            kills += 1
+            os.kill(victim, signal.SIGKILL)
+
+    service.before_answer = kill
+    try:
+        while line := driver.stdout.readline():
+            if not line.strip().isdigit():
+                break
+            victim, calls = int(line), 0
+            driver.stdin.write("go\n")
+            driver.stdin.flush()
+        assert driver.wait(HANG_SECONDS) == 0
+    finally:
+        driver.kill()
+    assert kills >= 4
+    assert set(service.asked.values()) == {1}
+    assert len(service.asked) == 2 * GROUPS + 1
+    judged = read(out)
+    assert [group.judgement.status for group in judged if group.judgement] == ["scored"] * GROUPS
+    assert sum(group.judgement.calls for group in judged if group.judgement) == 2 * GROUPS + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["decisions", "readout"])
+def test_a_mode_that_reads_probabilities_is_refused_before_a_batch_is_sent(
+    groups_file: Path, config: JudgeConfig, tmp_path: Path, mode: str
+):
+    with pytest.raises(GavelError, match=f"the mode {mode} reads probabilities"):
+        score_and_print(groups_file, config.model_copy(update={"mode": mode}), out=tmp_path / "out.jsonl", batch=True)
+    assert not list(tmp_path.glob("out*"))
+
+
+def answer(request: Request) -> Answer:
+    """To a judge's question, or to the first question of a run."""
+    return scores(0.75, 0.25)(request) if is_about_a_group(request) else says("yes")
+
+
+def is_about_a_group(request: Request) -> bool:
+    return request["messages"] != PROBE_MESSAGES
+
+
+@pytest.fixture
+def judge(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> JudgeConfig:
+    endpoint.script = [answer]
+    return JudgeConfig(models="openai/judge", params=endpoint.params, prices={"openai/judge": (1, 1)})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in" / "groups.jsonl"
+    path.parent.mkdir()
+    path.write_text(saying("a", "b").to_json() + "\n")
+    return path
+
+
+def questions(endpoint: Endpoint) -> int:
+    return sum(map(is_about_a_group, endpoint.requests))
+
+
+def test_a_second_scoring_asks_nobody_and_says_what_was_replayed(judge, source, endpoint, tmp_path, capsys):
+    out = tmp_path / "deep" / "judged.jsonl"
+    score_and_print(source, judge, out=out)
+    asked = questions(endpoint)
+    out.unlink()
+    score_and_print(source, judge, out=out)
+    assert questions(endpoint) == asked == 2
+    assert "2 replies replayed from" in capsys.readouterr().err
+    assert (tmp_path / "deep" / "cassettes.sqlite").is_file()
+
+
+def test_a_scoring_that_is_replayed_whole_sends_nothing_not_even_the_first_question(judge, source, endpoint, tmp_path):
+    out = tmp_path / "judged.jsonl"
+    score_and_print(source, judge, out=out)
+    assert [is_about_a_group(request) for request in endpoint.requests] == [False, True, True]
+    score_and_print(source, judge, out=out, fresh=True)
+    assert len(endpoint.requests) == 3
+
+
+def test_a_scoring_of_groups_without_two_different_attempts_sends_nothing(judge, endpoint, tmp_path):
+    source = tmp_path / "groups.jsonl"
+    source.write_text(saying("a", "a").to_json() + "\n")
+    score_and_print(source, judge)
+    assert endpoint.requests == []
+
+
+def test_without_an_output_file_the_replies_are_kept_among_the_runs(judge, source, endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "kept"))
+    score_and_print(source, judge)
+    assert (tmp_path / "kept" / "cassettes.sqlite").is_file()
+    assert [path.name for path in source.parent.iterdir()] == [source.name]
+
+
+def test_none_keeps_no_reply_and_a_name_is_the_file(judge, source, tmp_path):
+    score_and_print(source, judge.model_copy(update={"cassette": Path("none")}), out=tmp_path / "one" / "judged.jsonl")
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {"judged.jsonl", "judged.report.html"}
+    named = tmp_path / "mine.sqlite"
+    score_and_print(source, judge.model_copy(update={"cassette": named}), out=tmp_path / "one" / "again.jsonl")
+    assert named.is_file()
+    assert not (tmp_path / "one" / "cassettes.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("models", "kept"),
+    [
+        ("stand-in", False),
+        ("constant", False),
+        (["stand-in", "constant"], False),
+        ("openai/m", True),
+        (["stand-in", "openai/m"], True),
+        ([JurorConfig(model=["stand-in", "openai/m"])], True),
+    ],
+)
+def test_only_judges_that_cost_something_have_a_cassette_by_default(models, kept, tmp_path):
+    assert (with_cassette(JudgeConfig(models=models), tmp_path).cassette is not None) == kept
+
+
+def test_a_pipe_or_a_device_has_no_directory_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("GAVEL_RUNS", "elsewhere")
+    assert replies_directory(tmp_path / "judged.jsonl") == tmp_path
+    for out in (None, Path("-"), Path("/dev/null"), Path("/dev/stdout")):
+        assert replies_directory(out) == Path("elsewhere")

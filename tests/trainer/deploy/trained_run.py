@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 
-from gavel.trainer.backends.training_run import DESCRIBED
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.deploy.record import AdapterFacts, read_facts
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.model_spec import DESCRIBED, TrainableSpec
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import FORMAT_VERSION

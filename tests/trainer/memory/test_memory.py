@@ -378,7 +378,7 @@ def test_an_empty_directory_of_weights_is_enough_and_none_is_loaded(directory, m
     ],
 )
 def test_what_does_not_fit_gets_options_that_exist(directory, size, settings, remedies):
-    from gavel.cli.run_options import RUN_FLAGS
+    from gavel.cli.options import RUN_FLAGS
 
     found = plan(directory("Qwen3"), size, **settings)
     assert found.fits == (not remedies)

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from gavel.cli.judge_report import app as judge_report
+from gavel.cli.judge import app as judge
 from gavel.llm.cassette import Entry, Question, SqliteStorage
 from gavel.llm.types import Reply
 from gavel.reports.viewer.app import create_app
@@ -278,6 +278,6 @@ def test_a_person_scores_groups_blind_and_the_judge_is_compared_with_the_scores(
     assert "you have scored 4 groups" in shown(client, "/").lower()
     assert "you:" in shown(client, GROUP)
     assert len(client.get("/annotations/golden.json").json()) == 4
-    report = CliRunner().invoke(judge_report, [str(root / "annotations.jsonl"), "--reference", "human"])
+    report = CliRunner().invoke(judge, ["report", str(root / "annotations.jsonl"), "--reference", "human"])
     assert report.exit_code == 0, report.output
     assert "kendall" in report.output.lower()

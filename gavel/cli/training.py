@@ -1,0 +1,464 @@
+"""What the commands that train share: a run's model, directory and backend, its progress, estimate and last words.
+
+Torch is imported when a backend is opened.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from gavel.base.errors import GavelError
+from gavel.base.extras import missing_parts
+from gavel.base.text import counted, duration
+from gavel.cli.named import remote_backend
+from gavel.cli.options import replay_account
+from gavel.cli.terminal import TRAINER, LiveText, print_warning, run_interruptibly, say, waiting_for
+from gavel.judge.errors import JudgeError
+from gavel.judge.estimate import Estimate, estimate_run
+from gavel.judge.judge import Judge
+from gavel.llm.errors import MissingKeyError
+from gavel.llm.prices import price, prices_from_environment
+from gavel.reports.run_outcome import outcome_in_words
+from gavel.reports.run_page import write_run_report
+from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario
+from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.embedded import SCENARIOS
+from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.experiment import described_run
+from gavel.trainer.loop.judge_alarms import JudgeAlarm
+from gavel.trainer.loop.judged_wins import BASE, WINS
+from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.model_spec import DESCRIBED
+from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
+from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
+from gavel.trainer.runs.run_directory import (
+    PULLED,
+    RunDirectory,
+    RunDirectoryError,
+    check_description,
+    run_path,
+    runs_root,
+)
+
+if TYPE_CHECKING:
+    from gavel.trainer.backends.local import LocalBackend
+
+
+def trainable(config: RunConfig | EvolveRunConfig | ImitationConfig, project: str) -> TrainableModel:
+    """The model of a run; the project of one that plays is the scenario's name."""
+    model = config.model
+    return TrainableModel(
+        name=model.base_model if model.name is None else model.name,
+        project=project,
+        base_model=model.base_model,
+        lora=model.lora,
+        policy=model.policy,
+        from_checkpoint=model.from_checkpoint,
+        renderer=model.renderer,
+    )
+
+
+def run_directory_of(model: TrainableModel) -> Path:
+    return run_path(runs_root(), model.project, model.name)
+
+
+async def opened_backend(
+    backend: BackendConfig, config: RunConfig | EvolveRunConfig, path: str | None = None
+) -> "LocalBackend | RemoteBackend":
+    """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
+    if backend.url is not None:
+        return await remote_backend(backend.url)
+    with waiting_for(TRAINER):
+        from gavel.trainer.backends.local import LocalBackend
+    return LocalBackend(
+        path,
+        engine=backend.engine,
+        slots=backend.slots,
+        max_context=backend.max_context,
+        max_reply=backend.max_reply,
+        versions=(config.loop.max_staleness if isinstance(config, RunConfig) else 0) + 1 + backend.earlier_policies,
+        shard_base=backend.shard_base,
+        tracker=backend.tracker,
+    )
+
+
+def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
+    """Raises `RunDirectoryError` for `--fresh` of a run on another machine."""
+    if fresh and backend.url is not None:
+        raise RunDirectoryError(
+            f"--fresh deletes no run on another machine ({backend.url})", "Give the new run another --name."
+        )
+
+
+def say_outcome(
+    console: Console,
+    rows: Sequence[dict[str, Any]],
+    *,
+    max_tokens: int | None = None,
+    scenario: str = "SCENARIO",
+    judges: Sequence[str] = (),
+) -> None:
+    """What came of a run, before tables and paths: see `outcome_in_words`."""
+    for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario, judges=judges):
+        say(console, line)
+
+
+def close_replies(console: Console, judge: Judge) -> None:
+    """Says how many replies were replayed, and closes the cassette."""
+    if replayed := replay_account(judge):
+        say(console, replayed)
+    if judge.cassette:
+        judge.cassette.close()
+
+
+@contextlib.contextmanager
+def starting_over(console: Console, model: TrainableModel) -> Generator[ReplacedRun]:
+    """Moves an earlier run of this name aside until the new one has begun; names the files of others that stay."""
+    with replacing_run(runs_root(), model.project, model.name) as replaced:
+        if replaced.foreign:
+            names = ", ".join(path.name for path in replaced.foreign)
+            say(console, f"Left in {run_directory_of(model)}, because Gavel did not write it: {names}")
+        yield replaced
+
+
+def say_cost(console: Console, judge: Judge | None) -> None:
+    """Prints what the judge came to, if it asked a server."""
+    if judge is not None and judge.asks_servers:
+        calls = judge.budget.calls
+        say(console, f"Judge: {counted(calls, 'call')}, {judge.budget.cost}")
+
+
+_SHARE = 50
+
+logger = logging.getLogger(__name__)
+
+
+class LiveReport:
+    """The page of one run directory. A page that cannot be written is warned of, and the run goes on."""
+
+    def __init__(self, directory: Path, page: Path | None = None) -> None:
+        """`page`: default report.html of the run."""
+        self._directory = directory
+        self._page = page
+        self._due = 0.0
+
+    def write_if_due(self) -> None:
+        """Writes the page unless the time since the last one is short beside what that one took."""
+        if time.monotonic() >= self._due:
+            self.write()
+
+    def write(self) -> Path | None:
+        """Writes the page; None where that failed."""
+        started = time.monotonic()
+        try:
+            return write_run_report(self._directory, self._page)
+        except GavelError as error:
+            logger.warning("the report of %s was not written: %s", self._directory, error)
+            return None
+        finally:
+            now = time.monotonic()
+            self._due = now + _SHARE * (now - started)
+
+
+_WIDTH = 80
+"""Characters of a line where there is no terminal; figures that do not fit are left out, the least important first."""
+_RECENT = 5
+"""Steps whose mean time tells how long the others will take."""
+
+
+class RunDisplay(Observer):
+    """Follows a training loop on `console`."""
+
+    def __init__(
+        self,
+        console: Console,
+        steps: int,
+        start: int = 0,
+        first_success: float | None = None,
+        on_start: Callable[[], None] | None = None,
+        judge: Judge | None = None,
+        on_point: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_start` is called once, when the loop begins its first piece of work; `on_point` after each evaluation.
+        `judge`: whose cost is shown."""
+        self._console = console
+        self._steps = steps
+        self._step = start
+        self._first = self._latest = first_success
+        self._score: float | None = None
+        self._wins: float | None = None
+        self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
+        self._doing = "starting"
+        self._done: tuple[int, int] | None = None
+        self._began = time.monotonic()
+        self._of_steps: list[float] = []
+        self._untold = False
+        self._judge = judge
+        self._on_start = on_start
+        self._on_point = on_point
+        self._progress = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=24),
+            *([LiveText(lambda: judge.status)] if judge is not None and judge.asks_servers else []),
+            LiveText(lambda: "   ".join(self._figures(live=True))),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=steps, completed=start)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        if not self._console.is_terminal:
+            try:
+                with waiting_for(lambda: f"step {self._step}/{self._steps}: {self._work()}"):
+                    yield
+            finally:
+                self._tell()
+            return
+        with self._progress:
+            yield
+
+    def doing(self, what: str) -> None:
+        if self._on_start is not None:
+            self._on_start()
+            self._on_start = None
+        if what != EVALUATING:  # whose line has the step's figures too
+            self._tell()
+        self._doing, self._done, self._began = what, None, time.monotonic()
+        self._refresh()
+
+    def advanced(self, done: int, total: int) -> None:
+        self._done = done, total
+        self._refresh()
+
+    def stepped(self, report: StepReport) -> None:
+        self._step = report.result.step
+        self._score = report.result.metrics.get("judge_score")
+        self._seconds["rollouts"] += report.rollout
+        self._seconds["judge"] += report.judge
+        self._seconds["learning"] += report.train
+        self._of_steps.append(report.whole)
+        self._untold = True
+        if not report.result.trained:
+            line = f"step {self._step}: {report.result.reason}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._refresh()
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        self._on_point()
+        self._wins = evaluation.measures.get(f"{WINS}{BASE}", self._wins)
+        self._untold = True
+        self._latest = evaluation.success
+        if self._first is None:
+            self._first = evaluation.success
+        self._step = step
+        self._tell()
+        self._refresh()
+
+    def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
+        line = f"warning: step {step}: {alarm.sentence}. {alarm.advice}"
+        say(self._console, line, "yellow")
+
+    def _tell(self) -> None:
+        """Prints the step's line where there is no live one, once."""
+        if not self._untold or self._console.is_terminal:
+            return
+        self._untold = False
+        line = f"step {self._step}/{self._steps}"
+        for part in self._figures():
+            if len(line) + 2 + len(part) <= _WIDTH:
+                line += f"  {part}"
+        say(self._console, line)
+
+    def _refresh(self) -> None:
+        self._progress.update(self._task, completed=self._step)
+
+    def _figures(self, *, live: bool = False) -> list[str]:
+        """What matters most first: a narrow terminal cuts the end off."""
+        parts: list[str] = []
+        if self._latest is not None and self._first is not None:
+            parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
+        if self._wins is not None:
+            parts.append(f"wins over the base {self._wins:.0%}")
+        if self._score is not None:
+            parts.append(f"score {self._score:.2f}")
+        if live:
+            parts.append(self._work())
+        if self._of_steps and self._step < self._steps:
+            left = fmean(self._of_steps[-_RECENT:]) * (self._steps - self._step)
+            parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
+        if not live and self._judge is not None and self._judge.asks_servers:  # the live line has it by itself
+            parts.append(str(self._judge.budget.cost))
+        if any(self._seconds.values()):
+            parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
+        return parts
+
+    def _work(self) -> str:
+        """`evaluation on held-out tasks 37/512, about 12 s left`, or `learning, for 12 s`"""
+        elapsed = time.monotonic() - self._began
+        if self._done is None:
+            return f"{self._doing}, for {duration(elapsed)}"
+        done, total = self._done
+        left = f", about {duration(elapsed / done * (total - done))} left" if 0 < done < total else ""
+        return f"{self._doing} {done}/{total}{left}"
+
+
+_ASSUMED_CONTEXT = 4096
+"""Tokens that are assumed where nobody knows better."""
+
+
+def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int]) -> None:
+    """What `print_run_estimates` prints, of one run."""
+    print_run_estimates([("", judge, loop, 1)], member_tokens)
+
+
+def print_run_estimates(
+    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]], member_tokens: dict[str, int]
+) -> None:
+    """Prints calls, tokens and dollars: for each name, those of its judge in so many runs of its loop. Asks nothing.
+
+    `member_tokens`: lengths to assume, by label. Raises `JudgeError` before anything is printed; for a key that is not
+    set, which the estimate does not need, after it.
+    """
+    judges = [judge for _, judge, _, _ in estimates if judge is not None]
+    with key_told_at_the_end(judges):
+        for name, judge, loop, runs in estimates:
+            if name:
+                typer.echo(name)
+            _print_run_estimate(judge, loop, member_tokens, runs)
+        if judges:
+            free = "groups of identical rollouts, and replies on a cassette, cost nothing"
+            typer.echo(f"Repeated calls come on top; {free}.")
+
+
+def episodes_estimate(model: str, episodes: int, turns: int, tokens: int) -> "Estimate":
+    """What so many episodes of an API model would take if each had all `turns`, and `tokens` tokens at its end."""
+
+    prompts, replies = episodes * turns * tokens // 2, episodes * tokens // 2
+    per_million = price(model, prices_from_environment())
+    if per_million is None:
+        return Estimate(episodes * turns, prompts, replies, unpriced=(model,))
+    usd = (prompts * per_million[0] + replies * per_million[1]) / 1e6
+    return Estimate(episodes * turns, prompts, replies, usd)
+
+
+@contextlib.contextmanager
+def key_told_at_the_end(judges: Iterable[Judge]) -> Generator[None]:
+    """Around an estimate. Raises what is wrong with a judge before it, and a key that is not set after it."""
+    missing_key = None
+    for judge in judges:
+        try:
+            judge.check()
+        except JudgeError as error:
+            if not isinstance(error.__cause__, MissingKeyError):
+                raise
+            missing_key = missing_key or error
+    yield
+    if missing_key is not None:
+        raise missing_key
+
+
+def _print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int], runs: int) -> None:
+    if judge is None:
+        typer.echo("The reward gives the judge no weight: it is not asked.")
+        return
+
+    groups = runs * loop.steps * loop.tasks_per_step
+    steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
+    typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
+    for label, tokens in member_tokens.items():
+        estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
+        typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
+    if loop.refill:
+        further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
+        typer.echo(f"At most {counted(further, 'further group')} in place of those without a signal come on top.")
+
+
+def check_run(
+    config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, root: Path, *, fresh: bool = False
+) -> None:
+    """Raises `GavelError` where the run would not begin: base model, starting checkpoint, directory below `root`.
+
+    Asks the hub for a model that is not here. Leaves nothing behind.
+    """
+    if config.backend.url is not None:
+        if fresh:
+            check_fresh_is_here(config.backend, fresh)
+        return
+
+    directory = RunDirectory(root, scenario.name, config.model.name or config.model.base_model, config.backend.tracker)
+    try:
+        if not fresh:
+            check_begun(config, scenario, judge, directory.path)
+        if missing_parts("train"):
+            typer.echo("Base model and starting checkpoint were not looked for: that needs the extra train.", err=True)
+            return
+        model = trainable(config, scenario.name)
+        check_base(model.base_model)
+        if not fresh:
+            directory.check(model.model_dump(include=DESCRIBED))
+        if model.from_checkpoint is not None:
+            from gavel.trainer.backends.run_start import RunStart
+
+            RunStart(model, directory, fresh=fresh)
+    finally:
+        shutil.rmtree(directory.path / PULLED, ignore_errors=True)
+        directory.close()
+        directory.discard_if_new()
+
+
+def check_base(base_model: str) -> None:
+    """Raises `GavelError` for a base model that is not here and that the hub does not have."""
+    if base_model in SCENARIOS:
+        return  # it is a part of Gavel; for others torch is loaded
+    from gavel.trainer.policy.policy import check_exists, load_config, source_of
+
+    (load_config if Path(source_of(base_model)).is_dir() else check_exists)(base_model)
+
+
+def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:
+    """Raises `RunDirectoryError` where the run in `directory` was begun as another experiment."""
+
+    check_description(directory, described_run(Mixture.of(scenario), judge, config.loop, config.train))
+
+
+def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> None:
+    """Keeps how long the longest episode was that `gavel check` played, for later dry runs. `players`: by whom."""
+    file = _kept(scenario)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"tokens": tokens, "players": players}) + "\n", encoding="utf-8")
+    except OSError as error:
+        print_warning(f"the lengths were not kept for --dry-run: {file} cannot be written: {error.strerror or error}")
+
+
+def seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:
+    """Lengths of a rollout to assume, by label; of several scenarios, those of the longest."""
+    try:
+        seen = [json.loads(_kept(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]
+        longest = max(seen, key=lambda each: each["tokens"])
+        return {f"As long as the episodes of `gavel check`, played by {longest['players']}": int(longest["tokens"])}
+    except (OSError, ValueError, KeyError, TypeError):  # it was not run here, or another program wrote the file
+        longest = max_context or _ASSUMED_CONTEXT
+        label = "At most, every rollout at --max-context" if max_context else "With long rollouts; longer ones may fit"
+        return {label: longest, "At an eighth of that (`gavel check` tells how long they are)": max(longest // 8, 1)}
+
+
+def _kept(scenario: "Scenario | Mixture") -> Path:
+
+    return run_path(runs_root(), scenario.name, "x").parent / "check.json"
