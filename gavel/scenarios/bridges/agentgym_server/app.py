@@ -1,18 +1,20 @@
-"""The HTTP interface of a served scenario: AgentGym's dialect A.
+"""The HTTP interface of a served scenario: both dialects of AgentGym's clients at once.
 
-    POST /create {}                    -> {"id": 0, …}
-    POST /reset  {"id": 0, "data_idx": 3}  -> {"observation": "…", …}      also `game`, `item_id`, `session_id`, `seed`
-    POST /step   {"id": 0, "action": "Thought: …\nAction: …"}  -> {"observation", "reward", "done"}
+    POST /create                           -> {"id": 0, "env_idx": 0, …}
+    POST /reset  {"id": 0, "data_idx": 3}  -> {"observation": "…", …}   or `game`, `item_id`, `session_id`, `idx`, `seed`
+    POST /step   {"id": 0, "action": "Thought: …\nAction: …"}  -> {"observation", "state", "reward", "done", …}
     GET  /observation?id=0   GET /detail?id=0   POST /close {"id": 0}
     GET  /  GET /metadata  GET /tasks?start=0&stop=100       what this server is, which AgentGym's own do not tell
 
-A request that cannot be served is answered with status 200 and `{"error": …}`, as the dialect has it; without the key
-with 401, beyond the most environments with 503.
+Clients that name the environment `env_idx` send back what `/create` answered: its number, or the whole object. Beside
+`env_idx`, `id` is the item. A request that cannot be served is answered with status 200 and `{"error": …}`, as dialect A
+has it; without the key with 401, beyond the most environments with 503.
 """
 
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -20,12 +22,14 @@ from typing import Any, cast
 from aiohttp import web
 
 from gavel.base.network import is_loopback
-from gavel.scenarios.bridges.agentgym_server.held import Environments, FullError, HeldError
+from gavel.scenarios.bridges.agentgym_server.held import Environment, Environments, FullError, HeldError, shown
 from gavel.scenarios.bridges.agentgym_server.items import Items
 from gavel.scenarios.environment import tools_of
 from gavel.scenarios.scenario import Scenario
 
-_INDEX = ("data_idx", "game", "item_id", "session_id", "seed")
+_INDEX = ("data_idx", "game", "item_id", "session_id", "idx", "seed")
+_NUMBER = re.compile(r"(\d{1,18})|\{'id': (\d{1,18}),.*\}", re.DOTALL)
+"""An environment in a query: its number, or the answer to `/create` as Python writes it."""
 _TURN = {"role", "content", "tool_calls"}
 _MOST_BYTES = 2**20
 _MOST_TASKS = 1000
@@ -51,6 +55,7 @@ def create_app(
             web.post("/close", served.close),
             web.get("/observation", served.observation),
             web.get("/detail", served.detail),
+            web.get("/filtered_vocab", served.filtered_vocab),
         ]
     )
     app.cleanup_ctx.append(served.kept_tidy)
@@ -110,13 +115,14 @@ class _Served:
     async def create(self, request: web.Request) -> web.Response:
         await self._environments.close_idle()
         environment = self._environments.create()
-        return web.json_response({"id": environment.number, "observation": "", "reward": 0.0, "done": False})
+        return web.json_response(shown(environment.number, {"observation": "", "reward": 0.0, "done": False}))
 
     async def reset(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        name = next((name for name in _INDEX if body.get(name) is not None), None)
+        names = _INDEX if "env_idx" not in body else ("id", *_INDEX)
+        name = next((name for name in names if body.get(name) is not None), None)
         item, seed = body.get(name or ""), body.get("episode_seed")
-        environment = self._environments.find(body.get("id"))
+        environment = self._environment(body)
         return web.json_response(
             await self._environments.reset(
                 environment, 0 if name is None else _number(item), None if seed is None else _number(seed)
@@ -125,7 +131,7 @@ class _Served:
 
     async def step(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        environment = self._environments.find(body.get("id"))
+        environment = self._environment(body)
         action, ended = body.get("message") or body.get("action"), body.get("finish_reason")
         if not isinstance(action, str | dict) or not isinstance(ended, str | None):
             raise HeldError('a step is {"id": 0, "action": "text"}')
@@ -136,7 +142,7 @@ class _Served:
         )
 
     async def close(self, request: web.Request) -> web.Response:
-        await self._environments.close(self._environments.find((await _body(request)).get("id")))
+        await self._environments.close(self._environment(await _body(request)))
         return web.json_response({"closed": True})
 
     async def observation(self, request: web.Request) -> web.Response:
@@ -145,8 +151,20 @@ class _Served:
     async def detail(self, request: web.Request) -> web.Response:
         return web.json_response(self._shown(request))
 
+    async def filtered_vocab(self, request: web.Request) -> web.Response:
+        """The words that Wordle's client shows in its own opening; a scenario has none."""
+        self._shown(request)
+        return web.json_response([])
+
+    def _environment(self, body: dict[str, Any]) -> Environment:
+        named = body.get("env_idx", body.get("id"))
+        return self._environments.find(named.get("id") if isinstance(named, dict) else named)
+
     def _shown(self, request: web.Request) -> dict[str, Any]:
-        return self._environments.find(_number(request.query.get("id", ""))).shown
+        given = request.query.get("env_idx", request.query.get("id", ""))
+        if (named := _NUMBER.fullmatch(given)) is None:
+            raise HeldError(f"{given!r:.40} is no whole number")
+        return self._environments.find(int(named[1] or named[2])).shown
 
 
 async def _body(request: web.Request) -> dict[str, Any]:

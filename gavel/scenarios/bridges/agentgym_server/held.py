@@ -91,12 +91,8 @@ class Environments:
             moment = await self._in_time(environment, environment.episode.start())
             environment.tools = moment.tools
             opening = _told(moment.new)
-            environment.shown = self._answer(environment, moment, _with_form(opening, moment)) | {
-                "id": environment.number,
-                "tools": moment.tools,
-                "task_description": "",
-                "available_actions": [],
-            }
+            answer = self._answer(environment, moment, _with_form(opening, moment))
+            environment.shown = shown(environment.number, answer | {"tools": moment.tools, "task_description": ""})
             return environment.shown
         finally:
             environment.busy = False
@@ -115,13 +111,14 @@ class Environments:
             if isinstance(message, str):
                 turn = read_turn(message, environment.tools)
                 if isinstance(turn, Unreadable):  # no turn of the agent: it may try again
-                    environment.shown = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
+                    answer = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
+                    environment.shown = shown(environment.number, answer)
                     return environment.shown
                 text = isinstance(turn, Words)
                 message = {"content": turn.text} if text else calls_message(turn, environment.episode.turns)
             moment = await self._in_time(environment, environment.episode.act(message, finish_reason=finish_reason))
             environment.tools = moment.tools or environment.tools
-            environment.shown = self._answer(environment, moment, _told(moment.new))
+            environment.shown = shown(environment.number, self._answer(environment, moment, _told(moment.new)))
             return environment.shown
         finally:
             environment.busy = False
@@ -174,6 +171,12 @@ class Environments:
             **{"reward": reward, "score": reward, "outcome": found, "metrics": trajectory.metrics},
             **{"status": trajectory.status, "status_reason": trajectory.status_reason},
         }
+
+
+def shown(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer with the names that each of AgentGym's clients reads. `id` comes first: see `app`."""
+    names = {"env_idx": number, "state": answer["observation"], "terminated": answer["done"], "available_actions": []}
+    return {"id": number, **answer, **names}
 
 
 def _told(messages: Sequence[Mapping[str, Any]]) -> str:
