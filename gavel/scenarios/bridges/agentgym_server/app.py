@@ -1,14 +1,14 @@
 """The HTTP interface of a served scenario: both dialects of AgentGym's clients at once.
 
     POST /create                           -> {"id": 0, "env_idx": 0, …}
-    POST /reset  {"id": 0, "data_idx": 3}  -> {"observation": "…", …}   or `game`, `item_id`, `session_id`, `idx`, `seed`
+    POST /reset  {"id": 0, "data_idx": 3}  -> {"observation": "…", …}  (`game`, `item_id`, `session_id`, `idx`, `seed`)
     POST /step   {"id": 0, "action": "Thought: …\nAction: …"}  -> {"observation", "state", "reward", "done", …}
     GET  /observation?id=0   GET /detail?id=0   POST /close {"id": 0}
     GET  /  GET /metadata  GET /tasks?start=0&stop=100       what this server is, which AgentGym's own do not tell
 
-Clients that name the environment `env_idx` send back what `/create` answered: its number, or the whole object. Beside
-`env_idx`, `id` is the item. A request that cannot be served is answered with status 200 and `{"error": …}`, as dialect A
-has it; without the key with 401, beyond the most environments with 503.
+Clients that say `env_idx` send back what `/create` answered: its number, or the whole object. Beside `env_idx`, `id` is
+the item. A request that cannot be served is answered with status 200 and `{"error": …}`, as dialect A has it; without
+the key with 401, beyond the most environments with 503.
 """
 
 import asyncio
