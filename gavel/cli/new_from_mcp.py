@@ -22,8 +22,7 @@ from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.llm.prices import prices_from_environment
 from gavel.prompts import render
-from gavel.scenarios.bridges.mcp import McpServer, mcp
-from gavel.scenarios.bridges.mcp_survey import survey
+from gavel.scenarios.mcp import McpServer, mcp, survey
 
 RECORD = "drafting.json"
 """In the scenario's folder while its tasks are drafted."""

@@ -53,7 +53,7 @@ def send_atropos(
     Each group is one task, scored by the judge (or by --reward success=1 and others), with the exact tokens and
     log-probs of the policy. A file of judged groups is sent as it is. POLICY_API_KEY is the policy's key, if any.
     """
-    from gavel.trainer.atropos.serve import KEY_VARIABLE
+    from gavel.integrations.atropos.server import KEY_VARIABLE
 
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
     path = Path(source)

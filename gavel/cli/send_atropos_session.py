@@ -9,13 +9,12 @@ from openai import OpenAIError
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
+from gavel.integrations.atropos.group import atropos_group
+from gavel.integrations.atropos.queue import EnvRegistration
+from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender, SenderSettings
 from gavel.judge.judge import Judge
-from gavel.scenarios.atropos_group import atropos_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
-from gavel.trainer.atropos.client import AtroposClient
-from gavel.trainer.atropos.registration import EnvRegistration
-from gavel.trainer.atropos.sender import EXACT, AtroposSender, SenderSettings
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.model import Model

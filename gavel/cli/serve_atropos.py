@@ -77,7 +77,7 @@ def serve_atropos(
     """
     import os
 
-    from gavel.trainer.atropos.serve import KEY_VARIABLE
+    from gavel.integrations.atropos.server import KEY_VARIABLE
 
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
     if values["model"] is None:

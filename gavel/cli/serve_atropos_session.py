@@ -12,12 +12,10 @@ from pathlib import Path
 from rich.console import Console
 
 from gavel.base.text import counted
+from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.server import checked_listener, serve
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.trainer.atropos.group_queue import GroupQueue
-from gavel.trainer.atropos.queue_state import OwnTrainer, QueueState
-from gavel.trainer.atropos.registration import TrainerRegistration
-from gavel.trainer.atropos.serve import checked_listener, serve
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.experiment import described_judge
 from gavel.trainer.run_config import RunConfig
@@ -61,7 +59,7 @@ async def serve_learner(
     """Serves and trains until the last step or until it is told to stop."""
     from gavel.cli.live_report import LiveReport
     from gavel.cli.run_model import close_replies, say_cost, starting_over
-    from gavel.trainer.atropos.learner import AtroposLearner, LearnerSettings
+    from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.model import TrainableModel
     from gavel.trainer.runs.run_directory import run_path, runs_root

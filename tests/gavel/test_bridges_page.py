@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.bridges.openenv.server import OpenEnvService
+from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from tests.forked import gavel, script, start_gavel

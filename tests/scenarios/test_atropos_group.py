@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
-from gavel.scenarios.atropos_group import NO_LOGPROB, TOKEN_ADVANTAGES, AtroposGroup, atropos_group, member_row
+from gavel.integrations.atropos.group import NO_LOGPROB, TOKEN_ADVANTAGES, AtroposGroup, atropos_group, member_row
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 

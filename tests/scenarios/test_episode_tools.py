@@ -10,11 +10,11 @@ import pytest
 
 from gavel.base.errors import GavelError
 from gavel.llm.types import Message
-from gavel.scenarios.bridges.mcp import mcp
 from gavel.scenarios.environment import World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import episode_tools
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.mcp import mcp
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task

@@ -24,9 +24,7 @@ from pydantic import ValidationError
 
 from gavel.base import entry_points
 from gavel.base.text import counted
-from gavel.scenarios.formats.agenttraj import AGENT_TRAJ
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.atropos import ATROPOS
 from gavel.scenarios.formats.checks import checked, unusable
 from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, read_columns
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
@@ -72,8 +70,8 @@ def _fits_table(value: Any) -> bool:
 JUDGED = Format("Gavel's judged table", ("group", "status", "trajectory", "group_record"), _fits_table, _read_table)
 
 
-_BEFORE = (JUDGED, INSPECT, ATIF, ATROPOS, *EVALUATIONS, BATCH, EXCHANGES)
-_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED)
+_BEFORE = (JUDGED, INSPECT, ATIF, *EVALUATIONS, BATCH, EXCHANGES)
+_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gavel.scenarios.bridges.agentgym_server.app import create_app
+from gavel.integrations.agentgym.server import create_app
 from gavel.scenarios.scenario import Scenario
 
 

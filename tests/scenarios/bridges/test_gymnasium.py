@@ -8,7 +8,7 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium", reason="make test-bridges installs gymnasium")
 
-from gavel.scenarios.bridges.gymnasium import gymnasium_scenario  # noqa: E402
+from gavel.integrations.gymnasium.scenario import gymnasium_scenario  # noqa: E402
 from gavel.scenarios.rollout import rollout  # noqa: E402
 from gavel.scenarios.scenario import ScenarioError, find_scenario  # noqa: E402
 from tests.scenarios.bridges.openenv.players import call, script  # noqa: E402

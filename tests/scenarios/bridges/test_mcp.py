@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.bridges.mcp import McpError, mcp
+from gavel.scenarios.mcp import McpError, mcp
 
 _SERVER = """
 import os, sys

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.bridges.mcp import McpError, mcp
+from gavel.scenarios.mcp import McpError, mcp
 
 SERVERS = Path(__file__).with_name("mcp_servers.py")
 

@@ -17,7 +17,7 @@ pytest.importorskip("openenv", reason="make test-bridges installs openenv")
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 
-from gavel.scenarios.bridges.openenv.server import OpenEnvService
+from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from tests.backend_server import free_port

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from gavel.scenarios.bridges.own_chance import OwnChance
+from gavel.scenarios.packaged_world import OwnChance
 
 
 def draws(chance: OwnChance) -> list[float]:

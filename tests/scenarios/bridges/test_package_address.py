@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel
 
-from gavel.scenarios.bridges.package_address import installed, parsed
+from gavel.scenarios.packaged_world import installed, parsed
 from gavel.scenarios.scenario import ScenarioError, find_scenario
 
 

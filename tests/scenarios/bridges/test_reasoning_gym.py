@@ -6,7 +6,7 @@ pytest.importorskip("reasoning_gym", reason="make test-bridges installs reasonin
 
 from reasoning_gym import create_dataset
 
-from gavel.scenarios.bridges.reasoning_gym import answer_of
+from gavel.integrations.reasoning_gym.scenario import answer_of
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import gavel
+from gavel.integrations.tau2.scenario import tau2
 from gavel.llm.types import Message
-from gavel.scenarios.bridges.tau2 import tau2
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from tests.scenarios.bridges import tau2_stand_in

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gavel.scenarios.atropos_group import AtroposGroup
+from gavel.integrations.atropos.group import AtroposGroup
 
 
 def body(number: int = 0, size: int = 2, env_id: int | None = None, **changes: Any) -> dict[str, Any]:

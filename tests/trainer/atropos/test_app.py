@@ -9,10 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gavel.trainer.atropos.app import create_app
-from gavel.trainer.atropos.group_queue import GroupQueue
-from gavel.trainer.atropos.queue_state import OwnTrainer, QueueState
-from gavel.trainer.atropos.registration import TrainerRegistration
+from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.server import create_app
 from tests.backend_server import serving
 from tests.trainer.atropos.groups import ENVIRONMENT, REGISTRATION, a_group, body
 from tests.trainer.conftest import Letters

@@ -17,15 +17,13 @@ pytest.importorskip("atroposlib", reason="make test-bridges installs it")
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 from examples.atropos_environment import ScenarioEnv, environment
+from gavel.integrations.atropos.queue import GroupQueue, QueueState
+from gavel.integrations.atropos.sender import AtroposClient, AtroposSender, SenderSettings
+from gavel.integrations.atropos.server import create_app
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.atropos.app import create_app
-from gavel.trainer.atropos.client import AtroposClient
-from gavel.trainer.atropos.group_queue import GroupQueue
-from gavel.trainer.atropos.queue_state import QueueState
-from gavel.trainer.atropos.sender import AtroposSender, SenderSettings
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gavel.trainer.atropos.batch_choice import Waiting, choose_at_least, choose_exactly
+from gavel.integrations.atropos.queue import Waiting, choose_at_least, choose_exactly
 
 
 def waiting(*sizes: int, env: int | None = None) -> list[Waiting]:

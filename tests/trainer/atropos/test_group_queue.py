@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.atropos.group_queue import GroupQueue, QueueError, QueueFullError
-from gavel.trainer.atropos.registration import EnvRegistration, TrainerRegistration
+from gavel.integrations.atropos.queue import (
+    EnvRegistration,
+    GroupQueue,
+    QueueError,
+    QueueFullError,
+    TrainerRegistration,
+)
 from tests.trainer.atropos.groups import ENVIRONMENT, REGISTRATION, a_group
 
 
@@ -100,7 +105,7 @@ def test_a_reset_forgets_all_but_never_a_batch_number(queue: GroupQueue):
 
 def test_a_second_process_is_refused(queue: GroupQueue, monkeypatch: pytest.MonkeyPatch):
     queue.accept([a_group(0)])
-    monkeypatch.setattr("gavel.trainer.atropos.group_queue._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("gavel.integrations.atropos.queue._BUSY_SECONDS", 0.05)
     with pytest.raises(QueueError, match="locked"):
         GroupQueue(queue.path)
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
+from gavel.integrations.atropos.group import AtroposGroup
+from gavel.integrations.atropos.learner import COMPUTED, NUMBER, SENT_SCORE, AtroposLearner, LearnerSettings
+from gavel.integrations.atropos.queue import GroupQueue, QueueState
 from gavel.judge.judge import Judge
-from gavel.scenarios.atropos_group import AtroposGroup
-from gavel.trainer.atropos.group_queue import GroupQueue
-from gavel.trainer.atropos.learner import COMPUTED, NUMBER, SENT_SCORE, AtroposLearner, LearnerSettings
-from gavel.trainer.atropos.queue_state import QueueState
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gavel.integrations.agentgym.scenario import agentgym
 from gavel.llm.types import Message
-from gavel.scenarios.bridges.agentgym import agentgym
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario

@@ -10,10 +10,9 @@ import httpx
 import pytest
 
 import gavel
+from gavel.integrations.agentgym.scenario import agentgym
+from gavel.integrations.agentgym.server import Environments, HeldError, Items
 from gavel.llm.types import Message
-from gavel.scenarios.bridges.agentgym import agentgym
-from gavel.scenarios.bridges.agentgym_server.held import Environments, HeldError
-from gavel.scenarios.bridges.agentgym_server.items import Items
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk

@@ -7,8 +7,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.agent import Agent
-from gavel.scenarios.bridges.openenv.server import OpenEnvService
 from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.environment import WorldError
 from gavel.scenarios.episode import Episode

@@ -1,0 +1,153 @@
+"""Environments behind AgentGym's HTTP protocol, as scenarios.
+
+    gavel train agentgym:http://127.0.0.1:36001?tasks=200&held_out=50 --model Qwen/Qwen3-4B --judge openai/gpt-5-mini
+    scenario = agentgym("webshop+http://127.0.0.1:36003?style=tools")
+
+The server is asked what it is when the scenario is made; its environments are created by the episodes. One that
+`gavel serve-env` started is mirrored: system prompt, tools, tasks and success are those of its scenario.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httpx
+
+from gavel.base.network import is_on_this_machine
+from gavel.integrations.agentgym.client import AgentGymError as AgentGymError
+from gavel.integrations.agentgym.client import Connection, EnvServer
+from gavel.integrations.agentgym.protocol import (
+    KINDS,
+    OTHER,
+    Address,
+    Kind,
+    kind_of_fields,
+    kind_of_greeting,
+    kind_of_path,
+    parse,
+)
+from gavel.integrations.agentgym.worlds import ActWorld, ReactWorld, mirrored
+from gavel.prompts import render
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.task import Task
+
+_SECONDS = 15.0
+"""For each of at most three questions."""
+MIRRORED = "gavel"
+"""Field of the greeting of `gavel serve-env`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    kind: Kind | None
+    """None: no known one is recognised."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of a server that `gavel serve-env` started; empty for any other."""
+
+
+def probe(url: str, headers: Mapping[str, str]) -> Probed:
+    """Asks the server. Raises `ScenarioError` when it does not answer, or wants another key."""
+    with httpx.Client(
+        timeout=_SECONDS, headers=dict(headers), trust_env=not is_on_this_machine(url), follow_redirects=True
+    ) as client:
+        try:
+            greeting: Any = _json(client.get(f"{url}/"), url)
+            if isinstance(greeting, dict) and MIRRORED in greeting:
+                metadata = _json(client.get(f"{url}/metadata"), url)
+                if not isinstance(metadata, dict):
+                    raise ScenarioError(f"{url}/metadata answers no description.", "Start gavel serve-env anew.")
+                return Probed(None, cast("dict[str, Any]", metadata))
+            kind = kind_of_path(urlsplit(url).path) or kind_of_greeting(cast(object, greeting))
+            return Probed(kind or kind_of_fields(_reset_fields(_json(client.get(f"{url}/openapi.json"), url))))
+        except httpx.HTTPError as error:
+            raise ScenarioError(
+                f"the AgentGym server at {url} does not answer: {type(error).__name__} {error}".rstrip(),
+                "Start it (textcraft --port 36001, or gavel serve-env SCENARIO), or mend the address.",
+            ) from error
+
+
+def _json(answer: httpx.Response, url: str) -> Any:
+    """What an answer holds; None for an error or no JSON. Raises `ScenarioError` for a key that is refused."""
+    if answer.status_code in (401, 403):
+        raise ScenarioError(f"the server at {url} wants another key.", "Set GAVEL_ENV_KEY to the server's key.")
+    if answer.status_code != 200:
+        return None
+    try:
+        return json.loads(answer.content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reset_fields(schema: Any) -> list[str]:
+    """The fields of `/reset`'s body in an OpenAPI document; none for what has another form."""
+    match schema:
+        case {
+            "paths": {
+                "/reset": {"post": {"requestBody": {"content": {"application/json": {"schema": {"$ref": str(ref)}}}}}}
+            },
+            "components": {"schemas": models},
+        }:
+            body: Any = cast("dict[str, Any]", models).get(ref.rpartition("/")[2]) if isinstance(models, dict) else None
+        case _:
+            return []
+    properties: Any = cast("dict[str, Any]", body).get("properties") if isinstance(body, dict) else None
+    return list(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else []
+
+
+KEY_VARIABLE = "GAVEL_ENV_KEY"
+"""Environment variable with the key of a server that wants one."""
+_WAIT = 600.0
+"""Seconds for an environment of a server that holds only so many."""
+
+
+def scenario_at(address: str) -> Scenario:
+    """The scenario of `agentgym:ADDRESS`. Raises `ScenarioError`."""
+    return agentgym(address)
+
+
+def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
+    """The scenario of an environment server. `address`: as after `agentgym:`, see `address.parse`.
+
+    `rubric`: what good work is, for the judge; by default a general one. Raises `ScenarioError` for an address that
+    cannot be read, and for a server that does not answer.
+    """
+    parsed = parse(address)
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    found = probe(parsed.url, headers)
+    if found.metadata:
+        return mirrored(parsed, found.metadata, headers)
+    kind = KINDS[parsed.kind] if parsed.kind is not None else found.kind or OTHER
+    connection = Connection(parsed.url, parsed.timeout, parsed.concurrency, headers)
+    server = EnvServer(connection, kind, dialect=parsed.dialect, wait_seconds=_WAIT)
+    train, held_out = _items(parsed, kind)
+    return Scenario(
+        f"agentgym_{kind.name}",
+        system=render(
+            "scenarios/agentgym_system.j2", environment=kind.name, form=kind.form, style=parsed.style
+        ).strip(),
+        environment=partial(ReactWorld if parsed.style == "react" else ActWorld, server),
+        tasks=[_task(kind, item) for item in train],
+        held_out=[_task(kind, item) for item in held_out],
+        max_turns=parsed.turns,
+        call_seconds=_WAIT + 4 * parsed.timeout,
+        rubric=rubric or render("scenarios/agentgym_rubric.j2").strip(),
+    )
+
+
+def _items(address: Address, kind: Kind) -> tuple[range, range]:
+    train, held_out = address.splits(kind.train, kind.held_out)
+    if both := set(train) & set(held_out):
+        raise ScenarioError(
+            f"item {min(both)} is among tasks= and among held_out=.",
+            "Write ranges that do not meet: tasks=0-199&held_out=200-249",
+        )
+    return train, held_out
+
+
+def _task(kind: Kind, item: int) -> Task:
+    return Task(id=f"{kind.name}-{item}", user="", data={"item": item})
