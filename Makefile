@@ -40,7 +40,7 @@ BROWSER := .venv-browser/.installed
 ENVIRONMENTS := tests/integrations/environments
 ADAPTERS := $(basename $(notdir $(wildcard $(ENVIRONMENTS)/*.txt)))
 # The same for bridges; a line `# tests: …` of NAME.txt says which tests run in it.
-BRIDGE_ENVIRONMENTS := tests/scenarios/bridges/environments
+BRIDGE_ENVIRONMENTS := tests/integrations/bridge_environments
 BRIDGES := $(basename $(notdir $(wildcard $(BRIDGE_ENVIRONMENTS)/*.txt)))
 EXPORTS := .venv-exports/.installed
 FRAMEWORKS := .venv-frameworks/.installed
@@ -117,7 +117,7 @@ test-numerics: $(DEV)
 	done; done
 
 test-kills: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends tests/trainer/atropos \
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends tests/integrations/atropos \
 		tests/gavel/cli/test_cluster.py tests/gavel/cli/test_compare.py tests/gavel/cli/test_score_batch.py \
 		tests/judge/service/http/test_process_group.py tests/trainer/deploy/test_kills.py \
 		--ignore tests/trainer/backends/remote/test_hostile_users.py
@@ -187,7 +187,7 @@ frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 test-frameworks: frameworks
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py tests/integrations/art/test_langgraph.py \
-		tests/scenarios/bridges/test_tau2.py
+		tests/integrations/test_tau2.py
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py -k verifiers
 

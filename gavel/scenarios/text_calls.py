@@ -82,7 +82,12 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
     if len(said) < _LONGEST and '"arguments"' in said and said.startswith(("{", "[", "```", "<tool_call>")):
         return Unreadable(f"The call is not valid JSON. {_how(tools)}")
     first = _PLAIN.match(said)
-    return _written(said, tools) if first is not None and _known(first[1], tools) else Words(said)
+    if first is not None and _known(first[1], tools):
+        return _written(said, tools)
+    stripped = {_letters(name): name for name in tools if _letters(name) != name}
+    if (found := next((stripped[word] for word in said.split() if word in stripped), None)) is not None:
+        return Unreadable(f"A call of {found} arrived without its punctuation. Write `Action: {found} VALUE`.")
+    return Words(said)
 
 
 def calls_message(calls: Sequence[TextCall], turn: int) -> Message:

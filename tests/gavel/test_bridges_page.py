@@ -16,9 +16,9 @@ from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from tests.forked import gavel, script, start_gavel
-from tests.scenarios.bridges.openenv.players import call
-from tests.scenarios.bridges.openenv.players import script as script_of
-from tests.scenarios.bridges.openenv.served import in_a_thread
+from tests.integrations.openenv.players import call
+from tests.integrations.openenv.players import script as script_of
+from tests.integrations.openenv.served import in_a_thread
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()
 

@@ -196,8 +196,6 @@ class Session:
     environment: Created
     first: str
     """The first observation."""
-    answer: Any
-    """Of `/reset`, whole."""
 
 
 class EnvServer:
@@ -221,21 +219,21 @@ class EnvServer:
         """Whether the server is known, or may be hoped, to close environments."""
         _open.add(self)
 
-    async def begin(self, item: JsonValue, more: Mapping[str, JsonValue] | None = None) -> Session:
-        """An environment that is reset to the item; `more` are further fields of `/reset`. To be ended by `end`.
+    async def begin(self, item: JsonValue) -> Session:
+        """An environment that is reset to the item. To be ended by `end`.
 
         Raises `AgentGymError`.
         """
         await self.connection.hold()
         try:
-            return await self._begin(item, more or {})
+            return await self._begin(item)
         except BaseException:
             await self.connection.let_go()
             raise
 
-    async def step(self, session: Session, action: str, more: Mapping[str, JsonValue] | None = None) -> Stepped:
+    async def step(self, session: Session, action: str) -> Stepped:
         """Raises `RefusedError` for an error about the action, `AgentGymError` when the environment is lost."""
-        body = {session.environment.field: session.environment.id, "action": action, **(more or {})}
+        body = {session.environment.field: session.environment.id, "action": action}
         try:
             return stepped(await self.connection.ask("POST", "/step", once=True, json=body))
         except WireError as error:
@@ -265,10 +263,10 @@ class EnvServer:
             self._leased.discard(environment.id)
             await self.connection.let_go()
 
-    async def _begin(self, item: JsonValue, more: Mapping[str, JsonValue]) -> Session:
+    async def _begin(self, item: JsonValue) -> Session:
         if (kept := self._kept()) is not None:
             try:
-                return await self._reset(kept, item, more)
+                return await self._reset(kept, item)
             except (RefusedError, WireError, AgentGymError) as error:  # it may have expired, or the server begun anew
                 logger.debug("an environment that was kept is left: %s", error)
                 self._leased.discard(kept.id)
@@ -279,7 +277,7 @@ class EnvServer:
                 raise
         environment = await self._new()
         try:
-            return await self._reset(environment, item, more)
+            return await self._reset(environment, item)
         except BaseException as error:
             self._leased.discard(environment.id)
             if isinstance(error, RefusedError | WireError):
@@ -336,12 +334,12 @@ class EnvServer:
         self._bare_create = True
         return answer
 
-    async def _reset(self, environment: Created, item: JsonValue, more: Mapping[str, JsonValue]) -> Session:
-        fields = dict.fromkeys(self.kind.index, item) | dict(self.kind.reset) | dict(more)
+    async def _reset(self, environment: Created, item: JsonValue) -> Session:
+        fields = dict.fromkeys(self.kind.index, item) | dict(self.kind.reset)
         body = {**fields, environment.field: environment.id}
         answer = await self.connection.ask("POST", "/reset", json=body)
         first = first_observation(answer)
-        session = Session(environment, first or "", answer)
+        session = Session(environment, first or "")
         if first is None:
             session.first = first_observation(await self.look(session, "/observation")) or ""
         return session

@@ -3,14 +3,12 @@
     gavel train agentgym:http://127.0.0.1:36001?tasks=200&held_out=50 --model Qwen/Qwen3-4B --judge openai/gpt-5-mini
     scenario = agentgym("webshop+http://127.0.0.1:36003?style=tools")
 
-The server is asked what it is when the scenario is made; its environments are created by the episodes. One that
-`gavel serve-env` started is mirrored: system prompt, tools, tasks and success are those of its scenario.
+The server is asked what it is when the scenario is made; its environments are created by the episodes.
 """
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -30,39 +28,28 @@ from gavel.integrations.agentgym.protocol import (
     kind_of_path,
     parse,
 )
-from gavel.integrations.agentgym.worlds import ActWorld, ReactWorld, mirrored
+from gavel.integrations.agentgym.worlds import ActWorld, ReactWorld
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 
 _SECONDS = 15.0
 """For each of at most three questions."""
-MIRRORED = "gavel"
-"""Field of the greeting of `gavel serve-env`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
-    kind: Kind | None
-    """None: no known one is recognised."""
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Of a server that `gavel serve-env` started; empty for any other."""
-
-
-def probe(url: str, headers: Mapping[str, str]) -> Probed:
-    """Asks the server. Raises `ScenarioError` when it does not answer, or wants another key."""
+def probe(url: str, headers: Mapping[str, str]) -> Kind:
+    """The kind of a server. Raises `ScenarioError` when it does not answer, or wants another key."""
     with httpx.Client(
         timeout=_SECONDS, headers=dict(headers), trust_env=not is_on_this_machine(url), follow_redirects=True
     ) as client:
         try:
             greeting: Any = _json(client.get(f"{url}/"), url)
-            if isinstance(greeting, dict) and MIRRORED in greeting:
-                metadata = _json(client.get(f"{url}/metadata"), url)
-                if not isinstance(metadata, dict):
-                    raise ScenarioError(f"{url}/metadata answers no description.", "Start gavel serve-env anew.")
-                return Probed(None, cast("dict[str, Any]", metadata))
-            kind = kind_of_path(urlsplit(url).path) or kind_of_greeting(cast(object, greeting))
-            return Probed(kind or kind_of_fields(_reset_fields(_json(client.get(f"{url}/openapi.json"), url))))
+            match greeting:
+                case {"gavel": str(name), "train": int(train), "held_out": int(held_out)}:
+                    return Kind(name, ("data_idx",), range(train), range(train, train + held_out), form="reply")
+                case _:
+                    kind = kind_of_path(urlsplit(url).path) or kind_of_greeting(cast(object, greeting))
+            return kind or kind_of_fields(_reset_fields(_json(client.get(f"{url}/openapi.json"), url))) or OTHER
         except httpx.HTTPError as error:
             raise ScenarioError(
                 f"the AgentGym server at {url} does not answer: {type(error).__name__} {error}".rstrip(),
@@ -119,9 +106,7 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
     key = os.environ.get(KEY_VARIABLE, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     found = probe(parsed.url, headers)
-    if found.metadata:
-        return mirrored(parsed, found.metadata, headers)
-    kind = KINDS[parsed.kind] if parsed.kind is not None else found.kind or OTHER
+    kind = KINDS[parsed.kind] if parsed.kind is not None else found
     connection = Connection(parsed.url, parsed.timeout, parsed.concurrency, headers)
     server = EnvServer(connection, kind, dialect=parsed.dialect, wait_seconds=_WAIT)
     train, held_out = _items(parsed, kind)

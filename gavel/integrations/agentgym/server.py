@@ -4,7 +4,7 @@
     POST /reset  {"id": 0, "data_idx": 3}  -> {"observation": "…", …}  (`game`, `item_id`, `session_id`, `idx`, `seed`)
     POST /step   {"id": 0, "action": "Thought: …\nAction: …"}  -> {"observation", "state", "reward", "done", …}
     GET  /observation?id=0   GET /detail?id=0   POST /close {"id": 0}
-    GET  /  GET /metadata  GET /tasks?start=0&stop=100       what this server is, which AgentGym's own do not tell
+    GET  /                                 -> {"gavel": NAME, "train": 100, "held_out": 20}: items, by number
 
 Clients that say `env_idx` send back what `/create` answered: its number, or the whole object. Beside `env_idx`, `id` is
 the item. A request that cannot be served is answered with status 200 and `{"error": …}`, as dialect A has it; without
@@ -27,7 +27,6 @@ from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.network import is_loopback
 from gavel.llm.types import Message, text_of
 from gavel.scenarios.agent_styles.react import form_of
-from gavel.scenarios.environment import tools_of
 from gavel.scenarios.scenario import Scenario, Split
 from gavel.scenarios.stepped_episode import Moment, SteppedEpisode, SteppedEpisodeError, outcome
 from gavel.scenarios.task import Task
@@ -58,14 +57,6 @@ class Items:
             raise LookupError(f"there is no item {item}: items are 0 to {len(self) - 1}")
         split: Split = "train" if item < self.train else "held_out"
         return self.scenario.tasks(split)[item if item < self.train else item - self.train]
-
-    def described(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """What a trainer elsewhere may know of items: never the hidden state (`Task.data`)."""
-        own = {"user": ""} if self.scenario.rollout is not None else {}  # such a rollout says what it likes
-        return [
-            self.task(item).model_dump(mode="json", exclude={"data"}, exclude_defaults=True) | {"item": item, **own}
-            for item in range(max(0, start), min(stop, len(self)))
-        ]
 
 
 class HeldError(GavelError):
@@ -123,7 +114,7 @@ class Environments:
         environment.used = time.monotonic()
         return environment
 
-    async def reset(self, environment: Environment, item: int, seed: int | None = None) -> dict[str, Any]:
+    async def reset(self, environment: Environment, item: int) -> dict[str, Any]:
         """Begins an episode; what the agent is shown. Raises `HeldError`."""
         try:
             task = self._items.task(item)
@@ -133,38 +124,34 @@ class Environments:
         try:
             if environment.episode is not None:
                 await environment.episode.close()
-            environment.episode = SteppedEpisode(self._items.scenario, task, seed=seed)
+            environment.episode = SteppedEpisode(self._items.scenario, task)
             moment = await self._in_time(environment, environment.episode.start())
             environment.tools = moment.tools
             opening = _told(moment.new)
             answer = self._answer(environment, moment, _with_form(opening, moment))
-            environment.shown = shown(environment.number, answer | {"tools": moment.tools, "task_description": ""})
+            environment.shown = shown(environment.number, answer | {"task_description": ""})
             return environment.shown
         finally:
             environment.busy = False
 
-    async def step(
-        self, environment: Environment, action: str | Message, finish_reason: str | None = None
-    ) -> dict[str, Any]:
-        """Takes a turn: a text as `text_calls` reads it, or an assistant's message. Raises `HeldError`."""
+    async def step(self, environment: Environment, action: str) -> dict[str, Any]:
+        """Takes a turn, as `text_calls` reads it. Raises `HeldError`."""
         if environment.episode is None:
             raise HeldError(f"the environment {environment.number} is not initialized: reset it first")
         if environment.episode.over:
             raise HeldError(f"the task with environment {environment.number} has finished: reset it")
         self._begin_request(environment)
         try:
-            message = action
-            if isinstance(message, str):
-                turn = read_turn(message, environment.tools)
-                if isinstance(turn, Unreadable):  # no turn of the agent: it may try again
-                    answer = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
-                    environment.shown = shown(environment.number, answer)
-                    return environment.shown
-                text = isinstance(turn, Words)
-                message = {"content": turn.text} if text else calls_message(turn, environment.episode.turns)
-            moment = await self._in_time(environment, environment.episode.act(message, finish_reason=finish_reason))
-            environment.tools = moment.tools or environment.tools
-            environment.shown = shown(environment.number, self._answer(environment, moment, _told(moment.new)))
+            turn = read_turn(action, environment.tools)
+            if isinstance(turn, Unreadable):  # no turn of the agent: it may try again
+                answer = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
+            else:
+                calls = not isinstance(turn, Words)
+                message = calls_message(turn, environment.episode.turns) if calls else {"content": turn.text}
+                moment = await self._in_time(environment, environment.episode.act(message))
+                environment.tools = moment.tools or environment.tools
+                answer = self._answer(environment, moment, _told(moment.new))
+            environment.shown = shown(environment.number, answer)
             return environment.shown
         finally:
             environment.busy = False
@@ -204,7 +191,7 @@ class Environments:
 
     def _answer(self, environment: Environment, moment: Moment, observation: str) -> dict[str, Any]:
         """Raises `HeldError` for an episode that failed: it has no reward, not one of 0."""
-        answer = {"observation": observation, "messages": moment.new, "reward": 0.0, "score": 0.0, "done": moment.over}
+        answer = {"observation": observation, "reward": 0.0, "score": 0.0, "done": moment.over}
         if not moment.over:
             return answer
         assert environment.episode is not None
@@ -213,10 +200,7 @@ class Environments:
             raise HeldError(f"the episode failed, and has finished: {trajectory.status_reason}")
         found = outcome(self._items.scenario, trajectory)
         reward = found.get("success", found.get("hand_reward", 0.0))
-        return answer | {
-            **{"reward": reward, "score": reward, "outcome": found, "metrics": trajectory.metrics},
-            **{"status": trajectory.status, "status_reason": trajectory.status_reason},
-        }
+        return answer | {"reward": reward, "score": reward, "status": trajectory.status}
 
 
 def shown(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -244,10 +228,7 @@ def _with_form(opening: str, moment: Moment) -> str:
 _INDEX = ("data_idx", "game", "item_id", "session_id", "idx", "seed")
 _NUMBER = re.compile(r"(\d{1,18})|\{'id': (\d{1,18}),.*\}", re.DOTALL)
 """An environment in a query: its number, or the answer to `/create` as Python writes it."""
-_TURN = {"role", "content", "tool_calls"}
 _MOST_BYTES = 2**20
-_MOST_TASKS = 1000
-"""In one answer."""
 _SWEEP_SECONDS = 5.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -261,8 +242,6 @@ def create_app(
     app.add_routes(
         [
             web.get("/", served.greet),
-            web.get("/metadata", served.metadata),
-            web.get("/tasks", served.tasks),
             web.post("/create", served.create),
             web.post("/reset", served.reset),
             web.post("/step", served.step),
@@ -299,32 +278,9 @@ class _Served:
             await self._environments.close_idle()
 
     async def greet(self, request: web.Request) -> web.Response:
-        return web.json_response({"gavel": "agentgym", "scenario": self._scenario.name})
-
-    async def metadata(self, request: web.Request) -> web.Response:
-        scenario = self._scenario
-        schemas = list(scenario.toolbox.schemas)
-        if isinstance(scenario.environment, type):
-            schemas += tools_of(scenario.environment).schemas
         return web.json_response(
-            {
-                "scenario": scenario.name,
-                "system": scenario.system,
-                "rubric": scenario.rubric,
-                "tools": schemas,
-                "max_turns": scenario.max_turns,
-                "max_steps": scenario.max_steps,
-                "call_seconds": scenario.call_seconds,
-                "tasks": {"train": self._items.train, "held_out": self._items.held_out},
-                "success": scenario.success is not None,
-                "hand_reward": scenario.hand_reward is not None,
-                "measures": list(scenario.measures),
-            }
+            {"gavel": self._scenario.name, "train": self._items.train, "held_out": self._items.held_out}
         )
-
-    async def tasks(self, request: web.Request) -> web.Response:
-        start, stop = (_number(request.query.get(name, default)) for name, default in (("start", "0"), ("stop", "100")))
-        return web.json_response(self._items.described(start, min(stop, start + _MOST_TASKS)))
 
     async def create(self, request: web.Request) -> web.Response:
         await self._environments.close_idle()
@@ -334,26 +290,15 @@ class _Served:
     async def reset(self, request: web.Request) -> web.Response:
         body = await _body(request)
         names = _INDEX if "env_idx" not in body else ("id", *_INDEX)
-        name = next((name for name in names if body.get(name) is not None), None)
-        item, seed = body.get(name or ""), body.get("episode_seed")
-        environment = self._environment(body)
-        return web.json_response(
-            await self._environments.reset(
-                environment, 0 if name is None else _number(item), None if seed is None else _number(seed)
-            )
-        )
+        item = next((body[name] for name in names if body.get(name) is not None), 0)
+        return web.json_response(await self._environments.reset(self._environment(body), _number(item)))
 
     async def step(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        environment = self._environment(body)
-        action, ended = body.get("message") or body.get("action"), body.get("finish_reason")
-        if not isinstance(action, str | dict) or not isinstance(ended, str | None):
+        environment, action = self._environment(body), body.get("action")
+        if not isinstance(action, str):
             raise HeldError('a step is {"id": 0, "action": "text"}')
-        if isinstance(action, dict) and not action.keys() & _TURN:
-            raise HeldError('an action is a text, or a turn as {"role": "assistant", "content": "text"}')
-        return web.json_response(
-            await self._environments.step(environment, cast("str | dict[str, Any]", action), finish_reason=ended)
-        )
+        return web.json_response(await self._environments.step(environment, action))
 
     async def close(self, request: web.Request) -> web.Response:
         await self._environments.close(self._environment(await _body(request)))

@@ -15,7 +15,7 @@ from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory
-from tests.scenarios.bridges.agentgym.env_servers import (
+from tests.integrations.agentgym.env_servers import (
     ALL,
     AlfWorld,
     BabyAI,
@@ -97,26 +97,9 @@ async def test_each_environment_is_won_and_lost_over_its_own_wire(name: str, sty
         assert won.metadata["task"]["id"] == f"{name}-{item}"
 
 
-async def test_a_game_that_is_not_won_is_truncated_and_no_success(servers) -> None:
-    scenario = agentgym(f"textcraft+{servers('textcraft').url}?tasks=5&held_out=2&turns=3")
-    lost = await play(scenario, saying("Thought: hm\nAction: wait"))
-    assert (lost.status, lost.status_reason) == ("truncated", "3 turns were used up")
-    assert lost.metrics["success"] == 0.0
-    assert lost.metrics["environment_reward"] == 0.0
-
-
 @pytest.mark.parametrize("name", ["textcraft", "babyai", "alfworld", "sciworld", "maze", "wordle", "webshop", "sqlgym"])
 def test_a_server_is_recognised(name: str, servers) -> None:
     assert agentgym(servers(name).url).name == f"agentgym_{name}"
-
-
-@pytest.mark.parametrize("name", ["weather", "searchqa"])
-async def test_a_server_of_an_unknown_kind_is_played_all_the_same(name: str, servers) -> None:
-    scenario = agentgym(f"{servers(name).url}?tasks=5&held_out=2")
-    assert scenario.name == "agentgym_agentgym"
-    reply = "Action: Action: say 2 with Action Input: {}" if name == "weather" else "Action: <answer>2</answer>"
-    won = await play(scenario, saying(reply), 2)
-    assert won.metrics["success"] == 1.0
 
 
 async def test_babyai_s_reward_below_one_is_a_success_and_kept_raw(servers) -> None:
@@ -255,14 +238,6 @@ async def test_a_server_that_is_slow_fails_the_episode_in_time_and_its_environme
         assert len(server.games) > 1
 
 
-async def test_a_busy_server_is_asked_again() -> None:
-    with WebShop() as server:
-        scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
-        busy = iter([True, True, False, True, False, False, False, False])
-        server.fail = lambda path: web.Response(status=503) if next(busy, False) else None
-        assert (await play(scenario, saying("Action: say 0"))).metrics["success"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -314,17 +289,6 @@ async def test_an_episode_that_is_cancelled_leaves_nothing_behind(servers) -> No
     assert not env_server._leased
     assert not env_server._idle  # a step may still be under way in it
     assert (await play(scenario, saying("Thought: so. Action: say 0"))).metrics["success"] == 1.0
-
-
-async def test_an_error_that_is_null_is_none() -> None:
-    with TextCraft() as server:
-        scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
-        answers: dict[str, Any] = {
-            "/reset": {"observation": "Win.", "error": None},
-            "/step": {"observation": "x", "reward": 1, "done": True, "error": ""},
-        }
-        server.fail = lambda path: web.json_response(answers[path]) if path in answers else None
-        assert (await play(scenario, saying("Action: say 0"))).metrics["success"] == 1.0
 
 
 @pytest.mark.parametrize("page", ["<html>proxy</html>", "", "[" * 100_000])
@@ -386,11 +350,6 @@ def test_an_address_that_cannot_be_used_is_told_with_a_remedy(address: str, told
 def test_an_item_cannot_be_trained_on_and_held_out(servers) -> None:
     with pytest.raises(ScenarioError, match="item 7 is among"):
         agentgym(f"{servers('babyai').url}?tasks=0-9&held_out=7-12")
-
-
-def test_a_number_of_held_out_items_alone_stands_for_those_after_the_trained_ones(servers) -> None:
-    scenario = agentgym(f"{servers('babyai').url}?held_out=2")
-    assert [len(scenario.tasks("train")), len(scenario.tasks("held_out"))] == [200, 2]
 
 
 async def test_environments_that_are_left_are_closed_where_the_server_can() -> None:

@@ -13,7 +13,7 @@ from gavel.integrations.atropos.queue import (
     QueueFullError,
     TrainerRegistration,
 )
-from tests.trainer.atropos.groups import ENVIRONMENT, REGISTRATION, a_group
+from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, a_group
 
 
 def reopened(queue: GroupQueue) -> GroupQueue:

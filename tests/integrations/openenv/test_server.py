@@ -17,8 +17,8 @@ from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
-from tests.scenarios.bridges.openenv.players import call, calls, script
-from tests.scenarios.bridges.openenv.served import running
+from tests.integrations.openenv.players import call, calls, script
+from tests.integrations.openenv.served import running
 
 DESK = find_scenario("returns_desk")
 TASK = DESK.tasks()[0]
@@ -280,55 +280,10 @@ async def test_a_server_that_is_full_says_so_and_frees_what_is_left():
 
 
 async def test_a_session_that_nobody_uses_is_closed():
-    async with running(OpenEnvService(DESK, idle_seconds=0.2).app()) as url, aiohttp.ClientSession(url) as client:
-        made = await rpc(client, "openenv/session/create")
-        session = made["result"]["session_id"]
-        async with asyncio.timeout(20):
-            while True:
-                closed = await rpc(client, "openenv/session/close", session_id=session)
-                if "error" in closed or closed["result"]["closed"]:
-                    break
-        async with client.ws_connect("/ws") as socket:
-            await ask(socket, "reset", {})
-            assert (await socket.receive(timeout=20)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
-
-
-async def rpc(client: aiohttp.ClientSession, method: str, **parameters: Any) -> dict[str, Any]:
-    body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": parameters}
-    async with client.post("/mcp", json=body) as answer:
-        return await answer.json()
-
-
-async def test_tools_are_listed_and_called_as_mcp_does():
-    async with running(OpenEnvService(DESK).app()) as url, aiohttp.ClientSession(url) as client:
-        session = (await rpc(client, "openenv/session/create"))["result"]["session_id"]
-        assert "error" in await rpc(client, "tools/list", session_id=session)  # before the reset
-        async with client.ws_connect(f"/ws?session_id={session}") as socket:
-            await ask(socket, "reset", {"task_id": TASK.id})
-            listed = (await rpc(client, "tools/list", session_id=session))["result"]["tools"]
-            assert [tool["name"] for tool in listed][:2] == ["look_up_order", "read_policy"]
-            assert listed[0]["input_schema"]["required"] == ["order_id"]
-            order = {"order_id": TASK.data["order_id"]}
-            looked = await rpc(client, "tools/call", session_id=session, name="look_up_order", arguments=order)
-            assert str(TASK.data["item"]) in looked["result"]["data"]
-            assert "error" in await rpc(client, "openenv/session/close", session_id=session)
-        async with asyncio.timeout(20):
-            while True:
-                if "error" not in await rpc(client, "openenv/session/close", session_id=session):
-                    break
-        assert "error" in await rpc(client, "tools/list", session_id=session)
-
-
-@pytest.mark.parametrize(
-    "body", ["{", "[]", '{"method": "tools/list"}', '{"jsonrpc": "2.0", "id": 1, "method": "x", "params": 3}']
-)
-async def test_a_call_that_is_none_is_an_error(body: str):
-    async with (
-        running(OpenEnvService(DESK).app()) as url,
-        aiohttp.ClientSession(url) as client,
-        client.post("/mcp", data=body) as answer,
-    ):
-        assert "error" in await answer.json()
+    app = OpenEnvService(DESK, idle_seconds=0.2).app()
+    async with running(app) as url, aiohttp.ClientSession(url) as client, client.ws_connect("/ws") as socket:
+        await ask(socket, "reset", {})
+        assert (await socket.receive(timeout=20)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
 
 
 async def test_a_key_is_needed_where_one_is_set(monkeypatch: pytest.MonkeyPatch):

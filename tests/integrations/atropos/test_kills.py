@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.trainer.atropos.groups import REGISTRATION, body
-from tests.trainer.atropos.served import AtroposServer
+from tests.integrations.atropos.groups import REGISTRATION, body
+from tests.integrations.atropos.served import AtroposServer
 
 THOROUGH = bool(os.environ.get("GAVEL_TEST_THOROUGH"))
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

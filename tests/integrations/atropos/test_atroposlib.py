@@ -28,8 +28,8 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import free_port, serving
-from tests.trainer.atropos.groups import REGISTRATION, body
-from tests.trainer.atropos.served import AtroposServer
+from tests.integrations.atropos.groups import REGISTRATION, body
+from tests.integrations.atropos.served import AtroposServer
 
 pytestmark = [pytest.mark.bridges, pytest.mark.slow, pytest.mark.timeout(300)]
 _SECONDS = 400.0
@@ -109,7 +109,6 @@ async def test_its_environment_around_a_scenario_is_trained_on_with_the_policys_
     assert group.metadata["env_id"] == 0
 
 
-@pytest.mark.skip(reason="its managed server (type vllm) waits for ever before our endpoint: not supported yet")
 async def test_its_managed_server_samples_the_policy_and_its_tokens_are_trained_on(learner: AtroposServer):
     config = BaseEnvConfig(
         group_size=4,

@@ -12,7 +12,7 @@ import pytest
 from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
 from gavel.integrations.atropos.server import create_app
 from tests.backend_server import serving
-from tests.trainer.atropos.groups import ENVIRONMENT, REGISTRATION, a_group, body
+from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, a_group, body
 from tests.trainer.conftest import Letters
 
 

@@ -10,9 +10,9 @@ from aiohttp import web
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory
-from tests.scenarios.bridges.openenv.players import HALVER, call, script
-from tests.scenarios.bridges.openenv.served import running
-from tests.scenarios.bridges.openenv.stand_in import ACTION, WORDS, StandIn
+from tests.integrations.openenv.players import HALVER, call, script
+from tests.integrations.openenv.served import running
+from tests.integrations.openenv.stand_in import ACTION, WORDS, StandIn
 
 
 async def scenario_of(url: str, query: str = "") -> Scenario:
