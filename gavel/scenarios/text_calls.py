@@ -30,6 +30,7 @@ _NAMES = ("name", "function_name", "tool", "tool_name", "function", "action")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "action_input")
 _FINISH = ("finish", "final_answer", "answer")
 _NONE: dict[str, Any] = {}
+_WORD = re.compile(r"[A-Za-z0-9]+")
 _LONGEST = 20_000
 """Characters of a text that is parsed as code or JSON."""
 
@@ -85,7 +86,7 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
     if first is not None and _known(first[1], tools):
         return _written(said, tools)
     stripped = {_letters(name): name for name in tools if _letters(name) != name}
-    if (found := next((stripped[word] for word in said.split() if word in stripped), None)) is not None:
+    if (found := next((stripped[word] for word in _WORD.findall(said) if word in stripped), None)) is not None:
         return Unreadable(f"A call of {found} arrived without its punctuation. Write `Action: {found} VALUE`.")
     return Words(said)
 

@@ -183,6 +183,8 @@ class Kind:
     """Whether any reward above 0 at the end is a success: it is 1 less a share of the steps that were taken."""
     environments: int | None = None
     """That the server holds at most; it gives one away twice beyond them."""
+    rubric: str | None = None
+    """What good work is, where the server tells it: those of `gavel serve-env` do."""
     words: str | None = None
     """Path that tells the words that are allowed."""
 

@@ -45,8 +45,10 @@ def probe(url: str, headers: Mapping[str, str]) -> Kind:
         try:
             greeting: Any = _json(client.get(f"{url}/"), url)
             match greeting:
-                case {"gavel": str(name), "train": int(train), "held_out": int(held_out)}:
-                    return Kind(name, ("data_idx",), range(train), range(train, train + held_out), form="reply")
+                case {"gavel": str(name), "train": int(train), "held_out": int(held_out), **more}:
+                    rubric = more.get("rubric")
+                    items = range(train), range(train, train + held_out)
+                    return Kind(name, ("data_idx",), *items, form="reply", rubric=rubric and str(rubric))
                 case _:
                     kind = kind_of_path(urlsplit(url).path) or kind_of_greeting(cast(object, greeting))
             return kind or kind_of_fields(_reset_fields(_json(client.get(f"{url}/openapi.json"), url))) or OTHER
@@ -120,7 +122,7 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
         held_out=[_task(kind, item) for item in held_out],
         max_turns=parsed.turns,
         call_seconds=_WAIT + 4 * parsed.timeout,
-        rubric=rubric or render("scenarios/agentgym_rubric.j2").strip(),
+        rubric=rubric or kind.rubric or render("scenarios/agentgym_rubric.j2").strip(),
     )
 
 

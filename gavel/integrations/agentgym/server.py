@@ -278,9 +278,8 @@ class _Served:
             await self._environments.close_idle()
 
     async def greet(self, request: web.Request) -> web.Response:
-        return web.json_response(
-            {"gavel": self._scenario.name, "train": self._items.train, "held_out": self._items.held_out}
-        )
+        counts = {"train": self._items.train, "held_out": self._items.held_out}
+        return web.json_response({"gavel": self._scenario.name, **counts, "rubric": self._scenario.rubric})
 
     async def create(self, request: web.Request) -> web.Response:
         await self._environments.close_idle()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ from tests.integrations.atropos.served import AtroposServer
 pytestmark = [pytest.mark.bridges, pytest.mark.slow, pytest.mark.timeout(300)]
 _SECONDS = 400.0
 TOKENIZER = str(EMBEDDED_PATH)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 class SentenceEnv(BaseEnv):
@@ -109,10 +114,14 @@ async def test_its_environment_around_a_scenario_is_trained_on_with_the_policys_
     assert group.metadata["env_id"] == 0
 
 
-async def test_its_managed_server_samples_the_policy_and_its_tokens_are_trained_on(learner: AtroposServer):
+async def test_its_managed_server_samples_the_policy_and_its_tokens_are_trained_on(
+    learner: AtroposServer, tmp_path: Path
+):
+    tokenizer = shutil.copytree(EMBEDDED_PATH, tmp_path / "tokenizer")  # its own has no chat template
+    (tokenizer / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     config = BaseEnvConfig(
         group_size=4,
-        tokenizer_name=TOKENIZER,
+        tokenizer_name=str(tokenizer),
         rollout_server_url=learner.url,
         total_steps=-1,
         steps_per_eval=0,
@@ -123,7 +132,7 @@ async def test_its_managed_server_samples_the_policy_and_its_tokens_are_trained_
     served = APIServerConfig(
         base_url=learner.policy_url,
         model_name="returns-desk",
-        tokenizer_name=TOKENIZER,
+        tokenizer_name=str(tokenizer),
         server_type="vllm",
         api_key="none",
         health_check=False,
