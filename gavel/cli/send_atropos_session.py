@@ -68,7 +68,7 @@ async def send_scenario(
         if sum(seen) % _TOLD_EVERY == 0:
             typer.echo(f"{counted(seen[0], 'group')} sent, {seen[1]:,} not", err=True)
 
-    async with AtroposClient(there.url, key=there.key) as client:
+    async with AtroposClient(there.url, key=there.key, on_wait=tell_wait) as client:
         typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)
         fields = COMPACT if is_gavel else EXACT
         sent = await AtroposSender(client, model, scenario, settings, judge, fields=fields, on_group=heard).run()
@@ -84,7 +84,7 @@ async def send_groups(
     usable = [each.group for each in found if each.group is not None]
     if not usable:
         return 0, left_out
-    async with AtroposClient(url, key=key) as client:
+    async with AtroposClient(url, key=key, on_wait=tell_wait) as client:
         registered = await client.register(
             EnvRegistration(
                 max_token_length=max(len(tokens) for group in usable for tokens in group.tokens) + 1,
@@ -97,6 +97,10 @@ async def send_groups(
             await client.send(group)
         await client.disconnect(registered["env_id"])
     return len(usable), left_out
+
+
+def tell_wait(reason: str) -> None:
+    typer.echo(f"Waiting up to two minutes for the server and its trainer: {reason}", err=True)
 
 
 async def _policy(there: Destination, scenario: Scenario) -> tuple[Model, bool]:

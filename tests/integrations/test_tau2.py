@@ -13,7 +13,7 @@ from gavel.integrations.tau2.scenario import tau2
 from gavel.llm.types import Message
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import Scenario, ScenarioError
-from tests.scenarios.bridges import tau2_stand_in
+from tests.integrations import tau2_stand_in
 
 
 async def customer(messages: list[Message], schema: dict) -> str:

@@ -16,8 +16,7 @@ from typing import Any, cast
 from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import sharegpt
-from gavel.scenarios.formats.checks import trajectory
+from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.exported import (
     Export,
     Losses,
@@ -30,7 +29,7 @@ from gavel.scenarios.formats.exported import (
     tool_functions,
     turns,
 )
-from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object
+from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object, trajectory
 from gavel.scenarios.text_calls import signature
 
 NAME = "AgentTraj"
@@ -51,7 +50,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         said: list[Message | Choice] = []
         for number, turn in enumerate(cast("list[Message]", fields["conversations"])):
             _check(turn, f"{row.where}: conversations.{number}")
-            for message in sharegpt.messages(turn, len(said), f"{row.where} cannot be judged: {number}"):
+            for message in chat.sharegpt_messages(turn, len(said), f"{row.where} cannot be judged: {number}"):
                 is_learned = turn["loss"] == 1 and message["role"] == "assistant"
                 said.append(_sampled(message) if is_learned else message)
         rest = {key: value for key, value in fields.items() if key != "conversations"}

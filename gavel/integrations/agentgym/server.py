@@ -204,8 +204,13 @@ class Environments:
 
 
 def shown(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer with the names that each of AgentGym's clients reads. `id` comes first: see `app`."""
-    names = {"env_idx": number, "state": answer["observation"], "terminated": answer["done"], "available_actions": []}
+    """An answer with the names that each of AgentGym's clients reads. `id` comes first: see `_NUMBER`."""
+    names: dict[str, Any] = {
+        "env_idx": number,
+        "state": answer["observation"],
+        "terminated": answer["done"],
+        "available_actions": [],
+    }
     return {"id": number, **answer, **names}
 
 
@@ -315,8 +320,8 @@ class _Served:
         return web.json_response([])
 
     def _environment(self, body: dict[str, Any]) -> Environment:
-        named = body.get("env_idx", body.get("id"))
-        return self._environments.find(named.get("id") if isinstance(named, dict) else named)
+        named: Any = body.get("env_idx", body.get("id"))
+        return self._environments.find(cast("dict[str, Any]", named).get("id") if isinstance(named, dict) else named)
 
     def _shown(self, request: web.Request) -> dict[str, Any]:
         given = request.query.get("env_idx", request.query.get("id", ""))

@@ -17,7 +17,14 @@ from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import httpx
-from tenacity import AsyncRetrying, RetryError, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    RetryError,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine
@@ -52,13 +59,22 @@ class _Again(Exception):
 class AtroposClient:
     """One environment at one server; an async context manager."""
 
-    def __init__(self, url: str, *, key: str | None = None, patience: float = 120.0) -> None:
-        """`patience`: seconds without an answer after which the server is given up. Raises `AtroposServerError`."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        patience: float = 120.0,
+        on_wait: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`patience`: seconds without an answer after which the server is given up; `on_wait` hears once, for each
+        request that is asked again, what is waited for. Raises `AtroposServerError`."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise AtroposServerError(f"{url!r} is no address of a server", "Give it as http://127.0.0.1:8000 (--url).")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._patience = patience
+        self._on_wait = on_wait
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/"),
             headers={} if key is None else {"Authorization": f"Bearer {key}"},
@@ -111,6 +127,7 @@ class AtroposClient:
                 retry=retry_if_exception(lambda error: isinstance(error, _Again)),
                 wait=wait_random_exponential(multiplier=0.1, max=2.0),
                 stop=stop_after_delay(self._patience),
+                before_sleep=self._tell_wait,
             ):
                 with attempt:
                     return await request()
@@ -121,6 +138,10 @@ class AtroposClient:
                 "Look whether it runs and its trainer has started; `gavel serve-atropos` starts one.",
             ) from error
         raise AssertionError("tenacity ended without an outcome")
+
+    def _tell_wait(self, state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            self._on_wait(str(state.outcome.exception()))
 
     async def _once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         request = self._http.build_request(method, path, json=body)

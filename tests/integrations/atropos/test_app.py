@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.sender import AtroposClient, AtroposServerError
 from gavel.integrations.atropos.server import create_app
 from tests.backend_server import serving
 from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, a_group, body
@@ -55,6 +56,14 @@ def with_body(client: httpx.Client, path: str, content: object) -> httpx.Respons
 def started(client: httpx.Client) -> None:
     post(client, "/register", REGISTRATION)
     assert client.get("/batch").json() == {"batch": None}
+
+
+async def test_a_sender_tells_what_it_waits_for(http: httpx.Client):
+    told: list[str] = []
+    async with AtroposClient(str(http.base_url), patience=0.5, on_wait=told.append) as client:
+        with pytest.raises(AtroposServerError, match="trainer"):
+            await client.register(EnvRegistration(max_token_length=8, group_size=2))
+    assert told == ["it says: wait for trainer to start"]
 
 
 def test_a_trainer_and_an_environment_meet(http: httpx.Client):
