@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -28,7 +28,6 @@ from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine
 from gavel.integrations.agentgym.protocol import (
     Created,
-    Dialect,
     Kind,
     RefusedError,
     SessionId,
@@ -201,14 +200,10 @@ class Session:
 class EnvServer:
     """The environments of one server."""
 
-    def __init__(
-        self, connection: Connection, kind: Kind, *, dialect: Dialect | None = None, wait_seconds: float = 600.0
-    ) -> None:
-        """`dialect`: where it is known; else the answer to `/create` tells it. `wait_seconds`: for an environment of a
-        server that holds only so many."""
+    def __init__(self, connection: Connection, kind: Kind, *, wait_seconds: float = 600.0) -> None:
+        """`wait_seconds`: for an environment of a server that holds only so many."""
         self.connection = connection
         self.kind = kind
-        self._dialect = dialect
         self._wait_seconds = wait_seconds
         self._idle: deque[Created] = deque()
         self._leased: set[SessionId] = set()
@@ -319,10 +314,9 @@ class EnvServer:
     async def _create(self) -> Created:
         given = {} if self._bare_create else {"json": {"id": 0}}  # the item of servers that want one; else ignored
         try:
-            environment = created(await self._asked_to_create(given))
+            return created(await self._asked_to_create(given))
         except (RefusedError, WireError) as error:
             raise AgentGymError(f"{self.connection.url}: {error.message}", "Look at the server's log.") from error
-        return environment if self._dialect is None else replace(environment, dialect=self._dialect)
 
     async def _asked_to_create(self, given: Mapping[str, Any]) -> Any:
         try:

@@ -10,11 +10,11 @@ these forms raises `WireError`: a reward that is missing is never taken for 0.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.scenario import ScenarioError
@@ -236,47 +236,42 @@ def kind_of_fields(fields: Sequence[str]) -> Kind | None:
     return next((KINDS[owner] for name, owner in _INDEX_OWNERS.items() if name in fields), None)
 
 
-Style = Literal["react", "tools"]
 _EXAMPLE = "Write agentgym:http://127.0.0.1:36001?tasks=200&held_out=50"
-_OPTIONS = ("tasks", "held_out", "style", "turns", "concurrency", "timeout", "dialect")
-MOST_ITEMS = 1_000_000
+_MOST_ITEMS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """What an address says."""
+class Options(BaseModel):
+    """The query of an address."""
 
-    url: str
-    """Without a slash at its end, and without options."""
-    kind: str | None = None
-    """None: the server is asked."""
-    tasks: range | None = None
-    """Item ids that are trained on. None: those of the kind."""
-    held_out: range | int | None = None
-    """Item ids that are kept for evaluation; a number: the next ones after those that are trained on."""
-    style: Style = "react"
-    turns: int = 30
-    concurrency: int = 64
-    """Requests at once."""
-    timeout: float = 60.0
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    """Items that are trained on: how many (`200`), or which (`100-299`). None: those of the kind."""
+    held_out: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    """Items that are kept for evaluation; a number: the next ones after those that are trained on."""
+    turns: int = Field(default=30, ge=1, lt=10_000)
+    timeout: float = Field(default=60.0, gt=0, le=3600)
     """Seconds that one request may take."""
-    dialect: Dialect | None = None
-    """None: the answer to `/create` tells it."""
 
     def splits(self, train: range, held_out: range) -> tuple[range, range]:
-        """The items of both splits; these where the address names none."""
-        trained = self.tasks or train
-        match self.held_out:
-            case None:
-                return trained, held_out
-            case int() as count:
-                return trained, range(trained.stop, trained.stop + count)
-            case items:
-                return trained, items
+        """The items of both splits; these where the address names none. Raises `ScenarioError`."""
+        trained = train if self.tasks is None else _items("tasks", self.tasks)
+        kept = held_out if self.held_out is None else _items("held_out", self.held_out)
+        if self.held_out is not None and "-" not in self.held_out:
+            kept = range(trained.stop, trained.stop + len(kept))
+        if both := set(trained) & set(kept):
+            raise ScenarioError(
+                f"item {min(both)} is among tasks= and among held_out=.",
+                "Write ranges that do not meet: tasks=0-199&held_out=200-249",
+            )
+        return trained, kept
 
 
-def parse(address: str) -> Address:
-    """Raises `ScenarioError`."""
+def parse(address: str) -> tuple[str, str | None, Options]:
+    """The server's URL without a slash at its end, the kind where it is named, and the options.
+
+    Raises `ScenarioError`.
+    """
     head, plus, rest = address.partition("+")
     kind = head if plus and "/" not in head and ":" not in head else None
     given = rest if kind is not None else address
@@ -290,51 +285,23 @@ def parse(address: str) -> Address:
         raise ScenarioError(f"{given!r} is no address of an AgentGym server.", _EXAMPLE)
     if kind is not None and kind not in KINDS:
         raise ScenarioError(f"AgentGym has no environment {kind!r} that is known.", f"Known: {', '.join(KINDS)}.")
-    found = Address(urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), kind)
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        found = _with(found, name, value)
-    if found.tasks is not None and found.held_out is None:
-        raise ScenarioError("tasks= is without held_out=, the items that are kept for evaluation.", _EXAMPLE)
-    return found
-
-
-def _with(address: Address, name: str, value: str) -> Address:
-    match name:
-        case "tasks":
-            return replace(address, tasks=_item_range(name, value))
-        case "held_out":
-            items = _item_range(name, value)
-            return replace(address, held_out=items if "-" in value else len(items))
-        case "style" if value in get_args(Style):
-            return replace(address, style=cast(Style, value))
-        case "dialect" if value in get_args(Dialect):
-            return replace(address, dialect=cast(Dialect, value))
-        case "turns" | "concurrency" if value.isdecimal() and 0 < int(value) < 10_000:
-            return replace(address, **{name: int(value)})
-        case "timeout" if _seconds(value):
-            return replace(address, timeout=_seconds(value))
-        case _ if name not in _OPTIONS:
-            raise ScenarioError(
-                f"an AgentGym address has no option {name!r}.", f"Its options are {', '.join(_OPTIONS)}."
-            )
-        case _:
-            ways = {"style": "react or tools", "dialect": "a or b"}.get(name, "a number above 0")
-            raise ScenarioError(f"{name}={value} is none that an AgentGym address takes.", f"Write {name}={ways}.")
-
-
-def _seconds(value: str) -> float:
     try:
-        seconds = float(value)
-    except ValueError:
-        return 0.0
-    return seconds if 0 < seconds <= 3600 else 0.0
+        options = Options.model_validate(dict(parse_qsl(parts.query, keep_blank_values=True)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise ScenarioError(
+            f"agentgym:{address}: {name}: {first['msg']}", f"Options are {', '.join(Options.model_fields)}. {_EXAMPLE}"
+        ) from error
+    if options.tasks is not None and options.held_out is None:
+        raise ScenarioError("tasks= is without held_out=, the items that are kept for evaluation.", _EXAMPLE)
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), kind, options
 
 
-def _item_range(name: str, value: str) -> range:
+def _items(name: str, value: str) -> range:
     """`200` = the first 200, `100-149` = these 50."""
     first, dash, last = value.partition("-")
-    if first.isdecimal() and (not dash or last.isdecimal()) and len(value) < 20:
-        items = range(int(first), int(last) + 1) if dash else range(int(first))
-        if 0 < len(items) <= MOST_ITEMS:
-            return items
-    raise ScenarioError(f"{name}={value} names no items.", f"Write {name}=200 (how many) or {name}=100-149 (which).")
+    items = range(int(first), int(last) + 1) if dash else range(int(first))
+    if not 0 < len(items) <= _MOST_ITEMS:
+        raise ScenarioError(f"{name}={value} names no items.", f"Write {name}=200 (how many) or {name}=100-149.")
+    return items

@@ -1,7 +1,7 @@
 """Environments behind AgentGym's HTTP protocol, as scenarios.
 
     gavel train agentgym:http://127.0.0.1:36001?tasks=200&held_out=50 --model Qwen/Qwen3-4B --judge openai/gpt-5-mini
-    scenario = agentgym("webshop+http://127.0.0.1:36003?style=tools")
+    scenario = agentgym("webshop+http://127.0.0.1:36003?turns=15")
 
 The server is asked what it is when the scenario is made; its environments are created by the episodes.
 """
@@ -21,14 +21,13 @@ from gavel.integrations.agentgym.client import Connection, EnvServer
 from gavel.integrations.agentgym.protocol import (
     KINDS,
     OTHER,
-    Address,
     Kind,
     kind_of_fields,
     kind_of_greeting,
     kind_of_path,
     parse,
 )
-from gavel.integrations.agentgym.worlds import ActWorld, ReactWorld
+from gavel.integrations.agentgym.worlds import ReactWorld
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
@@ -89,6 +88,8 @@ def _reset_fields(schema: Any) -> list[str]:
 
 KEY_VARIABLE = "GAVEL_ENV_KEY"
 """Environment variable with the key of a server that wants one."""
+_CONCURRENCY = 64
+"""Requests at once."""
 _WAIT = 600.0
 """Seconds for an environment of a server that holds only so many."""
 
@@ -99,41 +100,28 @@ def scenario_at(address: str) -> Scenario:
 
 
 def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
-    """The scenario of an environment server. `address`: as after `agentgym:`, see `address.parse`.
+    """The scenario of an environment server. `address`: as after `agentgym:`, see `parse`.
 
     `rubric`: what good work is, for the judge; by default a general one. Raises `ScenarioError` for an address that
     cannot be read, and for a server that does not answer.
     """
-    parsed = parse(address)
+    url, named, options = parse(address)
     key = os.environ.get(KEY_VARIABLE, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    found = probe(parsed.url, headers)
-    kind = KINDS[parsed.kind] if parsed.kind is not None else found
-    connection = Connection(parsed.url, parsed.timeout, parsed.concurrency, headers)
-    server = EnvServer(connection, kind, dialect=parsed.dialect, wait_seconds=_WAIT)
-    train, held_out = _items(parsed, kind)
+    found = probe(url, headers)
+    kind = KINDS[named] if named is not None else found
+    server = EnvServer(Connection(url, options.timeout, _CONCURRENCY, headers), kind, wait_seconds=_WAIT)
+    train, held_out = options.splits(kind.train, kind.held_out)
     return Scenario(
         f"agentgym_{kind.name}",
-        system=render(
-            "scenarios/agentgym_system.j2", environment=kind.name, form=kind.form, style=parsed.style
-        ).strip(),
-        environment=partial(ReactWorld if parsed.style == "react" else ActWorld, server),
+        system=render("scenarios/agentgym_system.j2", environment=kind.name, form=kind.form).strip(),
+        environment=partial(ReactWorld, server),
         tasks=[_task(kind, item) for item in train],
         held_out=[_task(kind, item) for item in held_out],
-        max_turns=parsed.turns,
-        call_seconds=_WAIT + 4 * parsed.timeout,
+        max_turns=options.turns,
+        call_seconds=_WAIT + 4 * options.timeout,
         rubric=rubric or kind.rubric or render("scenarios/agentgym_rubric.j2").strip(),
     )
-
-
-def _items(address: Address, kind: Kind) -> tuple[range, range]:
-    train, held_out = address.splits(kind.train, kind.held_out)
-    if both := set(train) & set(held_out):
-        raise ScenarioError(
-            f"item {min(both)} is among tasks= and among held_out=.",
-            "Write ranges that do not meet: tasks=0-199&held_out=200-249",
-        )
-    return train, held_out
 
 
 def _task(kind: Kind, item: int) -> Task:

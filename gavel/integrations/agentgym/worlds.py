@@ -1,25 +1,19 @@
-"""One episode in an environment of AgentGym, as Gavel's agent loop plays it, in two agent styles.
-
-    ReactWorld   the agent writes `Thought: … Action: get 1 oak log`, and the environment reads the action
-    ActWorld     the agent calls one tool, act(action)
+"""One episode in an environment of AgentGym: the agent writes `Thought: … Action: get 1 oak log`, which is sent.
 
 A server that is lost fails the episode with the reason. An error about one action is told to the agent; the third in a
 row fails the episode. `success` and `reward` are the environment's, for comparison only. Replies are data: nothing in
 them is ever evaluated.
 """
 
-import json
 import re
 from typing import Any
 
 from gavel.integrations.agentgym.client import AgentGymError, EnvServer, Session
 from gavel.integrations.agentgym.protocol import Form, RefusedError, texts
-from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
-from gavel.scenarios.tool_world import ToolWorld
-from gavel.scenarios.tools import ToolResult, done, tool_error
+from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
 _ACTION = re.compile(r"^[^\S\n]*\**Action\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
@@ -49,14 +43,6 @@ def action_of(reply: str, form: Form) -> str | None:
     return action
 
 
-def sent(action: str, form: Form) -> str:
-    """An action that came as a tool's argument, in the form that the environment reads."""
-    action = action.strip()
-    if form == "call":
-        return f"Action: {_ACTION.sub('', action, count=1)}"
-    return action_of(action, "sql") or action if form == "sql" and "```" in action else action
-
-
 def _after(said: str, marks: list[re.Match[str]]) -> str | None:
     if len(marks) != 1:
         return None
@@ -72,22 +58,9 @@ RAW, RETURN, ERRORS = "raw_reward", "raw_return", "environment_errors"
 """Among a trajectory's metrics: the reward as the server gave it last, the sum over the steps, and errors of the
 environment about an action."""
 _ERRORS_IN_A_ROW = 3
-_ACT: Message = {
-    "type": "function",
-    "function": {
-        "name": "act",
-        "description": "Carry out one action in the environment.",
-        "parameters": {
-            "type": "object",
-            "properties": {"action": {"type": "string", "description": "The action, as the environment reads it."}},
-            "required": ["action"],
-            "additionalProperties": False,
-        },
-    },
-}
 
 
-class _World:
+class ReactWorld:
     """An episode of one item."""
 
     def __init__(self, server: EnvServer) -> None:
@@ -141,38 +114,9 @@ class _World:
         self._metrics |= {RAW: self._raw, RETURN: self._sum}
         return step.observation, step.done
 
-
-class ReactWorld(_World):
-    """The agent writes its actions."""
-
     async def observe(self, action: str) -> Any:
         found = action_of(action, self._kind.form)
         if found is None:
-            return render("scenarios/agentgym_form.j2", form=self._kind.form, style="react").strip()
+            return render("scenarios/agentgym_form.j2", form=self._kind.form).strip()
         observation, is_over = await self._act(found)
         return done(observation or None) if is_over else observation
-
-
-class ActWorld(_World, ToolWorld):
-    """The agent calls `act`."""
-
-    def __init__(self, server: EnvServer) -> None:
-        super().__init__(server)
-        self.schemas = [_ACT]
-
-    async def observe(self, action: str) -> str:
-        return render("scenarios/agentgym_form.j2", form=self._kind.form, style="tools").strip()
-
-    async def call(self, name: str, arguments: str) -> ToolResult:
-        if name != "act":
-            return tool_error(f"there is no tool {name!r}; the tools are act")
-        try:
-            given: Any = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            return tool_error(f"the arguments of act are not valid JSON: {error}")
-        match given:
-            case {"action": str(action), **rest} if not rest and action.strip():
-                observation, is_over = await self._act(sent(action, self._kind.form))
-                return ToolResult(observation, done=is_over)
-            case _:
-                return tool_error('act: give one text, {"action": "…"}')
