@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +53,6 @@ class EnvRegistration(BaseModel):
     desired_name: str | None = None
     weight: float | None = Field(default=1.0, allow_inf_nan=False)
     group_size: int = Field(ge=1)
-    min_batch_allocation: float | None = Field(default=None, ge=0, le=1)
-    """Least share of each batch that is of this environment."""
 
 
 class EnvIdentifier(BaseModel):
@@ -86,26 +84,6 @@ def share(env: RegisteredEnv, envs: list[RegisteredEnv]) -> float:
     return max(LEAST_WEIGHT, env.weight / total) if total > 0 else 1.0
 
 
-def minimums(envs: list[RegisteredEnv], batch_size: int) -> dict[int, int]:
-    """The least number of sequences in a batch, by environment; scaled down where they are more than the batch."""
-    shares = {
-        env.env_id: env.registration.min_batch_allocation
-        for env in envs
-        if env.connected and env.registration.min_batch_allocation
-    }
-    scale = 1 / max(1.0, sum(shares.values()))
-    return {env_id: int(batch_size * part * scale) for env_id, part in shares.items()}
-
-
-def unallocated(envs: list[RegisteredEnv]) -> float:
-    """The share of a batch that no environment has reserved."""
-    reserved = sum(env.registration.min_batch_allocation or 0.0 for env in envs if env.connected)
-    return 1.0 - min(reserved, 1.0)
-
-
-Answer = dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A group in the queue."""
@@ -116,33 +94,26 @@ class Waiting:
     """Sequences."""
 
 
-def choose_exactly(
-    waiting: Sequence[Waiting], batch_size: int, least: Mapping[int, int] | None = None
-) -> list[Waiting] | None:
-    """Groups of exactly `batch_size` sequences, in their order; None while there are none.
+def choose_exactly(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
+    """Groups of exactly `batch_size` sequences, as old as can be, in their order; None while there are none.
 
-    `least`: sequences that certain environments have in every batch; None too while one of these is missing.
+    Of two choices, the one with the older first difference.
     """
+    fitting = [group for group in waiting if group.size <= batch_size]
+    # reach[at]: the sums (as bits) that groups from `at` on can make
+    reach = [1] * (len(fitting) + 1)
+    for at in reversed(range(len(fitting))):
+        reach[at] = (reach[at + 1] | reach[at + 1] << fitting[at].size) & ((1 << batch_size + 1) - 1)
+    if not reach[0] >> batch_size & 1:
+        return None
     taken: list[Waiting] = []
-    for env_id, wanted in (least or {}).items():
-        own = [group for group in waiting if group.env_id == env_id]
-        found = 0
-        for group in own:
-            if found >= wanted:
-                break
+    room = batch_size
+    for at, group in enumerate(fitting):
+        left = room - group.size
+        if left >= 0 and reach[at + 1] >> left & 1:
             taken.append(group)
-            found += group.size
-        if found < wanted:
-            return None
-    room = batch_size - sum(group.size for group in taken)
-    if room < 0:  # whole groups overshot their shares
-        return choose_exactly(waiting, batch_size)
-    rest = [group for group in waiting if group not in taken]
-    filled = _fill(rest, room)
-    if filled is None:
-        return choose_exactly(waiting, batch_size) if taken else None
-    ids = {group.id for group in [*taken, *filled]}
-    return [group for group in waiting if group.id in ids]
+            room = left
+    return taken
 
 
 def choose_at_least(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
@@ -155,26 +126,6 @@ def choose_at_least(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting
         if found >= batch_size:
             return taken
     return None
-
-
-def _fill(waiting: Sequence[Waiting], room: int) -> list[Waiting] | None:
-    """Groups of exactly `room` sequences, as old as can be: of two choices, the one with the older first difference."""
-    if room == 0:
-        return []
-    fitting = [group for group in waiting if group.size <= room]
-    # reach[at]: the sums (as bits) that groups from `at` on can make
-    reach = [1] * (len(fitting) + 1)
-    for at in reversed(range(len(fitting))):
-        reach[at] = (reach[at + 1] | reach[at + 1] << fitting[at].size) & ((1 << room + 1) - 1)
-    if not reach[0] >> room & 1:
-        return None
-    taken: list[Waiting] = []
-    for at, group in enumerate(fitting):
-        left = room - group.size
-        if left >= 0 and reach[at + 1] >> left & 1:
-            taken.append(group)
-            room = left
-    return taken
 
 
 _AGAIN_SECONDS = 900.0
@@ -510,8 +461,7 @@ class QueueState:
         if not queue.started:
             queue.start()
         if (known := queue.lent()) is None:
-            least = minimums(queue.envs, registration.batch_size)
-            chosen = choose_exactly(queue.waiting, registration.batch_size, least)
+            chosen = choose_exactly(queue.waiting, registration.batch_size)
             if chosen is None:
                 return None
             ids = [group.id for group in chosen]

@@ -47,9 +47,7 @@ from gavel.integrations.atropos.queue import (
     RegisteredEnv,
     RoleError,
     TrainerRegistration,
-    minimums,
     share,
-    unallocated,
 )
 from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
@@ -324,12 +322,11 @@ class _Api:
         env = next((each for each in envs if each.env_id == body.env_id), None)
         if env is None:
             raise RefusedRequest(404, f"there is no environment {body.env_id}", "Register it: POST /register-env")
-        trainer = self._state.registration
         return JSONResponse(
             {
                 "current_step": queue.step,
-                **_sizes(self._state, env, envs, trainer.batch_size if trainer else 0),
-                "unallocated_fraction": unallocated(envs),
+                **_sizes(self._state, env),
+                "unallocated_fraction": 1.0,
                 "env_weight": share(env, envs),
             }
         )
@@ -358,22 +355,13 @@ def _as_json(model: BaseModel) -> Response:
     return Response(model.model_dump_json(), media_type="application/json")
 
 
-def _sizes(state: QueueState, env: RegisteredEnv, envs: list[RegisteredEnv], batch_size: int) -> dict[str, int]:
-    """What waits, in groups of this environment's size: an environment pauses where it is several batches.
-
-    Of other environments only what they have beyond their reserved share of a batch counts.
-    """
+def _sizes(state: QueueState, env: RegisteredEnv) -> dict[str, int]:
+    """What waits, in groups of this environment's size: an environment pauses where it is several batches."""
     waiting = state.queue.waiting
     own = [group.size for group in waiting if group.env_id == env.env_id]
     size = max([env.registration.group_size, *own])
-    least = minimums(envs, batch_size)
-    others: dict[int | None, int] = {}
-    for group in waiting:
-        if group.env_id != env.env_id:
-            others[group.env_id] = others.get(group.env_id, 0) + group.size
-    beyond = sum(max(0, count - least.get(-1 if env_id is None else env_id, 0)) for env_id, count in others.items())
     return {
-        "queue_size": (sum(own) + beyond) // size,
+        "queue_size": sum(group.size for group in waiting) // size,
         "self_queue_size": sum(own) // size,
         "max_group_size": max((group.size for group in waiting), default=1),
     }

@@ -4,6 +4,5 @@
     gavel serve-env returns_desk --openenv --port 8000
 
 Written against openenv 0.10: a WebSocket `/ws` on which `reset`, `step`, `state` and `close` are JSON messages;
-`/schema`, `/metadata` and the task API over HTTP. A server that has no WebSocket is spoken to by `POST /reset` and
-`POST /step`.
+`/schema`, `/metadata` and the task API over HTTP.
 """

@@ -141,16 +141,6 @@ def test_an_environment_hears_how_much_waits_in_groups_of_its_size(http: httpx.C
     assert with_body(http, "/status-env", {"env_id": 9}).status_code == 404
 
 
-def test_a_least_share_of_the_batch_is_kept_for_its_environment(http: httpx.Client):
-    started(http)
-    rare = post(http, "/register-env", ENVIRONMENT | {"min_batch_allocation": 0.5})["env_id"]
-    for number in range(3):
-        post(http, "/scored_data", body(number, env_id=7))
-    assert http.get("/batch").json() == {"batch": None}
-    post(http, "/scored_data", body(9, env_id=rare))
-    assert [group["env_id"] for group in http.get("/batch").json()["batch"]] == [7, rare]
-
-
 def test_packed_bodies_are_read_and_bombs_are_not(http: httpx.Client):
     packed = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     content = json.dumps(body(0)).encode()

@@ -54,11 +54,7 @@ class StandIn:
             app.router.add_get("/guess/splits", self._splits)
             app.router.add_post("/guess/num_tasks", self._num_tasks)
             app.router.add_post("/guess/task_range", self._task_range)
-        if self.fault == "only http":
-            app.router.add_post("/reset", self._http_reset)
-            app.router.add_post("/step", self._http_step)
-        else:
-            app.router.add_get("/ws", self._ws)
+        app.router.add_get("/ws", self._ws)
         return app
 
     async def _schema(self, request: web.Request) -> web.Response:
@@ -174,19 +170,3 @@ class StandIn:
             case fault:
                 raise AssertionError(fault)
         return True
-
-    async def _http_reset(self, request: web.Request) -> web.Response:
-        self.open += 1
-        self.peak = max(self.peak, self.open)
-        self.goal, answer = self.reset(await request.json())
-        return web.json_response(answer)
-
-    async def _http_step(self, request: web.Request) -> web.Response:
-        await asyncio.sleep(0.001)
-        answer = self.step(self.goal, (await request.json())["action"])
-        if answer["type"] == "error":
-            problems = answer["data"].get("errors")
-            return web.json_response({"detail": problems or answer["data"]["message"]}, status=422 if problems else 500)
-        if answer["data"]["done"]:
-            self.open -= 1
-        return web.json_response(answer["data"])
