@@ -224,6 +224,8 @@ def _named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] |
         if (name is None and not given) or name in given:
             return None
         if name is not None:
+            if given and (before := given[next(reversed(given))]):
+                before[-1] = before[-1].removesuffix(",")  # of the JSON object
             given[name] = []
         else:
             given[next(reversed(given))].append(word)
