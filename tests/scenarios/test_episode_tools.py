@@ -22,7 +22,7 @@ from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import Toolbox, ToolResult
 from gavel.scenarios.trajectory import Trajectory
 
-SERVER = Path(__file__).parent / "bridges" / "mcp_servers.py"
+SERVER = Path(__file__).parent / "mcp_servers.py"
 TASK = Task(user="Count.")
 
 

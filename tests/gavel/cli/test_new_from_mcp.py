@@ -16,7 +16,7 @@ from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint
 from tests.judge.task_drafts.writer_model import WriterModel
 
-SERVERS = Path(__file__).parents[2] / "scenarios" / "bridges" / "mcp_servers.py"
+SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"
 GOOD = shlex.join([sys.executable, str(SERVERS), "good"])
 """A server's address."""
 

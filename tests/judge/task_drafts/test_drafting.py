@@ -18,7 +18,7 @@ from gavel.scenarios.mcp import McpServer, mcp, survey
 from tests.endpoint import Endpoint, fails, says
 from tests.judge.task_drafts.writer_model import CRITERIA, WriterModel
 
-SERVERS = Path(__file__).parents[2] / "scenarios" / "bridges" / "mcp_servers.py"
+SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"
 
 
 def server(kind: str) -> McpServer:
