@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("openenv", reason="make test-bridges installs openenv")
 
 from openenv.core.generic_client import GenericEnvClient
-from openenv.core.mcp_client import MCPToolClient
 
 from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.rollout import rollout
@@ -108,14 +107,6 @@ async def test_its_client_gets_the_rewards_of_the_scenario(kind: str):
             assert DESK.success is not None
             assert step.reward == pytest.approx(DESK.hand_reward(inside))
             assert step.metadata["success"] == DESK.success(inside)
-
-
-async def test_its_tool_client_lists_and_calls():
-    task = DESK.tasks()[0]
-    async with running(OpenEnvService(DESK).app()) as url, MCPToolClient(base_url=url) as client:
-        await client.reset(task_id=task.id)
-        assert "look_up_order" in [tool.name for tool in await client.list_tools()]
-        assert str(task.data["item"]) in await client.call_tool("look_up_order", order_id=task.data["order_id"])
 
 
 def test_its_synchronous_client_works():
