@@ -27,6 +27,7 @@ from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
 from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, read_columns
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
+from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.files import expanded, is_store, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
@@ -77,7 +78,7 @@ def _fits_table(value: Any) -> bool:
 JUDGED = Format("Gavel's judged table", ("group", "status", "trajectory", "group_record"), _fits_table, _read_table)
 
 
-_BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, BATCH, EXCHANGES)
+_BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, *EVALUATIONS, BATCH, EXCHANGES)
 _AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
 
 

@@ -151,6 +151,19 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} rows[{n}]", item["row"]) for n, item in enumerate(cast(list[Any], page))]
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
+        case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
+            return [Row(f"{where} results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
+            return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"testCases": list()} | {"conversationalTestCases": list()} if not is_object(document, "prompt|messages"):
+            names = ("testCases", "conversationalTestCases")
+            run: dict[str, list[Any]] = {name: document.get(name) or [] for name in names}
+            absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # what a run leaves out of a case
+            return [
+                Row(f"{where} {name}[{n}]", {**absent, **item} if is_object(item) else item)
+                for name, items in run.items()
+                for n, item in enumerate(items)
+            ]
         case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             items = cast(list[Any], page)
             if _is_page_of_items(items):
@@ -281,7 +294,10 @@ def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
             if not names:
                 names = [name.strip() for name in cells]
                 if len(set(names)) < len(names) or not all(names[1:]):
-                    raise RowError(f"{place} has columns without a name or twice: {names}.", "Name each column once.")
+                    remedy = (
+                        "Name each column once. (promptfoo's results are read as JSON: promptfoo eval -o results.json)"
+                    )
+                    raise RowError(f"{place} has columns without a name or twice: {names}.", remedy)
                 continue
             if len(cells) != len(names):
                 raise RowError(

@@ -1,0 +1,225 @@
+"""Results of evaluation tools in the forms that their packages write, and tables whose columns a user names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.scenarios.formats.completions import Columns
+from gavel.scenarios.formats.reading import Reading, read_file
+from gavel.scenarios.formats.row import RowError
+
+
+def reading_of(folder: Path, content: Any, name: str = "results.json", columns: Columns | None = None) -> Reading:
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_file(folder / name, columns=columns)
+
+
+def said(reading: Reading, group: int = 0, member: int = 0) -> list[tuple[str, Any]]:
+    messages = reading.groups[group].trajectories[member].messages()
+    return [(each["role"], each["content"] or each["tool_calls"][0]["function"]["name"]) for each in messages]
+
+
+def rollout(text: str | None, reward: float = 1.0, **more: Any) -> dict[str, Any]:
+    items = [
+        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "42"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
+    ]
+    asked = {"input": [{"role": "user", "content": "What is it?"}], "tools": []}
+    response = {"object": "response", "status": "completed", "output": items if text else []}
+    return {
+        **{"responses_create_params": asked, "response": response, "reward": reward, "expected_answer": "42"},
+        **{"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "simple_agent"}},
+        **more,
+    }
+
+
+def test_rollouts_of_nemo_gym_are_grouped_by_task(tmp_path: Path) -> None:
+    rows = [rollout("42"), rollout("43", 0.0), rollout("44", _ng_task_index=1)]
+    reading = reading_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rollouts.jsonl")
+    assert reading.summary == "reads as: NeMo Gym rollouts, 3 rows in 2 groups by task index"
+    assert said(reading) == [("user", "What is it?"), ("assistant", "look"), ("tool", "42"), ("assistant", "42")]
+    assert [each.metrics["independent_reward"] for each in reading.groups[0]] == [1, 0]
+    assert reading.groups[0].metadata["reference"] == "42"
+
+
+def test_rollouts_without_a_measurement_have_failed(tmp_path: Path) -> None:
+    masked = rollout("42", mask_sample=True, failure_reason="the sandbox was lost")
+    failed = {name: each for name, each in rollout(None).items() if name not in ("response", "reward")}
+    rows = [masked, {**failed, "_ng_failure_class": "agent_run_error"}, rollout(None)]
+    (group,) = reading_of(tmp_path, rows).groups
+    assert [each.status for each in group] == ["failed"] * 3
+    assert [each.status_reason for each in group][:2] == ["the sandbox was lost", "agent_run_error"]
+
+
+def test_transitions_of_nemo_gym_are_one_conversation(tmp_path: Path) -> None:
+    row = rollout("42")
+    items = row["response"]["output"]
+    row["response"]["output"] = [items[:2], items]
+    assert len(said(reading_of(tmp_path, [row]))) == 4
+
+
+def result(output: Any, prompt: str = "2 + 2?", **more: Any) -> dict[str, Any]:
+    return {
+        **{"prompt": {"raw": prompt, "label": "{{q}}", "config": {}}, "vars": {"q": "2 + 2?"}, "testIdx": 0},
+        **{"provider": {"id": "openai:m", "label": ""}, "response": {"output": output}, "promptIdx": 0},
+        **{"score": 0.5, "success": False, "failureReason": 1, "error": "Expected output to equal 4", "cost": 0},
+        "namedScores": {"brief": 1},
+        "testCase": {"assert": [{"type": "contains", "value": "4"}, {"type": "equals", "value": "four"}]},
+        **more,
+    }
+
+
+def test_results_of_promptfoo_are_attempts_of_their_providers(tmp_path: Path) -> None:
+    chat = json.dumps([{"role": "system", "content": "Count."}, {"role": "user", "content": "2 + 2?"}])
+    calls = [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    rows = [result("4"), result({"answer": 4}), result(calls, chat), result("[1]", chat)]
+    failed = result(None, failureReason=2, error="Error: no key", response={"error": "no key"})
+    reading = reading_of(tmp_path, {"evalId": "e", "results": {"version": 3, "results": [*rows, failed]}, "config": {}})
+    assert reading.summary == "reads as: promptfoo results, 5 rows in 2 groups by opening messages"
+    assert said(reading) == [("user", "2 + 2?"), ("assistant", "4")]
+    assert said(reading, 0, 1)[-1] == ("assistant", '{"answer": 4}')
+    assert said(reading, 1) == [("system", "Count."), ("user", "2 + 2?"), ("assistant", "add")]
+    assert said(reading, 1, 1)[-1] == ("assistant", "[1]")
+    assert [each.status for each in reading.groups[0]] == ["finished", "finished", "failed"]
+    first = reading.groups[0].trajectories[0]
+    assert (first.metrics["independent_reward"], first.metrics["brief"]) == (0.5, 1)
+    assert first.metadata["reference"] == "four"
+
+
+CASE = {
+    **{"name": "t", "input": "Capital?", "actualOutput": "Paris", "expectedOutput": "Paris", "context": ["A fact."]},
+    **{"retrievalContext": ["one", "two"], "toolsCalled": [{"name": "search", "output": "found"}], "success": True},
+    "metricsData": [{"name": "Relevancy", "score": 0.75, "success": True}],
+}
+TURNS = [
+    {"role": "user", "content": "Hi", "order": 0},
+    {"role": "assistant", "content": "Hello", "retrieval_context": ["one"], "tools_called": None},
+]
+
+
+def test_a_test_run_of_deepeval_is_read_with_what_was_retrieved_and_called(tmp_path: Path) -> None:
+    run = {"testCases": [CASE, {**CASE, "actualOutput": "Lyon"}], "conversationalTestCases": [], "metricsScores": []}
+    reading = reading_of(tmp_path, run)
+    assert reading.summary == "reads as: DeepEval test cases, 2 rows in 1 group by opening messages"
+    assert said(reading, 0, 1) == [
+        *[("user", "Capital?"), ("assistant", "retrieve"), ("tool", "one\n\ntwo")],
+        *[("assistant", "search"), ("tool", "found"), ("assistant", "Lyon")],
+    ]
+    assert reading.groups[0].metadata["reference"] == "Paris\n\nA fact."
+    assert reading.groups[0].trajectories[0].metrics["independent_reward"] == 0.75
+
+
+def test_a_test_run_of_deepeval_that_lacks_fields_is_read(tmp_path: Path) -> None:
+    asked = {"name": "t", "input": "Capital?", "expectedOutput": "Paris"}
+    reading = reading_of(tmp_path, {"testCases": [asked, {**asked, "actualOutput": "Lyon"}]})
+    assert [said(reading)[-1], reading.notes[0]] == [
+        ("assistant", "Lyon"),
+        "left out: 1 × test case without an output",
+    ]
+    reading = reading_of(tmp_path, {"conversationalTestCases": [{"name": "c", "turns": TURNS}]})
+    assert said(reading)[-1] == ("assistant", "Hello")
+
+
+@pytest.mark.parametrize(("asked", "answered"), [("user_input", "response"), ("prompt", "completion")])
+def test_a_table_by_columns_is_its_rows_and_other_objects_are_refused(
+    tmp_path: Path, asked: str, answered: str
+) -> None:
+    columns = {asked: ["Capital?", "Capital?"], answered: ["Paris", "Lyon"]}
+    for table in (columns, {name: dict(enumerate(cells)) for name, cells in columns.items()}):
+        reading = reading_of(tmp_path, table)
+        assert [said(reading, 0, n) for n in range(2)] == [
+            [("user", "Capital?"), ("assistant", answer)] for answer in ("Paris", "Lyon")
+        ]
+    for given in ({asked: {"a": "Capital?"}, answered: {"a": "Paris"}}, {asked: "Capital?", answered: {"a": "Paris"}}):
+        with pytest.raises(RowError, match="neither text nor messages"):
+            reading_of(tmp_path, given)
+
+
+@pytest.mark.parametrize("scenario", [{"scenario": "greets", "expectedOutcome": "is greeted"}, {"metrics_data": []}])
+def test_conversations_of_deepeval_are_read(tmp_path: Path, scenario: dict[str, Any]) -> None:
+    whole = {"test_results": [{"name": "c", "turns": TURNS, "input": None, "actual_output": None, **scenario}]}
+    reading = reading_of(tmp_path, whole)
+    assert [role for role, _ in said(reading)] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_samples_of_ragas_are_read(tmp_path: Path) -> None:
+    table = "user_input,retrieved_contexts,response,reference,faithfulness\n"
+    table += """Capital?,"['Paris is it.', 'b']",Paris,Paris,0.5\nCapital?,['c'],"[1]",Paris,\n"""
+    reading = reading_of(tmp_path, table, "r.csv")
+    assert reading.summary == "reads as: ragas samples, 2 rows in 1 group by opening messages"
+    passages = "Paris is it.\n\nb"
+    assert said(reading) == [
+        ("user", "Capital?"),
+        ("assistant", "retrieve"),
+        ("tool", passages),
+        ("assistant", "Paris"),
+    ]
+    assert said(reading, 0, 1)[-1] == ("assistant", "[1]")
+    assert [each.metrics for each in reading.groups[0]] == [{"faithfulness": 0.5, "independent_reward": 0.5}, {}]
+
+
+def test_conversations_and_earlier_samples_of_ragas_are_read(tmp_path: Path) -> None:
+    items = [{"content": "Hi", "type": "human"}, {"content": "Hello", "type": "ai", "tool_calls": []}]
+    reading = reading_of(tmp_path, [{"user_input": items, "reference": "greets"}])
+    assert said(reading) == [("user", "Hi"), ("assistant", "Hello")]
+    earlier = {"question": "Capital?", "answer": "Lyon", "contexts": ["c"], "ground_truth": "Paris"}
+    reading = reading_of(tmp_path, [earlier], "earlier.json")
+    assert said(reading)[-1] == ("assistant", "Lyon")
+    assert reading.groups[0].metadata["reference"] == "Paris"
+
+
+TABLE = 'id,ask,ours,theirs,answer\n7,Q,"{""a"": 1}",b,gold\n8,Q,c,d,gold\n'
+
+
+def test_columns_that_a_user_names_hold_prompt_and_answers(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE)
+    reading = read_file(tmp_path / "t.csv", columns=Columns("ask", ("ours", "theirs")))
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ['{"a": 1}', "b", "c", "d"]
+    assert [each.metadata["answer_column"] for each in reading.groups[0]] == ["ours", "theirs"] * 2
+    reading = read_file(tmp_path / "t.csv", "id", Columns("ask", ("answer",)))
+    assert [len(group) for group in reading.groups] == [1, 1]
+    assert "answer" not in reading.groups[0].metadata
+
+
+def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) -> None:
+    rows = [
+        {"in": {"q": "Q"}, "out": 4},
+        {"in": {"q": "Q"}, "out": {"a": 1}},
+        {"in": {"q": "Q"}, "out": None},
+        {"in": {"q": None}, "out": "x"},
+        {"in": {"q": "Q"}},
+    ]
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    reading = read_file(str(tmp_path / "t.json"), columns=Columns("in.q", ("out",)))
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}']
+    assert reading.notes == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
+    reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": [{"t": "x"}]}], columns=Columns("in.0.q", ("out.0.t",)))
+    assert said(reading) == [("user", "Q"), ("assistant", "x")]
+
+
+def test_what_was_expected_is_never_proposed_as_the_answer(tmp_path: Path) -> None:
+    with pytest.raises(RowError) as error:
+        reading_of(tmp_path, [{"input": "Q", "expected_output": "gold", "mine": "x"}])
+    assert "--answer-column COLUMN" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("columns", "option"),
+    [
+        (None, "--prompt-column COLUMN --answer-column answer"),
+        (Columns("ask", ("no",)), "--answer-column COLUMN"),
+        (Columns(None, ("ours",)), "--prompt-column COLUMN"),
+        (Columns("ask"), "--answer-column COLUMN"),
+    ],
+)
+def test_a_table_that_cannot_be_read_names_its_columns_and_the_option(
+    tmp_path: Path, columns: Columns | None, option: str
+) -> None:
+    (tmp_path / "t.csv").write_text(TABLE)
+    with pytest.raises(RowError) as error:
+        read_file(tmp_path / "t.csv", columns=columns)
+    assert "id, ask, ours, theirs, answer" in error.value.message
+    assert option in error.value.remedy
