@@ -50,7 +50,9 @@ def trajectories(
     run = find_run(source)
     if run is not None:
         groups = _of_run(run, split, step)
-        told = export_file(groups, form, out, margin=margin, above=above, model=_model(run))
+        told = export_file(
+            groups, form, out, margin=margin, above=above, model=_model(run), name="/".join(run.resolve().parts[-2:])
+        )
     else:
         if split is not None or step is not None:
             raise GavelError(f"{source} is no run, so it has no splits and steps.", "Leave --split and --step out.")
@@ -63,7 +65,7 @@ def trajectories(
         for note in reading.notes:
             if note.startswith("left out"):  # the others tell what a judge should compare
                 typer.echo(note, err=True)
-        told = export_file(stored_groups(reading.groups), form, out, margin=margin, above=above)
+        told = export_file(stored_groups(reading.groups), form, out, margin=margin, above=above, name=Path(source).name)
     for note in told.notes:
         typer.echo(note, err=True)
     typer.echo(told.summary)

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from gavel.base.errors import GavelError
 from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
-from gavel.scenarios.formats import atif, otel
+from gavel.scenarios.formats import atif, inspect_log, otel
 from gavel.scenarios.formats.completions import best_conversations, preference_pairs
 from gavel.scenarios.formats.exported import Export, Losses, StoredGroup
 from gavel.scenarios.formats.otel import OtlpEndpoint
@@ -32,8 +33,9 @@ _JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.json
 _NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
 
 
-def _formats(margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
+def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
     """All formats by name, those of integrations last. Raises `ExportError` where two have a name."""
+    created = datetime.now(UTC).isoformat()
     lines = (".jsonl",)
     found = {
         "dpo": Export("preference pairs", lines, lambda groups, _, losses: preference_pairs(groups, losses, margin)),
@@ -42,6 +44,7 @@ def _formats(margin: float = 0.0, above: float | None = None) -> dict[str, Expor
         ),
         "atif": Export("ATIF documents", (".jsonl", ""), atif.documents),
         "otel": Export("OpenTelemetry spans", lines, partial(otel.requests, now_ns=time.time_ns())),
+        "inspect": Export("an Inspect log", (".json",), partial(inspect_log.log_chunks, name=name, created=created)),
     }
     for module in entry_points.load_all("gavel.formats"):
         for form, export in module.EXPORTS.items():
@@ -95,17 +98,18 @@ def export_file(
     out: str | Path,
     *,
     model: str | None = None,
+    name: str = "gavel",
     margin: float = MARGIN,
     above: float | None = None,
 ) -> Exported:
     """Writes all attempts. `out`: a file or directory, or for `otel` the http address of a collector.
 
-    `model`: the policy's name, where it is known.
+    `model`: the policy's name, where it is known; `name`: what an Inspect log is called.
     `margin`: of `dpo`, the smallest difference of two scores that is a preference; `above`: of `sft`, what the score of
     a conversation must exceed.
     Raises `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
     """
-    formats = _formats(margin, above)
+    formats = _formats(name, margin, above)
     if form not in formats:
         raise ExportError(f"there is no format {form!r} to export to.", f"There are: {', '.join(formats)}.")
     export = formats[form]

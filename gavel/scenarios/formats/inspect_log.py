@@ -3,13 +3,35 @@
     {"id": 1, "epoch": 2, "input": "…", "target": "42", "messages": [{…}], "scores": {"match": {"value": "C"}}}
 
 Scores are metrics by their scorer's name; a single one is the independent reward. The target is the reference.
+
+Writing, as far as Inspect's viewer reads a log: a sampled turn is an event `model`, with its log-probs; long texts
+stand once, among the sample's attachments. Reward, score and metrics are the sample's scores, what else is known of it
+is its metadata. Inspect ran nothing: the log has no solver, and its times are that of the export.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.exported import (
+    Losses,
+    Media,
+    Part,
+    StoredAttempt,
+    StoredGroup,
+    Text,
+    Turn,
+    attempts,
+    count_untold,
+    facts,
+    hex_id,
+    reward_or_none,
+    tool_functions,
+    turns,
+)
 from gavel.scenarios.formats.row import (
     INDEPENDENT,
     Attempt,
@@ -23,6 +45,7 @@ from gavel.scenarios.formats.row import (
     trajectory,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
+from gavel.scenarios.trajectory import History
 
 _GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Correct, incorrect, partly correct, no answer."""
@@ -108,3 +131,206 @@ INSPECT = Format(
     _read,
     task="sample id",
 )
+
+
+_LONG = 100
+"""Characters from which on a text of an event is kept among the attachments."""
+_STOP = {
+    **{"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls", "function_call": "tool_calls"},
+    "content_filter": "content_filter",
+}
+
+
+def log_chunks(
+    groups: Iterable[StoredGroup], model: str | None, losses: Losses, *, name: str, created: str
+) -> Iterator[str]:
+    """The log's text, in pieces of a sample each. `created`: ISO 8601; `name`: what the log is called in the viewer."""
+    spec = {
+        **{"eval_id": hex_id(name, created, size=11), "run_id": hex_id(created, name, size=11), "created": created},
+        **{"task": losses.text(name), "task_id": hex_id(name, size=11), "dataset": {"name": losses.text(name)}},
+        **{"model": model or "none/none", "config": {}},
+    }
+    head = json.dumps({"version": 2, "status": "success", "eval": spec, "plan": {}})
+    yield f'{head[:-1]}, "samples": ['
+    total = 0
+    for stored in groups:
+        count_untold(stored, losses)
+        for attempt in attempts(stored):
+            sample = json.dumps(_sample(attempt, model or "none/none", losses, created), allow_nan=False)
+            yield f"{',' if total else ''}\n{sample}"
+            total += 1
+    results = {"total_samples": total, "completed_samples": total}
+    stats = {"started_at": created, "completed_at": created}
+    yield f'\n], "results": {json.dumps(results)}, "stats": {json.dumps(stats)}}}\n'
+
+
+def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) -> Message:
+    trajectory = attempt.trajectory
+    main, *others = trajectory.histories()
+    known = facts(attempt, losses)
+    said = turns(main, losses)
+    messages = [_written_message(turn, losses) for turn in said]
+    first = next((n for n, turn in enumerate(said) if turn.role == "assistant"), len(said))
+    reference = trajectory.metadata.get("reference")
+    events = _Events(model, created, losses)
+    events.add(main, said, messages)
+    for number, other in enumerate(others, 1):
+        losses.add("further history of an attempt: written as events, the messages of the sample are the main one's")
+        events.begin(number, other.agent or attempt.agent)
+        more = turns(other, losses)
+        events.add(other, more, [_written_message(turn, losses) for turn in more])
+    sample: Message = {
+        **{"id": attempt.group_id, "epoch": attempt.member + 1, "uuid": hex_id(attempt.id, created, size=11)},
+        **{"input": messages[:first] or "", "target": losses.text(reference) if isinstance(reference, str) else ""},
+        **{"messages": messages, "output": _output(said, messages, model, losses)},
+        **{"scores": _scores(attempt, known), "metadata": {"gavel": known}},
+        **{"events": events.events, "attachments": events.attachments},
+    }
+    if trajectory.status == "failed":
+        reason = losses.text(trajectory.status_reason or "no reason is recorded")
+        sample["error"] = {"message": reason, "traceback": reason, "traceback_ansi": reason}
+    elif trajectory.status == "truncated":
+        reason = losses.text(trajectory.status_reason or "truncated")
+        sample["limit"] = {"type": "custom", "limit": 1.0, "reason": reason}
+    return sample
+
+
+@dataclass(slots=True)
+class _Events:
+    """The events of a sample, and the long texts that they refer to."""
+
+    model: str
+    created: str
+    losses: Losses
+    events: list[Message] = field(default_factory=list[Message])
+    attachments: dict[str, str] = field(default_factory=dict[str, str])
+
+    def begin(self, number: int, agent: str) -> None:
+        """Tells whose turns follow."""
+        data = {"history": number, "agent": self.losses.text(agent)}
+        self.events.append({"event": "info", "source": "gavel", "timestamp": self.created, "data": data})
+
+    def add(self, history: History, said: Sequence[Turn], messages: Sequence[Message]) -> None:
+        """An event for each sampled turn, and for messages that no sampled turn has seen."""
+        tools = [_tool(each) for each in tool_functions(history, self.losses)]
+        seen: list[Message] = []
+        unseen = False
+        for turn, message in zip(said, messages, strict=True):
+            short = {**message, "content": self._attached(message["content"])}
+            unseen = unseen or turn.sampled is None
+            if turn.sampled is not None:
+                event = {"event": "model", "model": self.model, "input": list(seen), "tools": tools}
+                event |= {"tool_choice": "auto", "config": {}, "timestamp": self.created}
+                self.events.append({**event, "output": _output([turn], [short], self.model, self.losses)})
+                unseen = False
+            seen.append(short)
+        if unseen or (tools and not any(turn.sampled for turn in said)):
+            event = {"event": "model", "model": self.model, "input": seen, "tools": tools, "tool_choice": "none"}
+            self.events.append({**event, "config": {}, "timestamp": self.created, "output": {"model": self.model}})
+
+    def _attached(self, value: Any) -> Any:
+        """A message's content, with its long texts among the attachments."""
+        match value:
+            case str() if len(value) > _LONG:
+                name = hex_id(value, size=16)
+                self.attachments[name] = value
+                return f"attachment://{name}"
+            case list():
+                return [self._attached(each) for each in cast("list[Any]", value)]
+            case dict():
+                return {name: self._attached(each) for name, each in cast("Message", value).items()}
+            case _:
+                return value
+
+
+def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losses: Losses) -> Message:
+    """What the last sampled turn said, with its log-probs."""
+    found = [(turn, message) for turn, message in zip(said, messages, strict=True) if turn.sampled is not None]
+    if not found:
+        return {"model": model}
+    turn, message = found[-1]
+    assert turn.sampled is not None
+    sampled = turn.sampled
+    choice: Message = {"message": message, "stop_reason": _STOP.get(sampled.finish_reason or "", "unknown")}
+    if sampled.logprobs is not None:
+        tokens = sampled.tokens if sampled.tokens is not None else [str(each) for each in sampled.ids or ()]
+        if len(tokens) == len(sampled.logprobs):
+            pairs = zip(tokens, sampled.logprobs, strict=True)
+            choice["logprobs"] = {"content": [{"token": token, "logprob": logprob} for token, logprob in pairs]}
+    output: Message = {"model": model, "choices": [choice]}
+    if sampled.prompt_ids is not None and sampled.ids is not None:
+        read, wrote = len(sampled.prompt_ids), len(sampled.ids)
+        output["usage"] = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
+    kept = {"token_ids": sampled.ids, "prompt_token_ids": sampled.prompt_ids, "policy_version": sampled.policy_version}
+    output["metadata"] = {name: value for name, value in {**sampled.rest, **kept}.items() if value is not None}
+    return output
+
+
+def _written_message(turn: Turn, losses: Losses) -> Message:
+    content = _content(turn, losses)
+    message: Message = {"role": turn.role, "content": content}
+    rest = dict(turn.rest)
+    if turn.name is not None:
+        rest["name"] = turn.name
+    if turn.role == "assistant":
+        message["source"] = None if turn.sampled is None else "generate"
+        message["tool_calls"] = [_call(call, place, losses) for place, call in enumerate(turn.calls)] or None
+    elif turn.calls:
+        rest["tool_calls"] = [[call.id, call.name, call.arguments] for call in turn.calls]
+        losses.add("tool call of a message that is not the agent's: kept in the message's metadata")
+    if turn.role == "tool":
+        message |= {"tool_call_id": turn.call_id, "function": turn.name}
+    return {name: value for name, value in {**message, "metadata": rest or None}.items() if value is not None}
+
+
+def _content(turn: Turn, losses: Losses) -> str | list[Message]:
+    parts = [_written_part(part, losses) for part in turn.parts]
+    if turn.reasoning:
+        return [{"type": "reasoning", "reasoning": turn.reasoning}, *parts]
+    return turn.text if turn.is_text and len(parts) < 2 else parts
+
+
+def _written_part(part: Part, losses: Losses) -> Message:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Media(kind="image"):
+            return {"type": "image", "image": part.url}
+        case Media(mime="audio/wav" | "audio/mpeg"):
+            return {"type": "audio", "audio": part.url, "format": "wav" if part.mime == "audio/wav" else "mp3"}
+        case Media():
+            losses.add("recording that is neither wav nor mp3: written as data")
+            return {"type": "data", "data": {"url": part.url, "mime": part.mime}}
+        case _:
+            losses.add("message part that Inspect has no type for: written as data")
+            return {"type": "data", "data": {"part": part.part}}
+
+
+def _call(call: Any, place: int, losses: Losses) -> Message:
+    if call.id is None:
+        losses.add("tool call without an id: it is given one")
+    values = call.values
+    shown: Message = {"id": call.id or f"call-{place}", "function": call.name, "arguments": values or {}}
+    if values is None:
+        losses.add("tool call whose arguments are no JSON object: they stand beside an error of parsing")
+        shown |= {"arguments": {"text": call.arguments}, "parse_error": "the arguments are no JSON object"}
+    return {**shown, "type": "custom" if "custom" in call.rest else "function"}
+
+
+def _tool(body: Message) -> Message:
+    parameters: Message = body.get("parameters") or {}
+    shown = {name: parameters.get(name) for name in ("properties", "required") if parameters.get(name)}
+    return {"name": str(body.get("name") or ""), "description": str(body.get("description") or ""), "parameters": shown}
+
+
+def _scores(attempt: StoredAttempt, known: Message) -> Message:
+    judgement: Message = known.get("judgement") or {}
+    scores: Message = {}
+    if (reward := reward_or_none(attempt)) is not None:
+        scores["reward"] = {"value": reward}
+    if judgement.get("score") is not None:
+        scores["judge"] = {"value": judgement["score"], "explanation": judgement.get("explanation") or None}
+    for name, value in known.get("metrics", {}).items():
+        if value is not None:
+            scores[name if name not in scores else f"metric/{name}"] = {"value": value}
+    return scores

@@ -26,10 +26,10 @@ def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Pa
     assert "left out or changed: 3 × tool call without an id" in done.stderr
     first, *_ = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
     assert (first["trajectory_id"], first["agent"]["model_name"]) == ("train/1/0/0", "one")
-    chosen = ("--split", "val/hard", "--step", "2", "--format", "agenttraj", "-o", "hard.jsonl")
+    chosen = ("--split", "val/hard", "--step", "2", "--format", "inspect", "-o", "hard.json")
     done = gavel("export", "trajectories", "desk/one", *chosen, cwd=tmp_path)
     assert "wrote 2 attempts" in done.stdout, done.stderr
-    assert len((tmp_path / "hard.jsonl").read_text().splitlines()) == 2
+    assert json.loads((tmp_path / "hard.json").read_text())["eval"]["task"] == "desk/one"
 
 
 def test_a_file_of_another_program_is_written_in_a_third_one_s_format(tmp_path: Path) -> None:
