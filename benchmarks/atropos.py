@@ -18,12 +18,10 @@ import sys
 import time
 from pathlib import Path
 
+from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
+from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.server import checked_listener, serve
 from gavel.scenarios.library.returns_desk import scenario
-from gavel.trainer.atropos.group_queue import GroupQueue
-from gavel.trainer.atropos.learner import AtroposLearner, LearnerSettings
-from gavel.trainer.atropos.queue_state import OwnTrainer, QueueState
-from gavel.trainer.atropos.registration import TrainerRegistration
-from gavel.trainer.atropos.serve import checked_listener, serve
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY

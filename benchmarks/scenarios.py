@@ -36,13 +36,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import requests
 
+from gavel.integrations.agentgym.client import Connection, EnvServer
+from gavel.integrations.agentgym.scenario import OTHER, agentgym
+from gavel.integrations.openenv.client import OpenEnvServer
+from gavel.integrations.openenv.scenario import parsed
 from gavel.llm.types import Message
-from gavel.scenarios.bridges.agentgym import agentgym
-from gavel.scenarios.bridges.agentgym.connection import Connection
-from gavel.scenarios.bridges.agentgym.kinds import OTHER
-from gavel.scenarios.bridges.agentgym.sessions import EnvServer
-from gavel.scenarios.bridges.openenv.address import parsed
-from gavel.scenarios.bridges.openenv.sessions import OpenEnvServer
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.text_adventure import scenario
 from gavel.scenarios.rollout import rollout

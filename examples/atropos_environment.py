@@ -15,7 +15,7 @@ from typing import Any
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 import gavel
-from gavel.scenarios.atropos_group import atropos_group
+from gavel.integrations.atropos.group import atropos_group
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.data.token_sequences import COMPACT

@@ -22,7 +22,6 @@ from .llm.cassette import Cassette as Cassette
 from .llm.errors import GavelError as GavelError
 from .scenarios.agent import Agent as Agent
 from .scenarios.agent import together as together
-from .scenarios.bridges.mcp import mcp as mcp
 from .scenarios.environment import not_a_tool as not_a_tool
 from .scenarios.episode import Episode as Episode
 from .scenarios.gather import gather_trajectories as gather_trajectories
@@ -30,6 +29,7 @@ from .scenarios.gather import gather_trajectory_groups as gather_trajectory_grou
 from .scenarios.group import TrajectoryGroup as TrajectoryGroup
 from .scenarios.judgement import GroupJudgement as GroupJudgement
 from .scenarios.judgement import Judgement as Judgement
+from .scenarios.mcp import mcp as mcp
 from .scenarios.mixture import Mixture as Mixture
 from .scenarios.rollout import rollout as rollout
 from .scenarios.scenario import Scenario as Scenario

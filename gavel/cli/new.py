@@ -29,8 +29,7 @@ from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.llm.prices import prices_from_environment
 from gavel.prompts import render
-from gavel.scenarios.bridges.mcp import McpServer, mcp
-from gavel.scenarios.bridges.mcp_survey import survey
+from gavel.scenarios.mcp import McpServer, mcp, survey
 
 _TEMPLATES = Path(__file__).with_name("scaffold")
 _OF_A_SERVER = "With --mcp"

@@ -24,13 +24,12 @@ from gavel.cli.options import (
     with_options,
 )
 from gavel.cli.terminal import run_interruptibly, run_to_end
+from gavel.integrations.atropos.group import atropos_group
+from gavel.integrations.atropos.queue import EnvRegistration
+from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender, SenderSettings
 from gavel.judge.judge import Judge
-from gavel.scenarios.atropos_group import atropos_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
-from gavel.trainer.atropos.client import AtroposClient
-from gavel.trainer.atropos.registration import EnvRegistration
-from gavel.trainer.atropos.sender import EXACT, AtroposSender, SenderSettings
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.model import Model
@@ -72,7 +71,7 @@ def send_atropos(
     Each group is one task, scored by the judge (or by --reward success=1 and others), with the exact tokens and
     log-probs of the policy. A file of judged groups is sent as it is. POLICY_API_KEY is the policy's key, if any.
     """
-    from gavel.trainer.atropos.serve import KEY_VARIABLE
+    from gavel.integrations.atropos.server import KEY_VARIABLE
 
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
     path = Path(source)
@@ -149,7 +148,7 @@ async def send_scenario(
         if sum(seen) % _TOLD_EVERY == 0:
             typer.echo(f"{counted(seen[0], 'group')} sent, {seen[1]:,} not", err=True)
 
-    async with AtroposClient(there.url, key=there.key) as client:
+    async with AtroposClient(there.url, key=there.key, on_wait=tell_wait) as client:
         typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)
         fields = COMPACT if is_gavel else EXACT
         sent = await AtroposSender(client, model, scenario, settings, judge, fields=fields, on_group=heard).run()
@@ -165,7 +164,7 @@ async def send_groups(
     usable = [each.group for each in found if each.group is not None]
     if not usable:
         return 0, left_out
-    async with AtroposClient(url, key=key) as client:
+    async with AtroposClient(url, key=key, on_wait=tell_wait) as client:
         registered = await client.register(
             EnvRegistration(
                 max_token_length=max(len(tokens) for group in usable for tokens in group.tokens) + 1,
@@ -178,6 +177,10 @@ async def send_groups(
             await client.send(group)
         await client.disconnect(registered["env_id"])
     return len(usable), left_out
+
+
+def tell_wait(reason: str) -> None:
+    typer.echo(f"Waiting up to two minutes for the server and its trainer: {reason}", err=True)
 
 
 async def _policy(there: Destination, scenario: Scenario) -> tuple[Model, bool]:

@@ -28,15 +28,13 @@ from gavel.cli.options import (
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import LiveReport, close_replies, say_cost, starting_over, trainable
+from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.server import checked_listener, serve
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.truth import Truth
-from gavel.trainer.atropos.group_queue import GroupQueue
-from gavel.trainer.atropos.queue_state import OwnTrainer, QueueState
-from gavel.trainer.atropos.registration import TrainerRegistration
-from gavel.trainer.atropos.serve import checked_listener, serve
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.experiment import described_judge
 from gavel.trainer.run_config import RunConfig
@@ -90,7 +88,7 @@ def serve_atropos(
     """
     import os
 
-    from gavel.trainer.atropos.serve import KEY_VARIABLE
+    from gavel.integrations.atropos.server import KEY_VARIABLE
 
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
     if values["model"] is None:
@@ -157,7 +155,7 @@ async def serve_learner(
     config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None, *, fresh: bool
 ) -> None:
     """Serves and trains until the last step or until it is told to stop."""
-    from gavel.trainer.atropos.learner import AtroposLearner, LearnerSettings
+    from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
     from gavel.trainer.backends.local import LocalBackend
 
     console = Console()

@@ -79,10 +79,10 @@ def _application(
     scenario: "Scenario", protocol: Protocol, key: str | None, most: int, idle_seconds: float
 ) -> "web.Application":
     if protocol == "OpenEnv":
-        from gavel.scenarios.bridges.openenv.server import OpenEnvService
+        from gavel.integrations.openenv.server import OpenEnvService
 
         return OpenEnvService(scenario, sessions=most, idle_seconds=idle_seconds, key=key).app()
-    from gavel.scenarios.bridges.agentgym_server.app import create_app
+    from gavel.integrations.agentgym.server import create_app
 
     return create_app(scenario, key=key, most=most, idle_seconds=idle_seconds)
 

@@ -37,7 +37,7 @@ from gavel.judge.service.client import URL_VARIABLE, JudgeClient
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.row import RowError
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.tools import Toolbox
 from gavel.scenarios.trajectory import Trajectory

@@ -22,7 +22,8 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
 
 SEPARATOR = "+"
-_BETWEEN = re.compile(r"\+(?!\w+://)")
+_REFERENCE = re.compile(r"\w+|\w+:(?!//).+|[^:?]+\.py(:\w*)?")
+"""A name, an address or a file: what may stand on either side of a separator."""
 Weight = float | Mapping[int, float]
 """A number, or numbers by the step from which they count; before the first one it is 0."""
 
@@ -118,10 +119,29 @@ class Mixture:
 
 
 def scenario_references(reference: str) -> list[str]:
-    """The scenarios that `a+b` names. A + in the name of a file, or before an address (agentgym:maze+http://…), is none
-    between two."""
-    path = reference.partition(".py:")[0] + ".py" if ".py:" in reference else reference
-    return [reference] if Path(path).is_file() else _BETWEEN.split(reference)
+    """The scenarios that `a+b` names.
+
+    A + is none between two where what stands on a side of it names no scenario (agentgym:maze+http://…, a folder
+    called a+b), and in the path of a file that is there.
+    """
+    found: list[str] = []
+    for part in reference.split(SEPARATOR):
+        if found and not _is_between(found[-1].strip(), part.strip()):
+            found[-1] += SEPARATOR + part
+        else:
+            found.append(part)
+    return found
+
+
+def _is_between(before: str, after: str) -> bool:
+    if not _REFERENCE.fullmatch(before) or not _REFERENCE.fullmatch(after):
+        return False
+    if "?" in before:  # the path of an option, such as reward=…/a+b/reward.py:score
+        path = after.partition(":")[0]
+        return "/" not in path or Path(path).is_file()
+    address = f"{before}{SEPARATOR}{after}".partition("?")[0]
+    paths = [address, address.partition(":")[2], address.rpartition(":")[0]]
+    return not any(path and Path(path).exists() for path in paths)
 
 
 def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:

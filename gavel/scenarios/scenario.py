@@ -24,8 +24,8 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
-from gavel.scenarios.bridges.mcp import McpServer
 from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, tools_of
+from gavel.scenarios.mcp import McpServer
 from gavel.scenarios.own_imports import neighbours_first
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
@@ -37,20 +37,15 @@ Split = Literal["train", "held_out"]
 OwnRollout = Callable[..., Awaitable[Trajectory | list[Trajectory]]]
 """`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`. It gives one
 trajectory, or one for each agent that has a reward of its own."""
-BRIDGED = ("tau2_retail", "tau2_airline")
-"""Scenarios whose tasks are in a package of their own: gavel/scenarios/bridges/tau2.py."""
 ADDRESSED: Mapping[str, str] = {
-    "agentgym": "gavel.scenarios.bridges.agentgym",
     "branching": "gavel.scenarios.agent_styles.branching",
-    "gymnasium": "gavel.scenarios.bridges.gymnasium",
-    "openenv": "gavel.scenarios.bridges.openenv.scenario",
     "react": "gavel.scenarios.agent_styles.react",
-    "reasoning_gym": "gavel.scenarios.bridges.reasoning_gym",
-    "textarena": "gavel.scenarios.bridges.textarena",
-    "word_math": "gavel.scenarios.bridges.math_problems",
+    "word_math": "gavel.scenarios.math_problems",
 }
-"""Worlds of others, `scheme:address`: the module of each scheme, whose `scenario_at(address)` gives the scenario.
-Those of integrations, and of other distributions, are found at their entry points."""
+"""The module of each scheme of an address, `scheme:address`: its `scenario_at(address)` gives the scenario. Those of
+integrations, and of other distributions, are found at their entry points."""
+BRIDGED = {"tau2_retail": "tau2:retail", "tau2_airline": "tau2:airline"}
+"""Names that stand for an address."""
 
 
 class ScenarioError(GavelError):
@@ -227,13 +222,11 @@ def find_scenario(reference: str) -> Scenario:
     """
     if not isinstance(reference, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ScenarioError(f"{reference!r:.80} names no scenario", "Name one in quotes, or a file: desk.py.")
-    path, _, variable = reference.partition(":")
+    path, _, variable = BRIDGED.get(reference, reference).partition(":")
     if path.endswith(".py"):
         return _from_file(Path(path), variable)
     if variable and path in entry_points.names("gavel.scenarios", ADDRESSED):
         return entry_points.load("gavel.scenarios", path, ADDRESSED).scenario_at(variable)
-    if reference in BRIDGED:
-        return importlib.import_module("gavel.scenarios.bridges.tau2").tau2(reference.removeprefix("tau2_"))
     shipped = shipped_scenarios()
     if reference not in shipped:
         raise ScenarioError(

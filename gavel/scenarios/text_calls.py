@@ -25,11 +25,12 @@ _THOUGHT = re.compile(r"^[^\S\n]*\**Thought\**[^\S\n]*:", re.IGNORECASE | re.MUL
 _INPUT = re.compile(r"\s+(?:with\s+)?Action Input\s*:\s*|\s+(?=\{)", re.IGNORECASE)
 _NEXT = re.compile(r"^\s*\**(?:Thought|Observation)\**\s*:", re.IGNORECASE | re.MULTILINE)
 _PLAIN = re.compile(r"([A-Za-z_][\w.-]*)(?:\s+(.*))?", re.DOTALL)
-_FENCE = re.compile(r"```[\w-]*\n?(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```(?:[\w-]*\n)?(.*?)```", re.DOTALL)
 _NAMES = ("name", "function_name", "tool", "tool_name", "function", "action")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "action_input")
 _FINISH = ("finish", "final_answer", "answer")
 _NONE: dict[str, Any] = {}
+_WORD = re.compile(r"[A-Za-z0-9]+")
 _LONGEST = 20_000
 """Characters of a text that is parsed as code or JSON."""
 
@@ -82,7 +83,12 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
     if len(said) < _LONGEST and '"arguments"' in said and said.startswith(("{", "[", "```", "<tool_call>")):
         return Unreadable(f"The call is not valid JSON. {_how(tools)}")
     first = _PLAIN.match(said)
-    return _written(said, tools) if first is not None and _known(first[1], tools) else Words(said)
+    if first is not None and _known(first[1], tools):
+        return _written(said, tools)
+    stripped = {_letters(name): name for name in tools if _letters(name) != name}
+    if (found := next((stripped[word] for word in _WORD.findall(said) if word in stripped), None)) is not None:
+        return Unreadable(f"A call of {found} arrived without its punctuation. Write `Action: {found} VALUE`.")
+    return Words(said)
 
 
 def calls_message(calls: Sequence[TextCall], turn: int) -> Message:
@@ -130,8 +136,8 @@ def _written(action: str, tools: Mapping[str, Any]) -> Turn:
 
 
 def _known(name: str, tools: Mapping[str, Any]) -> str | None:
-    """The tool of this name, also where a client took the underscores out of it."""
-    return name if name in tools else next((each for each in tools if each.replace("_", "") == name), None)
+    """The tool of this name, also where a client took the punctuation out of it."""
+    return name if name in tools else next((each for each in tools if _letters(each) == name), None)
 
 
 def _with_input(name: str, given: str, tools: Mapping[str, Any]) -> Turn:
@@ -186,17 +192,48 @@ def _code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
 
 
 def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
-    """A name with its values in order, as words; a single argument takes them all."""
+    """A name with its values in order, as words; a single argument takes them all.
+
+    Some clients take the punctuation out of an action, so JSON arrives as `lookuporder orderid 1001`: where the words
+    begin with an argument's name, each argument's name stands before its value.
+    """
     properties: dict[str, Any] = parameters.get("properties") or {}
     required: list[str] = parameters.get("required") or []
     order = required or list(properties)
     if not value:
         return [TextCall(name, "{}")]
-    values = [value] if len(order) == 1 else value.split()
-    if len(values) != len(order):
-        return Unreadable(f"{name} needs {', '.join(order) or 'no arguments'}: write them as JSON.")
-    given = {each: _of_type(text, properties.get(each)) for each, text in zip(order, values, strict=True)}
-    return [TextCall(name, json.dumps(given, ensure_ascii=False))]
+    given = _named_values(value, properties)
+    if given is None:
+        values = [value] if len(order) == 1 else value.split()
+        if len(values) != len(order):
+            plain = f"{name} {' '.join(each.upper() for each in order)}"
+            return Unreadable(
+                f"{name} needs {', '.join(order) or 'no arguments'}: write them as JSON, or as `{plain}`."
+            )
+        given = dict(zip(order, values, strict=True))
+    typed = {each: _of_type(text, properties.get(each)) for each, text in given.items()}
+    return [TextCall(name, json.dumps(typed, ensure_ascii=False))]
+
+
+def _named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] | None:
+    """The words behind each argument's name; None where the first is no name, and where a name comes twice."""
+    names = {_letters(each): each for each in properties}
+    given: dict[str, list[str]] = {}
+    for word in value.split():
+        name = names.get(word) or (word if word in properties else None)
+        if (name is None and not given) or name in given:
+            return None
+        if name is not None:
+            if given and (before := given[next(reversed(given))]):
+                before[-1] = before[-1].removesuffix(",")  # of the JSON object
+            given[name] = []
+        else:
+            given[next(reversed(given))].append(word)
+    return {name: " ".join(words) for name, words in given.items()} if all(given.values()) else None
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name))
 
 
 def _of_type(text: str, schema: Any) -> Any:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.bridges.openenv.server import OpenEnvService
+from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from tests.forked import gavel, script, start_gavel
-from tests.scenarios.bridges.openenv.players import call
-from tests.scenarios.bridges.openenv.players import script as script_of
-from tests.scenarios.bridges.openenv.served import in_a_thread
+from tests.integrations.openenv.players import call
+from tests.integrations.openenv.players import script as script_of
+from tests.integrations.openenv.served import in_a_thread
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()
 
@@ -107,14 +107,10 @@ async def test_the_section_on_gymnasium_runs() -> None:
 @pytest.mark.slow
 def test_the_section_on_agent_styles_runs(tmp_path: Path) -> None:
     text = section("Agent styles")
-    (commands,), (program,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("bash", "python"))
+    (commands,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     for line in commands.splitlines():
         done = gavel(*line.split()[1:], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-    (tmp_path / "styled.py").write_text(program)
-    told = re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE)
-    done = script(tmp_path / "styled.py", cwd=tmp_path)
-    assert done.stdout.splitlines() == told, done.stderr
 
 
 @pytest.mark.slow
@@ -130,9 +126,8 @@ def test_the_section_on_rl4lms_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("title", ["Atropos", "verl"])
-def test_the_programs_of_a_section_print_what_they_say(title: str, tmp_path: Path) -> None:
-    (program,) = blocks(title, "python")
+def test_the_program_on_verl_prints_what_it_says(tmp_path: Path) -> None:
+    (program,) = blocks("verl", "python")
     (tmp_path / "program.py").write_text(program)
     told = re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE)
     done = script(tmp_path / "program.py", cwd=tmp_path)

@@ -17,8 +17,8 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.truth import Truth
-from tests.scenarios.bridges.openenv.players import script
-from tests.scenarios.bridges.openenv.test_server import DESK, SCRIPTS
+from tests.integrations.openenv.players import script
+from tests.integrations.openenv.test_server import DESK, SCRIPTS
 
 pytestmark = [pytest.mark.adapters, pytest.mark.slow]
 

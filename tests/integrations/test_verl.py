@@ -21,8 +21,10 @@ import pytest
 import torch
 import yaml
 from pyarrow import parquet
+from typer.testing import CliRunner
 
 import gavel
+from gavel.cli.app import app
 from gavel.integrations._rewards import member
 from gavel.integrations.verl import compute_score, verl_scenario
 from gavel.integrations.verl.dataset import read_tasks
@@ -512,3 +514,9 @@ def a_dataset(tmp_path: Path) -> Path:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(f'{{"prompt": "{n}?"}}' for n in range(10)))
     return path
+
+
+def test_the_command_writes_no_more_test_rows_than_training_rows(tmp_path: Path):
+    asked = ["export-verl", "returns_desk", "--out", str(tmp_path / "a"), "--train", "10"]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    assert parquet.read_table(tmp_path / "a" / "test.parquet").num_rows == 10

@@ -99,3 +99,13 @@ def test_names_joined_by_a_plus_are_several_scenarios_and_a_file_with_one_is_not
     file.write_text("")
     assert scenario_references(str(file)) == [str(file)]
     assert scenario_references(f"{file}:one") == [f"{file}:one"]
+
+
+def test_a_plus_in_the_path_of_an_address_is_none_between_two(tmp_path) -> None:
+    rows = tmp_path / "a+b" / "train.jsonl"
+    rows.parent.mkdir()
+    rows.write_text("")
+    for path in (rows, rows.with_name("not-there.jsonl"), rows.parent, f"{rows}?reward={rows.parent}/r.py:score"):
+        assert scenario_references(f"verl:{path}") == [f"verl:{path}"]
+    assert scenario_references(f"verl:{rows}?tasks=2+returns_desk") == [f"verl:{rows}?tasks=2", "returns_desk"]
+    assert scenario_references("returns_desk + one.py:a+two.py") == ["returns_desk ", " one.py:a", "two.py"]

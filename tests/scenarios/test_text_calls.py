@@ -68,6 +68,20 @@ def test_values_have_the_types_of_the_schema() -> None:
     assert read_turn("Action: wait", SCHEMAS) == [TextCall("wait", "{}")]
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("Action: lookup orderid 7", {"order_id": "7"}),
+        ("Action: book city New York, nights 2", {"city": "New York", "nights": 2}),
+        ("Action: book nights 2 city Rome late true", {"nights": 2, "city": "Rome", "late": True}),
+    ],
+)
+def test_a_call_without_its_punctuation_is_read_by_the_names_of_its_arguments(text: str, arguments: object) -> None:
+    turn = read_turn(text, SCHEMAS)
+    assert isinstance(turn, list)
+    assert json.loads(turn[0].arguments) == arguments
+
+
 def test_several_calls_of_one_turn_are_read_in_order() -> None:
     calls = '[{"name": "look_up", "arguments": {"order_id": "7"}}, {"name": "wait", "arguments": {}}]'
     assert read_turn(calls, SCHEMAS) == [*LOOK, TextCall("wait", "{}")]

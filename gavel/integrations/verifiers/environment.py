@@ -24,7 +24,7 @@ from openai import AsyncOpenAI
 from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine, pass_proxies
 from gavel.prompts import render
-from gavel.scenarios.bridges.package_address import installed
+from gavel.scenarios.packaged_world import installed
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
 from gavel.scenarios.stepped_episode import outcome

@@ -26,7 +26,6 @@ from pydantic import JsonValue
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
-from gavel.scenarios.formats.checks import INDEPENDENT, as_number, first_line, trajectory
 from gavel.scenarios.formats.completions import prompt_and_completion
 from gavel.scenarios.formats.exported import (
     Export,
@@ -43,8 +42,20 @@ from gavel.scenarios.formats.exported import (
     tool_functions,
     turns,
 )
-from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.formats.row import (
+    INDEPENDENT,
+    Attempt,
+    Format,
+    Row,
+    RowError,
+    Source,
+    as_number,
+    first_line,
+    is_list,
+    is_object,
+    trajectory,
+)
+from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History, MessageOrChoice, RolloutError, Trajectory
 
 

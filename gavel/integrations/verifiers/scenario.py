@@ -22,10 +22,10 @@ from gavel.base.errors import GavelError
 from gavel.integrations.verifiers.relay import Conversations, Relay
 from gavel.llm.types import Message
 from gavel.prompts import render
-from gavel.scenarios.bridges.package_address import installed, parsed
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.environment import REWARD, SUCCESS
 from gavel.scenarios.episode import Episode
+from gavel.scenarios.packaged_world import installed, parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import described

@@ -18,7 +18,9 @@ def command(
     judge_url: Annotated[str, typer.Option(help="Address of the judge service.")] = "http://127.0.0.1:8080",
     group_size: Annotated[int, typer.Option(min=2, help="Samples of a prompt, which the judge compares.")] = 8,
     train: Annotated[int, typer.Option(min=1, help="Tasks to train on, at most.")] = 10_000,
-    held_out: Annotated[int, typer.Option(min=1, help="Held-out tasks, at most.")] = 512,
+    held_out: Annotated[
+        int | None, typer.Option(min=1, help="Held-out tasks, at most; as many as --train, up to 512.")
+    ] = None,
 ) -> None:
     """Write a scenario for verl: datasets, a reward file that asks a judge service, tools, run script, README."""
     from gavel.integrations.verl.launch import VerlLaunch, export_verl
@@ -27,5 +29,7 @@ def command(
     scenario = find_scenario(source)
     path, colon, variable = source.partition(":")
     reference = f"{Path(path).resolve()}{colon}{variable}" if path.endswith(".py") else source
-    for file in export_verl(scenario, VerlLaunch(reference, model, judge_url, group_size, train, held_out), out):
+    for file in export_verl(
+        scenario, VerlLaunch(reference, model, judge_url, group_size, train, held_out or min(train, 512)), out
+    ):
         typer.echo(str(file))

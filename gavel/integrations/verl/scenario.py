@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from gavel.integrations.verl.dataset import ComputeScore, load_compute_score, read_tasks
 from gavel.integrations.verl.tools import VerlTools
 from gavel.llm.types import Message
-from gavel.scenarios.bridges.package_address import parsed
 from gavel.scenarios.chat_model import ChatModel, first_choice
 from gavel.scenarios.episode import Episode
+from gavel.scenarios.packaged_world import parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory

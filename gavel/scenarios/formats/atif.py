@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
 from gavel.llm.types import Message
-from gavel.scenarios.formats.checks import trajectory
 from gavel.scenarios.formats.exported import (
     Call,
     Losses,
@@ -35,9 +34,8 @@ from gavel.scenarios.formats.exported import (
     tool_definitions,
     turns,
 )
-from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object
-from gavel.scenarios.formats.tool_calls import as_json
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, as_json, is_list, is_object, trajectory
+from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
 _KEPT = ("session_id", "trajectory_id", "notes", "continued_trajectory_ref", "final_metrics")

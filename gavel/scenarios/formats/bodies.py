@@ -1,19 +1,21 @@
-"""Bodies of requests to language models, and of their responses, in the forms of several vendors' interfaces.
+"""Bodies of requests to language models and of their responses, and items of OpenAI's Responses, as chat messages.
 
     asked({"system": "You run a desk.", "messages": […]})       [{"role": "system", …}, …]
     answered({"choices": [{"message": {…}}]})                   Answers([[{"role": "assistant", …}]], {}, "")
+    messages([{"type": "function_call", "call_id": "c1", …}])   [{"role": "assistant", "tool_calls": […]}]
 
-OpenAI's chat completions and Responses, Anthropic, Gemini and Bedrock Converse.
+OpenAI's chat completions and Responses, Anthropic, Gemini, Bedrock Converse. Reasoning becomes `reasoning_content` of
+the message that it led to. Calls of tools that OpenAI runs keep all their fields as arguments.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic
-from gavel.scenarios.formats.checks import as_message
-from gavel.scenarios.formats.row import is_list, is_object
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.formats.row import as_json, as_message, is_list, is_object
+from gavel.scenarios.formats.row import tools as openai_tools
 
 QUESTIONS = ("messages", "contents", "input", "prompt")
 _SYSTEM = ("systemInstruction", "system_instruction")
@@ -120,3 +122,122 @@ def problem(error: Any, otherwise: str) -> str:
         if is_object(error)
         else otherwise
     )
+
+
+NAME = "OpenAI Responses items"
+_CALLS = ("function_call", "custom_tool_call", "mcp_call")
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_ENVELOPE = ("type", "id", "status", "call_id", "role", "phase")
+_OUTPUTS = ("output", "result", "results", "outputs")
+
+
+def is_item(fields: Message) -> bool:
+    """Whether it is an item that no chat message is."""
+    kind = fields.get("type")
+    if kind == "message":
+        return "role" in fields
+    if "role" in fields:
+        return any(is_object(part) and part.get("type") in _TEXTS[:2] for part in _list(fields.get("content")))
+    return isinstance(kind, str) and (
+        kind in ("reasoning", "item_reference", "compaction", "mcp_list_tools")
+        or kind.endswith(("_call", "_call_output", "_approval_request", "_approval_response"))
+    )
+
+
+def is_plain(fields: Message) -> bool:
+    """Whether it is a message with text alone, as it may stand among items."""
+    return fields.keys() == {"role", "content"} and isinstance(fields["content"], str)
+
+
+def _list(value: Any) -> list[Any]:
+    return cast(list[Any], value) if isinstance(value, list) else []
+
+
+def messages(items: Sequence[Message]) -> list[Message]:
+    """The chat messages that say the same; what the assistant said and called in one turn is one message."""
+    found: list[Message] = []
+    thoughts: list[str] = []
+    for item in items:
+        kind = str(item.get("type") or "message") if "role" not in item else "message"
+        if kind == "reasoning":
+            parts = _list(item.get("content")) or _list(item.get("summary"))
+            thoughts += [str(part["text"]) for part in parts if is_object(part, "text")]
+            continue
+        if kind.endswith("_call_output"):
+            result = {"tool_call_id": item.get("call_id"), "content": _content(item.get("output"))}
+            found.append({"role": "tool", **result, **_rest(item, "output")})
+            continue
+        if kind.endswith("_call"):
+            turn = _turn(found, thoughts)
+            turn.setdefault("tool_calls", []).append(_call(item, kind))
+            output = next((item[name] for name in _OUTPUTS if item.get(name) is not None), None)
+            failed = kind == "mcp_call" and output is None and item.get("error") is not None
+            if kind not in _CALLS[:2] and (output is not None or failed):
+                content = _content(item["error"] if failed else output)
+                if kind == "image_generation_call" and isinstance(output, str):
+                    content = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{output}"}}]
+                result = {"tool_call_id": turn["tool_calls"][-1]["id"], "content": content}
+                found.append({"role": "tool", **result, **({"is_error": True} if failed else {})})
+            continue
+        content: Any
+        content, rest = ([item], {}) if kind != "message" else (_content(item.get("content")), _rest(item, "content"))
+        if kind == "message" and item.get("role") != "assistant":
+            found.append({"role": item["role"], "content": content, **rest})
+            continue
+        turn = _turn(found, thoughts)
+        if turn["content"] is not None or "tool_calls" in turn:
+            found.append(turn := {"role": "assistant", "content": None})
+        turn |= {**rest, "content": content}
+    if thoughts:
+        _turn(found, thoughts)
+    return found
+
+
+def _turn(found: list[Message], thoughts: list[str]) -> Message:
+    """The assistant's message that goes on; a new one after anyone else's, and with new thoughts."""
+    if thoughts or not found or found[-1]["role"] != "assistant":
+        found.append({"role": "assistant", "content": None})
+        if thoughts:
+            found[-1]["reasoning_content"] = "\n".join(thoughts)
+            thoughts.clear()
+    return found[-1]
+
+
+def _call(item: Message, kind: str) -> Message:
+    identity = item.get("call_id") or item.get("id") or ""
+    name, arguments, rest = kind.removesuffix("_call"), _rest(item, *_OUTPUTS), {}
+    if kind in _CALLS:
+        used = ("output", "error") if kind == "mcp_call" else ()
+        name, arguments = item.get("name", ""), item.get("arguments", item.get("input"))
+        rest = _rest(item, "name", "arguments" if "arguments" in item else "input", *used)
+    return {**rest, "id": identity, "type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+
+
+def _rest(item: Message, *used: str) -> Message:
+    return {name: value for name, value in item.items() if name not in (*_ENVELOPE, *used) and value is not None}
+
+
+def _content(content: Any) -> Any:
+    """Text where there is nothing else, or the parts, images in OpenAI's form."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return [_part(content)] if is_object(content, "type") else as_json(content)
+    parts = [_part(part) for part in cast(list[Any], content)]
+    match parts:
+        case []:
+            return ""
+        case [{"type": "text", "text": str() as text, **rest}] if not rest:
+            return text
+        case _:
+            return parts
+
+
+def _part(part: Any) -> Any:
+    match part:
+        case {"type": kind, "text": str(), **rest} if kind in _TEXTS:
+            return {"type": "text", "text": part["text"]} | {name: value for name, value in rest.items() if value}
+        case {"type": "input_image" | "computer_screenshot", "image_url": str() as url, **rest}:
+            return {"type": "image_url", "image_url": {"url": url}, **rest}
+        case _:
+            return part

@@ -8,15 +8,15 @@ Responses, a ShareGPT turn or a LangChain message. Items that are chat messages 
 counterpart (images, audio, unknown blocks) stays in the content as it is, and so do fields that are unknown.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import anthropic, langchain, openai_responses, sharegpt
-from gavel.scenarios.formats.foreign_blocks import with_blocks
-from gavel.scenarios.formats.row import RowError, is_list, is_object
+from gavel.scenarios.formats import anthropic, bodies
+from gavel.scenarios.formats.anthropic import with_blocks
+from gavel.scenarios.formats.row import RowError, is_foreign, is_list, is_object, tool_call
 from gavel.scenarios.formats.text import PRINTED, cell, is_printed
-from gavel.scenarios.formats.tool_calls import is_foreign, tool_call
 
 OPENAI = "OpenAI messages"
 _ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
@@ -62,15 +62,15 @@ def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], 
         if not responses and _is_plain(cast(Message, item)):
             found.append(cast(Message, item))
             continue
-        fields = langchain.unwrapped(cast(Message, item))
-        if openai_responses.is_item(fields):
-            forms[openai_responses.NAME] = None
+        fields = unwrapped(cast(Message, item))
+        if bodies.is_item(fields):
+            forms[bodies.NAME] = None
             responses.append(fields)
             continue
-        if responses and openai_responses.is_plain(fields):  # a message among items
+        if responses and bodies.is_plain(fields):  # a message among items
             responses.append(fields)
             continue
-        found += openai_responses.messages(responses)
+        found += bodies.messages(responses)
         responses = []
         try:
             said, form = _one(fields, len(found), f"{where} cannot be judged: {number}")
@@ -81,7 +81,7 @@ def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], 
         found += said
         if form:
             forms[form] = None
-    found += openai_responses.messages(responses)
+    found += bodies.messages(responses)
     return found, forms
 
 
@@ -89,10 +89,10 @@ def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
     """An item as chat messages, and the name of its form; none where it is a chat message already."""
     if (foreign := with_blocks(fields)) is not None:
         return [said for each in foreign[0] for said in anthropic.messages(each)], foreign[1]
-    if sharegpt.is_turn(fields):
-        return sharegpt.messages(fields, number, where), sharegpt.NAME
-    if langchain.is_message(fields):
-        return anthropic.messages(langchain.message(fields)), langchain.NAME
+    if is_turn(fields):
+        return sharegpt_messages(fields, number, where), NAME
+    if is_message(fields):
+        return anthropic.messages(message(fields)), LANGCHAIN_NAME
     if anthropic.has_blocks(fields):
         return anthropic.messages(fields), anthropic.NAME
     return [_chat(fields, where)], ""
@@ -157,3 +157,121 @@ def _named(calls: Any, name: str) -> Any:
         {**call, "id": call.get("id") or f"{name}_{number}"} if is_object(call) else call
         for number, call in enumerate(calls)
     ]
+
+
+NAME = "ShareGPT"
+_SHAREGPT_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bard": "assistant",
+    "bing": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    "tool_response": "tool",
+    "tool_result": "tool",
+}
+_CALLS = ("function_call", "tool_call", "function")
+
+
+def is_turn(fields: Message) -> bool:
+    return ("from" in fields and "value" in fields and "role" not in fields) or is_exchange(fields)
+
+
+def is_exchange(fields: Message) -> bool:
+    """Whether one object holds what both said: `{"human": "Hi", "assistant": "Hello"}`."""
+    return fields.keys() <= {"human", "assistant", "gpt"} and "human" in fields and len(fields) == 2
+
+
+def sharegpt_messages(turn: Message, number: int, where: str) -> list[Message]:
+    """The turn as a chat message. Raises `RowError` for a speaker that is not known."""
+    if is_exchange(turn):
+        answer = next(value for name, value in turn.items() if name != "human")
+        return [{"role": "user", "content": turn["human"]}, {"role": "assistant", "content": answer}]
+    speaker, value = turn["from"], turn["value"]
+    if speaker in _CALLS and (calls := _calls(value, f"call_{number}")):
+        return [{"role": "assistant", "content": None, "tool_calls": calls}]
+    if speaker == "function_call" or speaker == "tool_call":
+        return [{"role": "assistant", "content": value}]
+    role = "tool" if speaker == "function" else _SHAREGPT_ROLES.get(speaker) if isinstance(speaker, str) else None
+    if role is None:
+        raise RowError(
+            f"{where}.from: {speaker!r} is no speaker that is known.",
+            f"ShareGPT's speakers are {', '.join([*_SHAREGPT_ROLES, *_CALLS])}.",
+        )
+    return [{"role": role, "content": value}]
+
+
+def _calls(value: Any, name: str) -> list[Any]:
+    """The calls that a turn holds as JSON, as they are called in OpenAI's form; none when it holds none."""
+    try:
+        parsed: Any = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return []
+    calls = parsed if is_list(parsed) else [parsed]
+    if not calls or not all(is_object(call, "name", "arguments|parameters") for call in calls):
+        return []
+    forms = ({"name": call["name"], "arguments": call.get("arguments", call.get("parameters"))} for call in calls)
+    return [tool_call({"id": f"{name}_{number}", **form}) for number, form in enumerate(forms)]
+
+
+LANGCHAIN_NAME = "LangChain messages"
+_LANGCHAIN_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "function",
+    "developer": "developer",
+}
+
+
+def unwrapped(fields: Message) -> Message:
+    """The message itself, where it stands inside another object; anything else unchanged."""
+    kind, data, path = fields.get("type"), fields.get("data"), fields.get("id")
+    if is_object(fields, "lc", "kwargs") and is_object(fields["kwargs"]) and is_list(path) and path:
+        return {"type": _kind(str(path[-1])), **fields["kwargs"]}
+    if (
+        isinstance(kind, str)
+        and kind in _LANGCHAIN_ROLES
+        and is_object(data, "content")
+        and fields.keys() == {"type", "data"}
+    ):
+        return {**data, "type": kind}
+    return fields
+
+
+def _kind(name: str) -> str:
+    """`AIMessageChunk` -> `ai`."""
+    return name.removesuffix("Chunk").removesuffix("Message").lower()
+
+
+def is_message(fields: Message) -> bool:
+    kind = fields.get("type")
+    return (
+        "role" not in fields
+        and "content" in fields
+        and isinstance(kind, str)
+        and _kind(kind) in (*_LANGCHAIN_ROLES, "chat")
+    )
+
+
+def message(fields: Message) -> Message:
+    """The chat message; it may still hold Anthropic's blocks."""
+    kind = _kind(fields["type"])
+    extra: Any = fields.get("additional_kwargs") or {}
+    found: Message = {"role": _LANGCHAIN_ROLES.get(kind) or fields.get("role", "other"), "content": fields["content"]}
+    calls = fields.get("tool_calls") or extra.get("tool_calls")
+    if calls:
+        found["tool_calls"] = [tool_call(call) for call in calls]
+    if "function_call" in extra and not calls:
+        found["function_call"] = extra["function_call"]
+    if "reasoning_content" in extra:
+        found["reasoning_content"] = extra["reasoning_content"]
+    return found | {name: fields[name] for name in ("tool_call_id", "name") if fields.get(name)}

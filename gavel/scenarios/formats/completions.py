@@ -21,7 +21,6 @@ from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic, chat
-from gavel.scenarios.formats.checks import INDEPENDENT, as_message, trajectory
 from gavel.scenarios.formats.exported import (
     Call,
     Losses,
@@ -33,9 +32,22 @@ from gavel.scenarios.formats.exported import (
     tool_definitions,
     turns,
 )
-from gavel.scenarios.formats.row import ABSENT, Attempt, Format, Row, RowError, Source, at, is_list, is_object
+from gavel.scenarios.formats.row import (
+    ABSENT,
+    INDEPENDENT,
+    Attempt,
+    Format,
+    Row,
+    RowError,
+    Source,
+    as_message,
+    at,
+    is_list,
+    is_object,
+    trajectory,
+)
+from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.formats.text import PRINTED, cell, is_conversation, is_printed, is_rendered
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
 
 _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 

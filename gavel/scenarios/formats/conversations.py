@@ -16,11 +16,23 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import anthropic, bodies, chat, openai_responses
-from gavel.scenarios.formats.checks import checked, trajectory, unusable
-from gavel.scenarios.formats.row import Attempt, Format, Found, Row, RowError, Source, WholeGroup, is_list, is_object
+from gavel.scenarios.formats import anthropic, bodies, chat
+from gavel.scenarios.formats.row import (
+    Attempt,
+    Format,
+    Found,
+    Row,
+    RowError,
+    Source,
+    WholeGroup,
+    checked,
+    is_list,
+    is_object,
+    trajectory,
+    unusable,
+)
+from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.formats.text import is_conversation
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
 from gavel.scenarios.record_format import RecordVersionError, from_row
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
 
@@ -136,7 +148,7 @@ def _response(row: Row) -> Attempt:
     attempt = trajectory(said, row.where, tools=tools, fields=rest)
     earlier = fields.get("previous_response_id")
     task = {"previous_response_id": earlier} if earlier else None
-    return Attempt(attempt, row, openai_responses.NAME, task, prompt)
+    return Attempt(attempt, row, bodies.NAME, task, prompt)
 
 
 CONVERSATIONS = Format(chat.OPENAI, ("messages|conversations|messages_and_choices",), fits, read)

@@ -1,6 +1,5 @@
-"""Results of evaluation tools: NeMo Gym's rollouts, promptfoo's results, DeepEval's test cases and ragas' samples.
+"""Results of evaluation tools: promptfoo's results, DeepEval's test cases and ragas' samples.
 
-    {"responses_create_params": {"input": [{…}]}, "response": {"output": [{…}]}, "reward": 1.0, "_ng_task_index": 0}
     {"prompt": {"raw": "2 + 2?"}, "response": {"output": "4"}, "provider": {…}, "testIdx": 0, "score": 1}
     {"input": "2 + 2?", "actualOutput": "4", "expectedOutput": "4", "toolsCalled": [{…}], "metricsData": [{…}]}
     {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"], "reference": "4", "faithfulness": 0.5}
@@ -13,47 +12,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import bodies, chat
-from gavel.scenarios.formats.checks import INDEPENDENT, as_message, as_number, first_line, trajectory
+from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.completions import side
-from gavel.scenarios.formats.row import Attempt, Format, Row, Source, is_list, is_object
+from gavel.scenarios.formats.row import (
+    INDEPENDENT,
+    Attempt,
+    Format,
+    Row,
+    Source,
+    as_json,
+    as_message,
+    as_number,
+    first_line,
+    is_list,
+    is_object,
+    tool_call,
+    trajectory,
+)
+from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.formats.text import cell
-from gavel.scenarios.formats.tool_calls import as_json, tool_call
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
-
-_ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
-_NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
-
-
-def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    """NeMo Gym's rollouts, and those of its sidecar of failures.
-
-    A masked sample, whose reward its environment calls no measurement, has failed.
-    """
-    for row in rows:
-        value: Message = row.value
-        request, response = value[_ASKED], value.get("response")
-        before = bodies.asked(request)
-        found = bodies.answered(response)
-        answer = found.attempts[0] if found.attempts else []
-        if answer and all(map(is_list, answer)):
-            answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
-        ended: dict[str, Any] = found.ended
-        if found.problem or value.get("mask_sample") is True or _FAILURE in value:
-            reasons = (value.get(name) for name in ("failure_reason", "_ng_failure_message", _FAILURE, "failure_kind"))
-            reason = next(filter(None, reasons), found.problem or "its sample is masked")
-            ended = {"status": "failed", "status_reason": first_line(reason)}
-        fields = {name: each for name, each in value.items() if name not in _NOT_KEPT and each is not None}
-        if fields.get("expected_answer") is not None:
-            fields.setdefault("reference", fields["expected_answer"])
-        said, _ = chat.messages([*before, *answer], row.where)
-        if not any(message.get("content") or message.get("tool_calls") for message in said):
-            source.left_out["rollout without messages"] += 1
-            continue
-        made = trajectory(said, row.where, tools=bodies.tools(request), fields=fields, **ended)
-        prompt = len(chat.messages(before, row.where)[0]) or None
-        yield Attempt(made, row, NEMO_GYM.name, {"task": value[_TASK]} if _TASK in value else None, prompt)
-
 
 _ERROR = 2
 """promptfoo's `failureReason` of a call that failed; 1 is an assertion's, which also fills `error`."""
@@ -240,16 +217,11 @@ def _is_sample(value: Any) -> bool:
     return is_object(value, "question", "answer", "contexts")
 
 
-def _is_rollout(value: Any) -> bool:
-    return is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED])
-
-
 def _is_result(value: Any) -> bool:
     return is_object(value, "prompt", "provider", "vars|testIdx|testCase") and is_object(value["prompt"], "raw")
 
 
-NEMO_GYM = Format("NeMo Gym rollouts", (_ASKED, "response"), _is_rollout, _rollouts, task="task index")
 PROMPTFOO = Format("promptfoo results", ("prompt", "provider", "testIdx", "vars"), _is_result, _promptfoo)
 DEEPEVAL = Format("DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, _test_cases)
 RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, _samples)
-EVALUATIONS = (NEMO_GYM, PROMPTFOO, DEEPEVAL, RAGAS)
+EVALUATIONS = (PROMPTFOO, DEEPEVAL, RAGAS)

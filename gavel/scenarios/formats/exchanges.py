@@ -4,18 +4,20 @@
     {"messages": […], "response": {"choices": […]}, "model": …}              LiteLLM
     {"modelInput": {…}, "modelOutput": {…}, "recordId": …}                   Bedrock's batches
     {"input": {"inputBodyJson": {…}}, "output": {"outputBodyJson": {…}}}     Bedrock's invocation log
+    {"responses_create_params": {…}, "response": {…}, "reward": 1.0}         NeMo Gym's rollouts
     {"instruction": "Sum up.", "input": "The text", "output": "A summary"}   instruction data, evaluation tools, dumps
 
 Each choice is an attempt. Requests that failed are counted, not judged.
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import bodies, chat, payloads
-from gavel.scenarios.formats.checks import trajectory
-from gavel.scenarios.formats.row import Attempt, Format, Row, Source, is_object
+from gavel.scenarios.formats import bodies, chat, tracers
+from gavel.scenarios.formats.row import Attempt, Format, Row, Source, first_line, is_list, is_object, trajectory
 from gavel.scenarios.formats.text import cell
 
 _PAIRS = (("request", "response"), ("modelInput", "modelOutput"), ("request_body", "response_body"))
@@ -78,14 +80,14 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         asked = fields.get(given)
         if "instruction" in fields:
             asked = "\n\n".join(str(part) for part in (fields["instruction"], asked) if part)
-        said = payloads.conversation(asked, fields[answered], row.where)
-        before = payloads.conversation(asked, None, row.where)
+        said = tracers.conversation(asked, fields[answered], row.where)
+        before = tracers.conversation(asked, None, row.where)
         if not said:
             source.left_out["row without input and output"] += 1
             continue
         used = (given, answered, "instruction", "tools")
         rest = {name: value for name, value in fields.items() if name not in used}
-        found = trajectory(said, row.where, tools=payloads.tools(asked), fields=rest)
+        found = trajectory(said, row.where, tools=tracers.offered_tools(asked), fields=rest)
         yield Attempt(found, row, LOGGED.name, prompt=len(before) if said[: len(before)] == before else None)
 
 
@@ -94,3 +96,135 @@ def _is_logged(value: Any) -> bool:
 
 
 LOGGED = Format("inputs and outputs", ("input|inputs|instruction", "output|outputs"), _is_logged, _read_logged)
+
+
+_ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
+_NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
+
+
+def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    """NeMo Gym's rollouts, and those of its sidecar of failures.
+
+    A masked sample, whose reward its environment calls no measurement, has failed.
+    """
+    for row in rows:
+        value: Message = row.value
+        request, response = value[_ASKED], value.get("response")
+        before = bodies.asked(request)
+        found = bodies.answered(response)
+        answer = found.attempts[0] if found.attempts else []
+        if answer and all(map(is_list, answer)):
+            answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
+        ended: dict[str, Any] = found.ended
+        if found.problem or value.get("mask_sample") is True or _FAILURE in value:
+            reasons = (value.get(name) for name in ("failure_reason", "_ng_failure_message", _FAILURE, "failure_kind"))
+            reason = next(filter(None, reasons), found.problem or "its sample is masked")
+            ended = {"status": "failed", "status_reason": first_line(reason)}
+        fields = {name: each for name, each in value.items() if name not in _NOT_KEPT and each is not None}
+        if fields.get("expected_answer") is not None:
+            fields.setdefault("reference", fields["expected_answer"])
+        said, _ = chat.messages([*before, *answer], row.where)
+        if not any(message.get("content") or message.get("tool_calls") for message in said):
+            source.left_out["rollout without messages"] += 1
+            continue
+        made = trajectory(said, row.where, tools=bodies.tools(request), fields=fields, **ended)
+        prompt = len(chat.messages(before, row.where)[0]) or None
+        yield Attempt(made, row, NEMO_GYM.name, {"task": value[_TASK]} if _TASK in value else None, prompt)
+
+
+def _is_rollout(value: Any) -> bool:
+    return is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED])
+
+
+NEMO_GYM = Format("NeMo Gym rollouts", (_ASKED, "response"), _is_rollout, _rollouts, task="task index")
+
+
+def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    requests = _requests(source.paths, {_name(row.value) for row in rows})
+    if not requests:
+        source.notes.append(
+            "the batch's input file is not beside it: the judge does not see what was asked, and only choices of one "
+            f"request are compared. Put the input file (JSONL with custom_id and body) into {source.paths[0].parent}."
+        )
+    for row in rows:
+        found, name = _answers(row.value), _name(row.value)
+        if found.problem:
+            source.left_out[f"request failed ({found.problem})"] += 1
+        request = requests.get(name)
+        if request is None and requests and not found.problem:
+            source.left_out["answer to no request of the input file"] += 1
+            continue
+        tools = bodies.tools(request) if request else None
+        before = bodies.asked(request) if request else []
+        prompt = len(chat.messages(before, row.where)[0])
+        for answer in found.attempts:
+            said, _ = chat.messages([*before, *answer], row.where)
+            fields = {"custom_id": name}
+            attempt = trajectory(said, row.where, tools=tools, fields=fields, **found.ended)
+            yield Attempt(attempt, row, BATCH.name, None if request else dict(fields), prompt if request else None)
+
+
+def _name(row: Message) -> Any:
+    return row.get("custom_id", row.get("key"))
+
+
+def _answers(row: Message) -> bodies.Answers:
+    """What came back for one request."""
+    result = row.get("result")
+    if is_object(result):
+        if result.get("type") == "succeeded" and is_object(result.get("message")):
+            return bodies.answered(result["message"])
+        return bodies.Answers([], {}, bodies.problem(result.get("error"), str(result.get("type"))))
+    response: Message = row.get("response") or {}
+    body = response.get("body", response)
+    if not is_object(body) or response.get("status_code", 200) != 200 or row.get("error"):
+        error = body.get("error") if is_object(body) else None
+        return bodies.Answers(
+            [], {}, bodies.problem(error or row.get("error"), f"status {response.get('status_code')}")
+        )
+    return bodies.answered(body)
+
+
+def _requests(outputs: Sequence[Path], names: set[Any]) -> dict[Any, Message]:
+    """The bodies of the requests by their name, from the file beside that holds the most of them."""
+    best: dict[Any, Message] = {}
+    for directory in dict.fromkeys(path.parent for path in outputs):
+        for path in sorted([*directory.glob("*.jsonl"), *directory.glob("*.json")]):
+            if path not in outputs and len(found := _bodies(path, names)) > len(best):
+                best = found
+    return best
+
+
+def _bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
+    """Those of a file with one request on each line, or of a list of requests, alone or under `requests`."""
+    found: dict[Any, Message] = {}
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        if path.suffix == ".json":
+            whole = _json(lines.read())
+            listed = whole.get("requests") if is_object(whole) else whole
+            rows: Iterator[Any] = iter(listed if is_list(listed) else [])
+        else:
+            rows = map(_json, filter(str.strip, lines))
+        for row in rows:
+            if not is_object(row, "custom_id|key", "body|params|request"):
+                return found
+            body = row.get("body", row.get("params", row.get("request")))
+            if (name := _name(row)) in names and is_object(body):
+                found[name] = body
+    return found
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _fits(value: Any) -> bool:
+    if is_object(value, "request"):
+        return False
+    return is_object(value, "custom_id", "response|result|error") or is_object(value, "key", "response|error")
+
+
+BATCH = Format("batch output", ("custom_id", "response|result"), _fits, _read_batch, task="custom_id")

@@ -21,7 +21,7 @@ from gavel.base.errors import GavelError
 from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
-from gavel.scenarios.formats import agenttraj, atif, atropos, inspect_log, otel
+from gavel.scenarios.formats import atif, inspect_log, otel
 from gavel.scenarios.formats.completions import best_conversations, preference_pairs
 from gavel.scenarios.formats.exported import Export, Losses, StoredGroup
 from gavel.scenarios.formats.otel import OtlpEndpoint
@@ -45,10 +45,6 @@ def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = Non
         "atif": Export("ATIF documents", (".jsonl", ""), atif.documents),
         "otel": Export("OpenTelemetry spans", lines, partial(otel.requests, now_ns=time.time_ns())),
         "inspect": Export("an Inspect log", (".json",), partial(inspect_log.log_chunks, name=name, created=created)),
-        "agenttraj": Export(
-            "AgentTraj conversations", lines, lambda groups, _, losses: agenttraj.conversations(groups, losses)
-        ),
-        "atropos": Export("Atropos groups", lines, lambda groups, _, losses: atropos.groups(groups, losses)),
     }
     for module in entry_points.load_all("gavel.formats"):
         for form, export in module.EXPORTS.items():

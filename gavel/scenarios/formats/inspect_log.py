@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
-from gavel.scenarios.formats.checks import INDEPENDENT, as_number, first_line, trajectory
 from gavel.scenarios.formats.exported import (
     Losses,
     Media,
@@ -33,8 +32,19 @@ from gavel.scenarios.formats.exported import (
     tool_functions,
     turns,
 )
-from gavel.scenarios.formats.row import Attempt, Format, Row, Source, is_list, is_object
-from gavel.scenarios.formats.tool_calls import tools as openai_tools
+from gavel.scenarios.formats.row import (
+    INDEPENDENT,
+    Attempt,
+    Format,
+    Row,
+    Source,
+    as_number,
+    first_line,
+    is_list,
+    is_object,
+    trajectory,
+)
+from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History
 
 _GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}

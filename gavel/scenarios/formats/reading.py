@@ -25,21 +25,27 @@ from pydantic import ValidationError
 
 from gavel.base import entry_points
 from gavel.base.text import counted
-from gavel.scenarios.formats.agenttraj import AGENT_TRAJ
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.atropos import ATROPOS
-from gavel.scenarios.formats.checks import checked, unusable
 from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, read_columns
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
-from gavel.scenarios.formats.exchanges import EXCHANGES, LOGGED
+from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.files import expanded, is_store, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
-from gavel.scenarios.formats.langfuse import LANGFUSE
-from gavel.scenarios.formats.langsmith import LANGSMITH
-from gavel.scenarios.formats.openai_batch import BATCH
-from gavel.scenarios.formats.row import Attempt, Format, Found, Row, RowError, Source, WholeGroup, is_object
+from gavel.scenarios.formats.row import (
+    Attempt,
+    Format,
+    Found,
+    Row,
+    RowError,
+    Source,
+    WholeGroup,
+    checked,
+    is_object,
+    unusable,
+)
+from gavel.scenarios.formats.tracers import LANGFUSE, LANGSMITH
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import groups_of_rows, is_judged_table
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
@@ -73,8 +79,8 @@ def _fits_table(value: Any) -> bool:
 JUDGED = Format("Gavel's judged table", ("group", "status", "trajectory", "group_record"), _fits_table, _read_table)
 
 
-_BEFORE = (JUDGED, INSPECT, ATIF, ATROPOS, *EVALUATIONS, BATCH, EXCHANGES)
-_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED)
+_BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, *EVALUATIONS, BATCH, EXCHANGES)
+_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
 
 
 @cache

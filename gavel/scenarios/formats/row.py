@@ -1,16 +1,20 @@
-"""What passes between the parts of the readers: rows of a file, the attempts found in them, and what was left out."""
+"""Rows of a file and the attempts found in them; checks of a trajectory; tool calls and schemas in OpenAI's form."""
 
+import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, cast
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.fields import FieldError, problem
+from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
 
 
 class RowError(GavelError):
@@ -95,3 +99,198 @@ ABSENT = object()
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
+
+
+Item = TypeVar("Item", bound=Trajectory | TrajectoryGroup)
+INDEPENDENT = "independent_reward"
+"""The metric that holds a reward which no judge of Gavel's gave."""
+_REWARDS = ("reward", "score", "label")
+
+
+class _Loose(BaseModel):
+    """Only what is read later is checked; whatever else a message carries is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Call(_Loose):
+    function: dict[str, Any] | None = None
+    custom: dict[str, Any] | None = None
+
+
+class _Message(_Loose):
+    role: str
+    tool_calls: list[_Call] | None = None
+    function_call: dict[str, Any] | None = None
+
+
+class _Function(_Loose):
+    parameters: dict[str, Any] | None = None
+
+
+class _Tool(_Function):
+    function: _Function | None = None
+
+
+_MESSAGES, _TOOLS = TypeAdapter(list[_Message]), TypeAdapter(list[_Tool])
+
+
+def trajectory(
+    messages: list[Message],
+    where: str,
+    *,
+    tools: list[Message] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Trajectory:
+    """A trajectory whose row has `fields` besides its messages: its metadata. A reward among them is a metric, too.
+
+    Raises `RowError` when it cannot be judged.
+    """
+    rest = dict(fields or {})
+    numbers = {name: number for name, value in (metrics or {}).items() if (number := as_number(value)) is not None}
+    if (reward := _reward(rest)) is not None:
+        numbers.setdefault(INDEPENDENT, reward)
+    try:
+        found = Trajectory(
+            messages_and_choices=list[MessageOrChoice](messages), tools=tools, metadata=rest, metrics=numbers, **more
+        )
+    except (FieldError, TypeError) as error:
+        raise unusable(where, error) from error
+    return checked(found, where)
+
+
+def _reward(fields: Mapping[str, Any]) -> float | None:
+    """The first reward among the fields. A label is one only where it says yes or no: other labels name classes."""
+    for name in _REWARDS:
+        number = as_number(fields.get(name))
+        if number is not None and (name != "label" or number in (0.0, 1.0)):
+            return number
+    return None
+
+
+def as_number(value: Any) -> float | None:
+    """A finite number, also one that a table keeps as text; None for anything else."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return {"true": 1.0, "false": 0.0}.get(value.strip().lower())
+    try:
+        number = float(value) if isinstance(value, bool | int | float) else math.nan
+    except OverflowError:  # an integer above 10³⁰⁸
+        return None
+    return number if math.isfinite(number) else None
+
+
+_LONGEST_REASON = 300
+
+
+def first_line(text: Any) -> str:
+    """The first line of an error, without a traceback, as the reason for a failed attempt."""
+    line = next((line for line in str(text or "").splitlines() if line.strip()), "no reason is recorded")
+    line = line.partition("Traceback (most recent call last)")[0].strip() or str(text).strip().splitlines()[-1]
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
+
+
+def checked(item: Item, where: str) -> Item:
+    """The item. Raises `RowError` when its messages and tools cannot be shown to a judge, or a judge's score is NaN."""
+    for each in [item] if isinstance(item, Trajectory) else item.trajectories:
+        try:
+            for history in each.histories():
+                _MESSAGES.validate_python(history.messages())
+                _TOOLS.validate_python(history.tools or [])
+        except (ValidationError, AttributeError) as error:  # a stored choice may lack its message's fields
+            raise unusable(where, error) from error
+        if not each.messages():
+            raise RowError(f"{where} has a trajectory without messages.", "Delete it, or put its messages in.")
+        scores = [each.judgement.score, *(vote.score for vote in each.judgement.votes)] if each.judgement else []
+        if any(score is not None and not math.isfinite(score) for score in scores):
+            raise RowError(f"{where} has a judge's score that is no number.", "Write null where there is no score.")
+    return item
+
+
+def unusable(where: str, error: Exception) -> RowError:
+    """The error for a row that is not shaped as its format says, with the field."""
+    text = problem(error) if isinstance(error, ValidationError) else str(error)
+    text = error.message if isinstance(error, GavelError) else text
+    return RowError(f"{where} cannot be judged: {text}", "Rows hold messages and tools in OpenAI's chat format.")
+
+
+def as_message(value: Any, role: str) -> list[Message]:
+    """A text as one message of `role`; a list of messages, or one message, as it is."""
+    if isinstance(value, list):
+        return cast(list[Message], value)
+    return [cast(Message, value)] if isinstance(value, dict) else [{"role": role, "content": value}]
+
+
+def is_foreign(call: Any) -> bool:
+    """Whether a tool call must be rewritten to have OpenAI's form."""
+    if isinstance(call, str):
+        return _object(call) is not None
+    if not isinstance(call, dict):
+        return False
+    body = cast(Message, call).get("function")
+    if isinstance(body, dict):
+        return not isinstance(cast(Message, body).get("arguments", ""), str)
+    return "custom" not in call and ("name" in call or isinstance(body, str))
+
+
+def tool_call(call: Any) -> Any:
+    """A tool call in OpenAI's form: other programs keep it flat, with arguments as an object, or as JSON text."""
+    if isinstance(call, str):
+        return tool_call(found) if (found := _object(call)) is not None else call
+    if not is_foreign(call):
+        return call
+    fields = cast(Message, call)
+    body = fields.get("function")
+    if isinstance(body, dict):
+        function = cast(Message, body)
+        return {**fields, "function": {**function, "arguments": as_json(function.get("arguments"))}}
+    name = body if isinstance(body, str) else fields["name"]
+    arguments = fields.get("arguments", fields.get("args", fields.get("input")))
+    extra = {k: v for k, v in fields.items() if k not in ("name", "arguments", "args", "input", "function", "type")}
+    return {**extra, "type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+
+
+def as_json(arguments: Any) -> str:
+    """Arguments as the JSON text that OpenAI's calls carry."""
+    if arguments is None:
+        return "{}"
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+
+
+def _object(text: str) -> Message | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast(Message, value) if isinstance(value, dict) else None
+
+
+def tools(value: Any) -> list[Message] | None:
+    """Tool schemas in OpenAI's form, from a list, its JSON text, Anthropic's or Responses' flat form; None = none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, dict):
+        value = [{"name": name, **schema} for name, schema in cast(dict[str, Message], value).items()]
+    if not isinstance(value, list) or not value:
+        return cast("list[Message] | None", value) or None
+    return [_tool(each) for each in cast(list[Any], value)]
+
+
+def _tool(value: Any) -> Any:
+    if isinstance(value, str):
+        value = _object(value) or value
+    if not isinstance(value, dict) or "function" in value or "name" not in value:
+        return cast(Any, value)
+    fields = cast(Message, value)
+    if fields.get("type", "function") not in ("function", "custom"):
+        return fields  # a tool that the vendor runs
+    parameters = fields.get("parameters", fields.get("input_schema"))
+    function = {"name": fields["name"], "description": fields.get("description"), "parameters": parameters}
+    return {"type": "function", "function": {name: each for name, each in function.items() if each is not None}}

@@ -1,7 +1,7 @@
 """Word math: problems of a few steps, a calculator, and a last line with the answer: `#### 72`.
 
 Problems are generated; `word_math:FILE` and `word_math:DIRECTORY` read others in GSM8K's form, JSON lines or parquet
-(`gavel.scenarios.bridges.math_problems`). Success is GSM8K's strict one: the last number after `####`, and no other.
+(`gavel.scenarios.math_problems`). Success is GSM8K's strict one: the last number after `####`, and no other.
 
 A calculator: exact arithmetic over an expression, which is read and never run.
 

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.atropos_group import TOKEN_ADVANTAGES
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence
+
+TOKEN_ADVANTAGES = "token_advantages"
+"""Field of a `Choice`: the advantage of each of its tokens, in place of what the rewards give."""
 
 
 def fits_its_turns(trajectory: Trajectory) -> bool:

@@ -14,12 +14,11 @@ from gavel.judge.task_drafts.drafting import Attempts, Drafting, left_out, split
 from gavel.judge.task_drafts.writer import Attempt, DraftedTask, DraftRecord
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
-from gavel.scenarios.bridges.mcp import McpServer, mcp
-from gavel.scenarios.bridges.mcp_survey import survey
+from gavel.scenarios.mcp import McpServer, mcp, survey
 from tests.endpoint import Endpoint, fails, says
 from tests.judge.task_drafts.writer_model import CRITERIA, WriterModel
 
-SERVERS = Path(__file__).parents[2] / "scenarios" / "bridges" / "mcp_servers.py"
+SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"
 
 
 def server(kind: str) -> McpServer:

@@ -48,7 +48,7 @@ from gavel.judge.service.schemas.bodies import (
     TrajectoryIn,
 )
 from gavel.judge.service.schemas.records import GroupRecord, Record
-from gavel.scenarios.formats.openai_responses import messages
+from gavel.scenarios.formats.bodies import messages
 from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(tags=["wires"])

@@ -1,0 +1,1 @@
+"""AgentGym: environments behind its HTTP protocol, scenarios served to its clients, and AgentTraj files."""

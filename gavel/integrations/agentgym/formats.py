@@ -1,0 +1,159 @@
+"""Trajectories of AgentGym (AgentTraj and what AgentEvol explores): ShareGPT turns that say which of them are learned.
+
+    {"conversations": [{"from": "human", "loss": null, "value": "…"}, {"from": "gpt", "loss": true, "value": "…"}],
+     "item_id": "textcraft_12", "reward": 0.8, "success": 1.0}
+
+A turn with `loss: true` becomes a sampled turn (without tokens), every other one is context: the instruction and the
+"OK." that open a conversation are never learned. The attempts at one item are a group.
+
+Writing: the format has two speakers and no tools: a system prompt becomes the opening pair with which its own
+conversations begin, a call is written as `Thought: … Action: NAME {…}`, and its result is what the human says next.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from openai.types.chat.chat_completion import Choice
+
+from gavel.llm.types import Message
+from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.exported import (
+    Export,
+    Losses,
+    StoredAttempt,
+    StoredGroup,
+    Turn,
+    attempts,
+    count_untold,
+    reward_or_none,
+    tool_functions,
+    turns,
+)
+from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object, trajectory
+from gavel.scenarios.text_calls import signature
+
+NAME = "AgentTraj"
+_TURN = ("from", "value", "loss")
+_FORM = 'Write turns as {"from": "gpt", "loss": true, "value": "…"}.'
+
+
+def _fits(value: Any) -> bool:
+    if not is_object(value, "conversations", "item_id") or not is_list(value["conversations"]):
+        return False
+    turns = value["conversations"]
+    return bool(turns) and all(is_object(turn, *_TURN) for turn in turns)
+
+
+def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        fields = cast(Message, row.value)
+        said: list[Message | Choice] = []
+        for number, turn in enumerate(cast("list[Message]", fields["conversations"])):
+            _check(turn, f"{row.where}: conversations.{number}")
+            for message in chat.sharegpt_messages(turn, len(said), f"{row.where} cannot be judged: {number}"):
+                is_learned = turn["loss"] == 1 and message["role"] == "assistant"
+                said.append(_sampled(message) if is_learned else message)
+        rest = {key: value for key, value in fields.items() if key != "conversations"}
+        found = trajectory(cast("list[Message]", said), row.where, fields=rest)
+        opening = next((at for at, item in enumerate(said) if isinstance(item, Choice)), len(said))
+        yield Attempt(found, row, NAME, {"item_id": fields["item_id"]}, opening)
+
+
+def _check(turn: Message, where: str) -> None:
+    if not isinstance(turn["value"], str):
+        raise RowError(f"{where}.value is no text", _FORM)
+    if not isinstance(turn["loss"], bool | int | None):  # the text "true" would be learned from nowhere
+        raise RowError(f"{where}.loss is {turn['loss']!r:.40}, which is neither true, false nor null", _FORM)
+
+
+def _sampled(message: Message) -> Choice:
+    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": message})
+
+
+AGENT_TRAJ = Format(NAME, ("conversations", "item_id"), _fits, _read, task="item_id")
+
+
+_OK = "OK."
+SUCCESS = "success"
+
+
+def conversations(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
+    """A conversation for each attempt."""
+    for stored in groups:
+        count_untold(stored, losses)
+        for attempt in attempts(stored):
+            yield _conversation(attempt, losses)
+
+
+def _conversation(attempt: StoredAttempt, losses: Losses) -> Message:
+    main, *further = attempt.trajectory.histories()
+    losses.add("further history of an attempt: left out", len(further))
+    found = turns(main, losses)
+    instructions = [turn.text for turn in found if turn.role == "system"]
+    if functions := tool_functions(main, losses):
+        losses.add("tools that the agent was shown: written as text into the opening instruction")
+        instructions.append("\n".join(["Tools:", *(f"- {signature(each)}" for each in functions)]))
+    said: list[Message] = []
+    if instructions:
+        said += [_turn("human", None, "\n\n".join(instructions), losses), _turn("gpt", False, _OK, losses)]
+    for turn in found:
+        if turn.role == "assistant":
+            said.append(_turn("gpt", turn.sampled is not None, _spoken(turn, losses), losses))
+        elif turn.role != "system":
+            _add_human(said, _heard(turn, losses), losses)
+    success = attempt.trajectory.metrics.get(SUCCESS)
+    return {
+        "conversations": said,
+        "item_id": losses.text(_item(attempt)),
+        "reward": reward_or_none(attempt),
+        **({} if success is None else {SUCCESS: losses.number(float(success))}),
+    }
+
+
+def _add_human(said: list[Message], text: str, losses: Losses) -> None:
+    """Joined to the turn before where that is the human's, as after several calls: speakers take turns."""
+    if said and said[-1]["from"] == "human" and len(said) > 2:
+        losses.add("message that follows another one of the same speaker: joined to it")
+        said[-1]["value"] += f"\n\n{losses.text(text)}"
+        return
+    said.append(_turn("human", None, text, losses))
+
+
+def _turn(speaker: str, loss: bool | None, value: str, losses: Losses) -> Message:
+    return {"from": speaker, "loss": loss, "value": losses.text(value)}
+
+
+def _spoken(turn: Turn, losses: Losses) -> str:
+    if turn.reasoning:
+        losses.add("reasoning of a turn: left out")
+    words = _heard(turn, losses)
+    if not turn.calls:
+        return words
+    losses.add("tool call: written as `Action: NAME {…}`", len(turn.calls))
+    actions = [f"Action: {call.name} {call.arguments}" for call in turn.calls]
+    return "\n\n".join([*([f"Thought: {words}"] if words else []), *actions])
+
+
+def _heard(turn: Turn, losses: Losses) -> str:
+    if not turn.is_text:
+        losses.add("image, recording or other part of a message that is no text: left out")
+    return turn.text
+
+
+def _item(attempt: StoredAttempt) -> str:
+    """The task's id, where a rollout or an AgentTraj file named one; else the group's."""
+    metadata: dict[str, Any] = attempt.trajectory.metadata
+    named = metadata.get("item_id")
+    if isinstance(named, str | int):
+        return str(named)
+    match metadata.get("task"):
+        case {"id": str(name)} if name:
+            return name
+        case _:
+            return attempt.group_id
+
+
+FORMATS = (AGENT_TRAJ,)
+EXPORTS = {
+    "agenttraj": Export("AgentTraj conversations", (".jsonl",), lambda groups, _, losses: conversations(groups, losses))
+}

@@ -1,0 +1,307 @@
+"""What AgentGym's environment servers answer, as values: two dialects, and the forms that each was seen to take.
+
+    A   /create -> {"id": 3, …}    /reset -> {"observation": …}       /step -> {"observation", "reward", "done"}
+    B   /create -> 3               /reset -> "text" or ["text", null]  /step -> the same, or {"state", "reward", "done"}
+
+An error is `{"error": …}` with status 200 (A) or a status (B); one that is null or empty is none. What has none of
+these forms raises `WireError`: a reward that is missing is never taken for 0.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from gavel.base.errors import GavelError
+from gavel.scenarios.scenario import ScenarioError
+
+Dialect = Literal["a", "b"]
+SessionId = int | str
+_EXCERPT = 200
+"""Characters of an answer that an error shows."""
+
+
+class WireError(GavelError):
+    """A server's answer has no form that is known."""
+
+
+class RefusedError(GavelError):
+    """A server answered a well-formed request with an error of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """An environment on a server."""
+
+    id: SessionId
+    dialect: Dialect
+
+    @property
+    def field(self) -> str:
+        """What requests call it."""
+        return "id" if self.dialect == "a" else "env_idx"
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What followed an action."""
+
+    observation: str
+    reward: float
+    """As the server gives it."""
+    done: bool
+    score: float | None = None
+    """The sum so far, where the server tells it beside the step's reward."""
+    answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The whole answer, where it is an object."""
+
+
+def created(answer: Any) -> Created:
+    """Raises `RefusedError`, `WireError`."""
+    match answer:
+        case {"error": error} if error:
+            raise RefusedError(f"/create: {_told(error)}")
+        case {"id": int() | str() as name} if not isinstance(name, bool):
+            return Created(name, "a")
+        case {"env_idx": int() | str() as name} if not isinstance(name, bool):
+            return Created(name, "b")
+        case int() | str() if not isinstance(answer, bool) and answer != "":
+            return Created(answer, "b")
+        case _:
+            raise WireError(f"/create answered {_excerpt(answer)}, which names no environment")
+
+
+def first_observation(answer: Any) -> str | None:
+    """The text of `/reset` or `/observation`; None where it has none, and `/observation` is to be asked.
+
+    A task's description and the available actions, which some environments tell beside it, are put into the text.
+    Raises `RefusedError`, `WireError`.
+    """
+    match answer:
+        case {"error": error} if error:
+            raise RefusedError(_told(error))
+        case dict():
+            fields = cast("dict[str, Any]", answer)
+            if not ("observation" in fields or "state" in fields):
+                raise WireError(f"it answered {_excerpt(fields)}, without an observation")
+            parts = [_text(fields.get("task_description")), _observation(fields)]
+            if actions := texts(fields.get("available_actions")):
+                parts.append(f"Available actions: {', '.join(actions)}")
+            return "\n".join(filter(None, parts)) or None
+        case [first, *_]:
+            return _text(first) or None
+        case str() | None:
+            return answer or None
+        case _:
+            raise WireError(f"it answered {_excerpt(answer)}, which is no observation")
+
+
+def stepped(answer: Any) -> Stepped:
+    """Raises `RefusedError`, `WireError`."""
+    match answer:
+        case {"error": error} if error:
+            raise RefusedError(_told(error))
+        case {"reward": reward, "done": done}:
+            fields = cast("dict[str, Any]", answer)
+        case [observation, reward, done, *_]:
+            fields = {"observation": observation}
+        case _:
+            raise WireError(f"/step answered {_excerpt(answer)}, without reward and done")
+    if not isinstance(done, bool | int):
+        raise WireError(f"/step answered done={_excerpt(done)}, which is neither true nor false")
+    if not ("observation" in fields or "state" in fields):
+        raise WireError(f"/step answered {_excerpt(fields)}, without an observation")
+    observed = _observation(fields)
+    if actions := texts(fields.get("available_actions")):
+        observed = f"{observed}\nAvailable actions: {', '.join(actions)}"
+    score = None if fields.get("score") is None else _number("score", fields["score"])
+    return Stepped(observed, _number("reward", reward), bool(done), score, fields)
+
+
+def _observation(fields: Mapping[str, Any]) -> str:
+    return _text(fields["observation"] if "observation" in fields else fields["state"])
+
+
+def _text(value: Any) -> str:
+    """A text as it is, nothing for null, anything else as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def texts(value: Any) -> list[str]:
+    """The texts of a list; none for what is no list."""
+    return [_text(each) for each in cast("list[Any]", value)] if isinstance(value, list) else []
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, bool | int | float) else math.nan
+    except OverflowError:  # an integer above 10³⁰⁸
+        number = math.nan
+    if not math.isfinite(number):
+        raise WireError(f"/step answered {name}={_excerpt(value)}, which is no finite number")
+    return number
+
+
+def _told(error: Any) -> str:
+    return _text(error)[:_EXCERPT]
+
+
+def _excerpt(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
+
+
+Form = Literal["action", "sql", "call", "reply"]
+"""What the server reads: an action alone; SQL out of its fence; `Action: NAME with Action Input: {…}`; the whole
+reply, in tags of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One environment."""
+
+    name: str
+    index: tuple[str, ...]
+    """Fields of `/reset` that name the item."""
+    train: range = range(200)
+    """Item ids that are trained on by default. Only maze and sqlgym tell how many they have."""
+    held_out: range = range(200, 250)
+    form: Form = "action"
+    reset: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """Further fields of `/reset`."""
+    scored: bool = False
+    """Whether the reward of an episode is the sum that steps tell as `score`, not the last step's."""
+    percent: bool = False
+    """Whether rewards are from -100 to 100."""
+    until_done: bool = False
+    """Whether any reward above 0 at the end is a success: it is 1 less a share of the steps that were taken."""
+    environments: int | None = None
+    """That the server holds at most; it gives one away twice beyond them."""
+    rubric: str | None = None
+    """What good work is, where the server tells it: those of `gavel serve-env` do."""
+    words: str | None = None
+    """Path that tells the words that are allowed."""
+
+    def normalised(self, raw: float, done: bool) -> float:
+        """The reward from 0 to 1."""
+        if self.until_done:
+            return float(done and raw > 0)
+        return min(1.0, max(0.0, raw / 100 if self.percent else raw))
+
+    def succeeded(self, raw: float, done: bool) -> bool:
+        return self.normalised(raw, done) >= 1.0
+
+
+_KINDS = (
+    Kind("textcraft", ("data_idx",)),
+    Kind("babyai", ("data_idx",), scored=True, until_done=True),
+    Kind("alfworld", ("game",), reset={"world_type": "Text"}),
+    Kind("sciworld", ("data_idx",), scored=True, percent=True),
+    Kind("maze", ("game",), train=range(20), held_out=range(20, 26)),
+    Kind("wordle", ("seed",), words="filtered_vocab"),
+    Kind("webshop", ("session_id",)),
+    Kind("sqlgym", ("item_id",), form="sql", train=range(9428), held_out=range(9428, 10962), environments=8),
+    Kind("searchqa", ("id",), form="reply"),
+    *(Kind(name, ("id",), form="call") for name in ("weather", "movie", "academia", "sheet", "todo")),
+)
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
+OTHER = Kind("agentgym", ("data_idx", "game", "seed", "id", "item_id", "session_id"), reset={"world_type": "Text"})
+"""An environment of no known kind. `id` names the item only where it does not name the environment."""
+
+_GREETINGS = {"textcraft": "textcraft", "babyai": "babyai", "alfworld": "alfworld", "scienceworld": "sciworld"}
+_INDEX_OWNERS = {"session_id": "webshop", "item_id": "sqlgym"}
+
+
+def kind_of_path(path: str) -> Kind | None:
+    """The kind that the address itself names: `http://host/maze`."""
+    return KINDS.get(path.rstrip("/").rpartition("/")[2].casefold())
+
+
+def kind_of_greeting(greeting: object) -> Kind | None:
+    """The kind that `GET /` names: "This is environment TextCraft."."""
+    if not isinstance(greeting, str) or not greeting.casefold().startswith("this is environment "):
+        return None
+    name = greeting.casefold().removeprefix("this is environment ").strip(" .")
+    return KINDS.get(_GREETINGS.get(name, ""))
+
+
+def kind_of_fields(fields: Sequence[str]) -> Kind | None:
+    """The kind whose `/reset` alone has one of these fields."""
+    return next((KINDS[owner] for name, owner in _INDEX_OWNERS.items() if name in fields), None)
+
+
+_EXAMPLE = "Write agentgym:http://127.0.0.1:36001?tasks=200&held_out=50"
+_MOST_ITEMS = 1_000_000
+
+
+class Options(BaseModel):
+    """The query of an address."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    """Items that are trained on: how many (`200`), or which (`100-299`). None: those of the kind."""
+    held_out: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    """Items that are kept for evaluation; a number: the next ones after those that are trained on."""
+    turns: int = Field(default=30, ge=1, lt=10_000)
+    timeout: float = Field(default=60.0, gt=0, le=3600)
+    """Seconds that one request may take."""
+
+    def splits(self, train: range, held_out: range) -> tuple[range, range]:
+        """The items of both splits; these where the address names none. Raises `ScenarioError`."""
+        trained = train if self.tasks is None else _items("tasks", self.tasks)
+        kept = held_out if self.held_out is None else _items("held_out", self.held_out)
+        if self.held_out is not None and "-" not in self.held_out:
+            kept = range(trained.stop, trained.stop + len(kept))
+        if both := set(trained) & set(kept):
+            raise ScenarioError(
+                f"item {min(both)} is among tasks= and among held_out=.",
+                "Write ranges that do not meet: tasks=0-199&held_out=200-249",
+            )
+        return trained, kept
+
+
+def parse(address: str) -> tuple[str, str | None, Options]:
+    """The server's URL without a slash at its end, the kind where it is named, and the options.
+
+    Raises `ScenarioError`.
+    """
+    head, plus, rest = address.partition("+")
+    kind = head if plus and "/" not in head and ":" not in head else None
+    given = rest if kind is not None else address
+    try:
+        parts = urlsplit(given)
+        has_host = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        has_host = False
+        parts = urlsplit("")
+    if not has_host:
+        raise ScenarioError(f"{given!r} is no address of an AgentGym server.", _EXAMPLE)
+    if kind is not None and kind not in KINDS:
+        raise ScenarioError(f"AgentGym has no environment {kind!r} that is known.", f"Known: {', '.join(KINDS)}.")
+    try:
+        options = Options.model_validate(dict(parse_qsl(parts.query, keep_blank_values=True)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise ScenarioError(
+            f"agentgym:{address}: {name}: {first['msg']}", f"Options are {', '.join(Options.model_fields)}. {_EXAMPLE}"
+        ) from error
+    if options.tasks is not None and options.held_out is None:
+        raise ScenarioError("tasks= is without held_out=, the items that are kept for evaluation.", _EXAMPLE)
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), kind, options
+
+
+def _items(name: str, value: str) -> range:
+    """`200` = the first 200, `100-149` = these 50."""
+    first, dash, last = value.partition("-")
+    items = range(int(first), int(last) + 1) if dash else range(int(first))
+    if not 0 < len(items) <= _MOST_ITEMS:
+        raise ScenarioError(f"{name}={value} names no items.", f"Write {name}=200 (how many) or {name}=100-149.")
+    return items

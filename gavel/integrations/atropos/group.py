@@ -1,0 +1,322 @@
+"""A group as Atropos' environments and trainers exchange it: token ids, and which of them are trained.
+
+    tokens              [[7, 8, 20, 21, 9, 22], …]               a whole conversation for each member
+    masks               [[-100, -100, 20, 21, -100, 22], …]      -100 where the policy did not choose the token
+    scores              [1.0, …]
+    inference_logprobs  [[1.0, 1.0, -0.3, -0.1, 1.0, -0.7], …]   the sampler's; 1.0 where the policy did not choose
+
+A member is one token sequence, so it is a trajectory whose turns each continue the turn before: every stretch of
+trained tokens becomes a `Choice` with its exact prompt, and back again. Nothing is rendered or tokenized here.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Self, cast
+
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
+from gavel.trainer.data.step_rewards import TOKEN_ADVANTAGES
+
+UNTRAINED = -100
+"""In `masks`: the policy did not choose this token."""
+MASKS = "An entry of `masks` is the token's id where the policy chose the token, and -100 elsewhere."
+NO_LOGPROB = 1.0
+"""In `inference_logprobs`, where the policy did not choose the token; no log-prob is above 0."""
+NO_ADVANTAGE = "set_advantage_to_zero"
+"""Override of a member that counts in its group and is not learned from."""
+_ROUNDING = 1e-3
+"""Nats by which rounding may bring a log-prob above 0."""
+
+_OPTIONAL = (
+    *("advantages", "ref_logprobs", "messages", "inference_logprobs", "overrides", "images"),
+    *("distill_token_ids", "distill_logprobs"),
+)
+
+Decode = Callable[[Sequence[int]], str]
+
+
+class AtroposGroup(BaseModel):
+    """The body of `POST /scored_data`; lengths are checked, and fields of later versions are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    tokens: list[list[int]] = Field(min_length=1)
+    """Token ids of each member. `[G, T]`"""
+    masks: list[list[int]]
+    """The token id, or -100 where the policy did not choose it. `[G, T]`"""
+    scores: list[float]
+    """`[G]`"""
+    advantages: list[list[float]] | None = None
+    """Of each token, in place of what the scores give. `[G, T]`"""
+    ref_logprobs: list[list[float]] | None = None
+    """Of a reference policy. Gavel's learner has a reference of its own. `[G, T]`"""
+    messages: list[list[dict[str, Any]]] | None = None
+    """The conversations as chat messages."""
+    generation_params: dict[str, Any] | None = None
+    inference_logprobs: list[list[float]] | None = None
+    """The sampler's, in nats. `[G, T]`"""
+    overrides: list[dict[str, Any] | None] | None = None
+    """Settings of single members, such as `set_advantage_to_zero`."""
+    group_overrides: dict[str, Any] | None = None
+    images: Any = None
+    env_id: int | None = None
+    """Number of the environment that sends the group."""
+    distill_token_ids: list[list[list[int]]] | None = None
+    distill_logprobs: list[list[list[float]]] | None = None
+
+    @field_validator(*_OPTIONAL, mode="before")
+    @classmethod
+    def _absent(cls, value: object) -> object:
+        """An environment sends an empty list for what no member has."""
+        return None if value == [] else value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        members = len(self.tokens)
+        for name in ("masks", "scores", "advantages", "ref_logprobs", "messages", "inference_logprobs", "overrides"):
+            values: Sequence[object] | None = getattr(self, name)
+            if values is not None and len(values) != members:
+                raise ValueError(f"{name} has {len(values)} members, and tokens has {members}")
+        for name in ("masks", "advantages", "ref_logprobs", "inference_logprobs"):
+            rows: Sequence[Sequence[float]] | None = getattr(self, name)
+            for number, row in enumerate(rows or ()):
+                if len(row) != len(self.tokens[number]):
+                    length = len(self.tokens[number])
+                    raise ValueError(f"{name}[{number}] has {len(row)} entries, and tokens[{number}] has {length}")
+        for number, tokens in enumerate(self.tokens):
+            if not tokens:
+                raise ValueError(f"tokens[{number}] is empty")
+            if min(tokens) < 0:
+                raise ValueError(f"tokens[{number}] holds {min(tokens)}, which is no token id")
+        self._check_numbers()
+        for conversation in self.messages or ():
+            if any("role" not in message or "content" not in message for message in conversation):
+                raise ValueError("a message lacks role or content")
+        return self
+
+    def _check_numbers(self) -> None:
+        """A value of a trained token that no arithmetic can use would spoil a whole step."""
+        if not all(map(math.isfinite, self.scores)):
+            raise ValueError("a score is not a finite number")
+        for number, mask in enumerate(self.masks):
+            for name in ("advantages", "inference_logprobs"):
+                rows: Sequence[Sequence[float]] | None = getattr(self, name)
+                trained = (
+                    [value for value, kept in zip(rows[number], mask, strict=True) if kept != UNTRAINED] if rows else []
+                )
+                if not all(map(math.isfinite, trained)):
+                    raise ValueError(f"{name}[{number}] of a trained token is not a finite number")
+                if name == "inference_logprobs" and any(value > _ROUNDING for value in trained):
+                    raise ValueError(
+                        f"inference_logprobs[{number}] of a trained token is {max(trained):g}, above 0: no log-prob; "
+                        f"{NO_LOGPROB} stands only where masks is {UNTRAINED}"
+                    )
+
+    def other_targets(self) -> str | None:
+        """The first entry of `masks` that is neither -100 nor its token, such as those of 0 and 1; None without any."""
+        for number, (tokens, mask) in enumerate(zip(self.tokens, self.masks, strict=True)):
+            for place, (token, kept) in enumerate(zip(tokens, mask, strict=True)):
+                if kept not in (token, UNTRAINED):
+                    return f"masks[{number}][{place}] is {kept}, which is neither {UNTRAINED} nor the token, {token}"
+        return None
+
+    def __len__(self) -> int:
+        """Members."""
+        return len(self.tokens)
+
+    def temperature(self, member: int) -> float:
+        """At which a member was sampled: by its overrides, else the generation parameters, else the group's overrides;
+        1 where none says it."""
+        for settings in (self._override(member), self.generation_params or {}, self.group_overrides or {}):
+            match settings.get("temperature"):
+                case int() | float() as value if math.isfinite(value) and value > 0:
+                    return float(value)
+                case _:
+                    continue
+        return 1.0
+
+    def _override(self, member: int) -> dict[str, Any]:
+        return (None if self.overrides is None else self.overrides[member]) or {}
+
+    def trajectories(self, decode: Decode | None, metadata: Mapping[str, Any] | None = None) -> TrajectoryGroup:
+        """The same as trajectories, whose `reward` is the score.
+
+        `decode` gives the text of token ids, for members whose messages do not cover their trained turns; without it
+        such a member is its messages' text alone. A `Choice` has `token_logprobs` where the group has the sampler's,
+        and `token_advantages` where it has advantages. Raises `ValueError` for a member with neither messages nor
+        `decode`.
+        """
+        members = [self._trajectory(number, decode) for number in range(len(self))]
+        return TrajectoryGroup(members, metadata=dict(metadata or {}))
+
+    def _trajectory(self, number: int, decode: Decode | None) -> Trajectory:
+        tokens = self.tokens[number]
+        spans = list(trained_spans(self.masks[number]))
+        said = self._messages(number, spans, decode)
+        items: list[MessageOrChoice] = []
+        turns = iter(spans)
+        for message, is_sampled in said:
+            if not is_sampled:
+                items.append(message)
+                continue
+            start, end = next(turns)
+            items.append(_choice(message, self._sampled(number, start, end)))
+        trajectory = Trajectory(messages_and_choices=items, reward=self.scores[number])
+        trajectory.metrics = {"tokens": len(tokens), "turns": len(spans)}
+        return trajectory
+
+    def _sampled(self, number: int, start: int, end: int) -> Message:
+        """The fields of a `Choice` of the trained tokens from `start` to `end`."""
+        tokens = self.tokens[number]
+        fields: Message = {
+            "prompt_token_ids": tokens[:start],
+            "token_ids": tokens[start:end],
+            "temperature": self.temperature(number),
+        }
+        if self.inference_logprobs is not None:
+            fields["token_logprobs"] = self.inference_logprobs[number][start:end]
+        if self._override(number).get(NO_ADVANTAGE):
+            fields[TOKEN_ADVANTAGES] = [0.0] * (end - start)
+        elif self.advantages is not None:
+            fields[TOKEN_ADVANTAGES] = self.advantages[number][start:end]
+        return fields
+
+    def _messages(
+        self, number: int, spans: Sequence[tuple[int, int]], decode: Decode | None
+    ) -> list[tuple[Message, bool]]:
+        """The conversation, and which of its messages are the sampled stretches, in order.
+
+        Of the assistant's messages the last ones are sampled: earlier ones may be examples. Where there are fewer of
+        them than stretches, the text of the tokens is shown instead.
+        """
+        given: list[Message] = list((self.messages or {number: []})[number])
+        assistants = [at for at, message in enumerate(given) if message["role"] == "assistant"]
+        if len(assistants) >= len(spans) and given:
+            sampled = set(assistants[len(assistants) - len(spans) :])
+            return [(message, at in sampled) for at, message in enumerate(given)]
+        if decode is None:
+            if not given:
+                raise ValueError(f"member {number} has no messages")
+            return [*((message, False) for message in given[:-1]), ({**given[-1], "role": "assistant"}, False)]
+        tokens, shown, found = self.tokens[number], 0, list[tuple[Message, bool]]()
+        for start, end in spans:
+            if start > shown:
+                found.append(({"role": "user", "content": decode(tokens[shown:start])}, False))
+            found.append(({"role": "assistant", "content": decode(tokens[start:end])}, True))
+            shown = end
+        if shown < len(tokens):
+            found.append(({"role": "user", "content": decode(tokens[shown:])}, False))
+        return found
+
+
+def _choice(message: Message, sampled: Message) -> Choice:
+    fields = {"index": 0, "finish_reason": "stop", **sampled}
+    try:
+        return Choice.model_validate({**fields, "message": {**message, "role": "assistant"}})
+    except ValidationError:  # content parts, or calls of another form: what was said is kept as text
+        text = json.dumps({name: value for name, value in message.items() if name != "role"}, ensure_ascii=False)
+        return Choice.model_validate({**fields, "message": {"role": "assistant", "content": text}})
+
+
+def trained_spans(mask: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The stretches `[start, end)` of trained tokens."""
+    at = 0
+    for is_trained, stretch in groupby(value != UNTRAINED for value in mask):
+        length = len(list(stretch))
+        if is_trained:
+            yield at, at + length
+        at += length
+
+
+@dataclass(slots=True)
+class MemberRow:
+    """A trajectory as one token sequence. `[T]` each."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    mask: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+
+    def extend(self, tokens: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """Appends sampled tokens with their log-probs, or context without."""
+        self.tokens += tokens
+        self.mask += tokens if logprobs is not None else [UNTRAINED] * len(tokens)
+        self.logprobs += [NO_LOGPROB] * len(tokens) if logprobs is None else logprobs
+
+
+def member_row(trajectory: Trajectory) -> MemberRow | str:
+    """The trajectory as Atropos' formats hold it, or why they cannot."""
+    row = MemberRow()
+    for choice in trajectory.choices():
+        extra = choice.model_extra or {}
+        prompt, said = extra.get("prompt_token_ids"), extra.get("token_ids")
+        if prompt is None or said is None:
+            return "a sampled turn carries no token ids"
+        if (logprobs := _logprobs(choice)) is None or len(logprobs) != len(said):
+            return "a sampled turn carries no log-prob for each token"
+        if prompt[: len(row.tokens)] != row.tokens:
+            return "its turns are not one token sequence"
+        row.extend(prompt[len(row.tokens) :], None)
+        row.extend(said, logprobs)
+    return row if row.tokens else "nothing was sampled in it"
+
+
+def _logprobs(choice: Choice) -> list[float] | None:
+    given = (choice.model_extra or {}).get("token_logprobs")
+    if given is not None:
+        return cast("list[float]", given)
+    if choice.logprobs is None or choice.logprobs.content is None:
+        return None
+    return [entry.logprob for entry in choice.logprobs.content]
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What of a group of trajectories Atropos' formats can hold."""
+
+    group: AtroposGroup | None
+    """None where no member is left."""
+    left_out: list[str]
+    """Why, for each member that is not in it."""
+
+
+def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -> Converted:
+    """The scored members of a group that are one token sequence each.
+
+    `temperature`: of the sampler, where it is known for the whole group; else that of the first turn.
+    """
+    members: list[tuple[Trajectory, MemberRow]] = []
+    left_out: list[str] = []
+    for trajectory in group:
+        row = member_row(trajectory)
+        if trajectory.reward is None or not math.isfinite(trajectory.reward):
+            left_out.append("it has no score")
+        elif isinstance(row, str):
+            left_out.append(row)
+        else:
+            members.append((trajectory, row))
+    if not members:
+        return Converted(None, left_out)
+    if temperature is None:
+        first = next(members[0][0].choices())
+        temperature = (first.model_extra or {}).get("temperature")
+    made = AtroposGroup(
+        tokens=[row.tokens for _, row in members],
+        masks=[row.mask for _, row in members],
+        scores=[float(trajectory.reward or 0.0) for trajectory, _ in members],
+        inference_logprobs=[row.logprobs for _, row in members],
+        messages=[[_shown(message) for message in trajectory.messages()] for trajectory, _ in members],
+        generation_params=None if temperature is None else {"temperature": temperature},
+    )
+    return Converted(made, left_out)
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    """With `content`, which Atropos wants in every message."""
+    return message if message.get("content") is not None else {**message, "content": ""}

@@ -1,0 +1,173 @@
+"""Trains a model on the groups of a queue, a batch of the oldest at a time, until its last step.
+
+    waiting groups -> trajectories -> (judge) -> log-probs that the environment did not send -> train -> next adapter
+
+A step's trajectories are in its checkpoint's run directory under the numbers of their groups, so a server that was
+killed between checkpoint and queue knows which groups it has trained: each is trained once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openai.types.chat.chat_completion import Choice
+
+from gavel.integrations.atropos.group import AtroposGroup
+from gavel.integrations.atropos.queue import QueueState, choose_at_least
+from gavel.judge.judge import Judge
+from gavel.scenarios.gather import gather_group
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import GroupTally
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.loop.watchdog import LoopError, stop_at_outage
+from gavel.trainer.model import TrainableModel
+
+logger = logging.getLogger(__name__)
+
+NUMBER = "atropos_group"
+"""In a group's metadata: its number in the queue."""
+STALENESS, COMPUTED, SENT_SCORE = "atropos/steps_waited", "atropos/logprobs_computed", "environment_score"
+Stepped = Callable[[TrainResult, list[TrajectoryGroup]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSettings:
+    """How the queue is learned from."""
+
+    steps: int
+    """Training steps of the run."""
+    batch_size: int
+    """Sequences of a step, at least; groups are never cut."""
+    wait_seconds: float = 3600.0
+    """After so long without enough groups the run ends with an error."""
+    keep_checkpoints: int = 3
+    """The newest that are kept."""
+
+
+class AtroposLearner:
+    """Takes batches from a queue."""
+
+    def __init__(
+        self,
+        model: TrainableModel,
+        backend: LocalBackend,
+        state: QueueState,
+        settings: LearnerSettings,
+        train_config: TrainConfig,
+        judge: Judge | None = None,
+        stepped: Stepped = lambda result, groups: None,
+    ) -> None:
+        """`judge` scores the groups anew; the environment's scores are then a metric. `stepped` hears of each step."""
+        self._model = model
+        self._backend = backend
+        self._state = state
+        self._settings = settings
+        self._config = train_config
+        self._judge = judge
+        self._stepped = stepped
+
+    async def run(self) -> None:
+        """Trains until the last step. Raises `LoopError` where no groups come, and at an outage of the judge."""
+        await self._note_trained()
+        await self._backend.prepare(self._model, self._config)
+        while await self._model.get_step() < self._settings.steps:
+            ids = await self._next()
+            stored = await asyncio.to_thread(self._state.queue.read, ids)
+            groups, metrics = await self._prepared(ids, stored)
+            result = await self._model.train(groups, self._config, metrics=metrics)
+            await asyncio.to_thread(self._state.queue.trained, ids, result.step)
+            self._stepped(result, groups)
+            await self._model.delete_checkpoints(keep_last=self._settings.keep_checkpoints, keep_best=0)
+
+    async def _note_trained(self) -> None:
+        """Takes out of the queue what the newest checkpoint has learned, if the server was killed before it did."""
+        step = await self._model.get_step()
+        done = await self._backend.logged(self._model, "train", step)
+        ids = [number for group in done if isinstance(number := group.metadata.get(NUMBER), int)]
+        await asyncio.to_thread(self._state.queue.trained, ids, step)
+
+    async def _next(self) -> list[int]:
+        """The groups of the next batch, when there are enough."""
+        queue, wanted = self._state.queue, self._settings.batch_size
+        while True:
+            changed = asyncio.create_task(self._state.wait_for_change(self._settings.wait_seconds))
+            try:
+                if (chosen := choose_at_least(queue.waiting, wanted)) is not None:
+                    return [group.id for group in chosen]
+                if not await changed:
+                    raise LoopError(
+                        f"no group came for {self._settings.wait_seconds:g} s, and "
+                        f"{sum(group.size for group in queue.waiting)} of {wanted} sequences wait",
+                        "Look at the environments' logs, and start the server again: it goes on where it is.",
+                    )
+            finally:
+                changed.cancel()
+
+    async def _prepared(
+        self, ids: Sequence[int], stored: Sequence[tuple[AtroposGroup, int]]
+    ) -> tuple[list[TrajectoryGroup], dict[str, float]]:
+        step = await self._model.get_step()
+        decode = self._backend.token_space(self._model).decode
+        groups = [
+            group.trajectories(decode, {NUMBER: number, "env_id": group.env_id, "accepted_at_step": accepted})
+            for number, (group, accepted) in zip(ids, stored, strict=True)
+        ]
+        waited = [step - accepted for _, accepted in stored]
+        metrics = {f"{STALENESS}/mean": sum(waited) / len(waited), f"{STALENESS}/max": float(max(waited))}
+        metrics[COMPUTED] = float(await self._complete_logprobs(groups))
+        if self._judge is not None:
+            groups = await self._judged(self._judge, groups)
+        return groups, metrics
+
+    async def _judged(self, judge: Judge, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        for trajectory in (trajectory for group in groups for trajectory in group):
+            trajectory.metrics[SENT_SCORE] = trajectory.reward or 0.0
+            trajectory.reward = None
+        judged = list(await asyncio.gather(*(gather_group(group, judge.score, GroupTally()) for group in groups)))
+        stop_at_outage(judge, judged)
+        return judged
+
+    async def _complete_logprobs(self, groups: Sequence[TrajectoryGroup]) -> int:
+        """Gives turns without log-probs those of the live policy, so that their ratio is 1; how many tokens got them.
+
+        That is exact only where the policy has not learned since it sampled them.
+        """
+        count = 0
+        for group in groups:
+            lacking = [trajectory for trajectory in group if _lacks(trajectory)]
+            if not lacking:
+                continue
+            sequences = [_sequence(trajectory) for trajectory in lacking]
+            values = await self._backend.logprobs(self._model, sequences)
+            for trajectory, found in zip(lacking, values, strict=True):
+                at = 0
+                for extra in map(_extra, trajectory.choices()):
+                    length = len(extra["token_ids"])
+                    extra["token_logprobs"] = found[at : at + length]
+                    at += length
+                count += at
+        return count
+
+
+def _extra(choice: Choice) -> dict[str, Any]:
+    return choice.model_extra or {}
+
+
+def _lacks(trajectory: Trajectory) -> bool:
+    return any("token_logprobs" not in _extra(choice) for choice in trajectory.choices())
+
+
+def _sequence(trajectory: Trajectory) -> TokenSequence:
+    """Its one token sequence, whose log-probs are not known yet."""
+    sequence = TokenSequence()
+    for extra in map(_extra, trajectory.choices()):
+        sequence.extend(extra["prompt_token_ids"][len(sequence.token_ids) :])
+        said: list[int] = extra["token_ids"]
+        sequence.extend(said, logprobs=[0.0] * len(said), temperature=extra["temperature"])
+    return sequence

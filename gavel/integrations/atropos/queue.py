@@ -1,0 +1,503 @@
+"""The groups that environments sent, on disk: one SQLite file.
+
+    accept  -> waiting        committed and synced before it returns
+    take    -> the oldest     they stay waiting until `trained` says that a step's checkpoint holds them
+    lend    -> lent           to a trainer over HTTP; `delivered` when the answer is on its way, else lent again
+
+An accepted group leaves the file only as trained, delivered or reset, so a process that is killed loses none. A body
+that an environment sends again, because it never heard the answer, is known by its hash and counts once.
+"""
+
+import asyncio
+import hashlib
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gavel.base.errors import GavelError
+from gavel.integrations.atropos.group import MASKS, AtroposGroup
+from gavel.trainer.data.training_batch import TokenSpace
+
+LEAST_WEIGHT = 0.01
+"""Of an environment's share of the sampling, so that none is starved."""
+
+
+class TrainerRegistration(BaseModel):
+    """The body of `POST /register`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    wandb_group: str
+    wandb_project: str
+    batch_size: int = Field(ge=1)
+    """Sequences of a batch."""
+    max_token_len: int
+    checkpoint_dir: str
+    save_checkpoint_interval: int
+    starting_step: int = Field(ge=0)
+    num_steps: int
+
+
+class EnvRegistration(BaseModel):
+    """The body of `POST /register-env`."""
+
+    max_token_length: int = Field(ge=0)
+    desired_name: str | None = None
+    weight: float | None = Field(default=1.0, allow_inf_nan=False)
+    group_size: int = Field(ge=1)
+
+
+class EnvIdentifier(BaseModel):
+    """The body of `POST /disconnect-env` and of `GET /status-env`."""
+
+    env_id: int
+
+
+class RegisteredEnv(BaseModel):
+    """An environment."""
+
+    env_id: int
+    real_name: str
+    registration: EnvRegistration
+    connected: bool = True
+    registered_at: float = Field(default_factory=time.time)
+
+    @property
+    def weight(self) -> float:
+        """The share of the sampling that it asks for, before it is compared with that of others."""
+        registration = self.registration
+        weight = 1.0 if registration.weight is None else registration.weight
+        return registration.max_token_length * max(0.0, weight)
+
+
+def share(env: RegisteredEnv, envs: list[RegisteredEnv]) -> float:
+    """The environment's share among those that are connected, at least `LEAST_WEIGHT`."""
+    total = sum(each.weight for each in envs if each.connected)
+    return max(LEAST_WEIGHT, env.weight / total) if total > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A group in the queue."""
+
+    id: int
+    env_id: int | None
+    size: int
+    """Sequences."""
+
+
+def choose_exactly(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
+    """Groups of exactly `batch_size` sequences, as old as can be, in their order; None while there are none.
+
+    Of two choices, the one with the older first difference.
+    """
+    fitting = [group for group in waiting if group.size <= batch_size]
+    # reach[at]: the sums (as bits) that groups from `at` on can make
+    reach = [1] * (len(fitting) + 1)
+    for at in reversed(range(len(fitting))):
+        reach[at] = (reach[at + 1] | reach[at + 1] << fitting[at].size) & ((1 << batch_size + 1) - 1)
+    if not reach[0] >> batch_size & 1:
+        return None
+    taken: list[Waiting] = []
+    room = batch_size
+    for at, group in enumerate(fitting):
+        left = room - group.size
+        if left >= 0 and reach[at + 1] >> left & 1:
+            taken.append(group)
+            room = left
+    return taken
+
+
+def choose_at_least(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
+    """The oldest groups that have `batch_size` sequences between them; None while they have fewer."""
+    taken: list[Waiting] = []
+    found = 0
+    for group in waiting:
+        taken.append(group)
+        found += group.size
+        if found >= batch_size:
+            return taken
+    return None
+
+
+_AGAIN_SECONDS = 900.0
+"""How long after a group the same body is taken for the same group, sent again."""
+_KEPT_SECONDS = 86_400.0
+"""How long the hash of a group is kept that no longer waits."""
+_BUSY_SECONDS = 30.0
+_VERSION = 1
+_TABLES = """
+create table if not exists groups (
+  id integer primary key autoincrement, env_id integer, size integer not null, digest blob not null,
+  received real not null, at_step integer not null, state text not null, batch integer, body blob);
+create index if not exists groups_by_state on groups (state, id);
+create index if not exists groups_by_digest on groups (digest);
+create table if not exists envs (env_id integer primary key, body text not null);
+create table if not exists facts (name text primary key, value text not null);
+"""
+_Value = TypeVar("_Value")
+
+
+class QueueError(GavelError):
+    """The queue cannot be read or written."""
+
+
+class QueueFullError(QueueError):
+    """The queue holds as many groups as it may."""
+
+
+class GroupQueue:
+    """Usable from several threads; one process at a time."""
+
+    def __init__(self, path: Path, *, most_groups: int = 4096) -> None:
+        """`most_groups`: that wait at once. Raises `QueueError`."""
+        self.path = path
+        self._most = most_groups
+        self._lock = threading.Lock()
+        with self._errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._database.execute("pragma journal_mode = wal")
+            self._database.execute("pragma synchronous = full")
+            self._database.execute("pragma locking_mode = exclusive")
+            self._database.executescript(_TABLES)
+            self._database.execute("insert or ignore into facts values ('version', ?)", (str(_VERSION),))
+        if (version := self._fact("version", int)) != _VERSION:
+            self.close()
+            raise QueueError(f"{path} is of version {version}, and this is version {_VERSION}", "Update Gavel.")
+        with self._transaction() as database:
+            done = "body is null and received < ?"
+            database.execute(f"delete from groups where {done}", (time.time() - _KEPT_SECONDS,))
+        rows = self._rows("select id, env_id, size from groups where state = 'waiting' order by id")
+        self._waiting = {row[0]: Waiting(*row) for row in rows}
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """Those that no batch holds, oldest first."""
+        with self._lock:
+            return list(self._waiting.values())
+
+    def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
+        """Stores them all, or none; whether each is new. They are on the disk when this returns.
+
+        Raises `QueueFullError` where they would be more than may wait, and `QueueError`.
+        """
+        made = [_encoded(group) for group in groups]
+        now, seen = time.time(), set[bytes]()
+        is_new: list[bool] = []
+        added: list[Waiting] = []
+        with self._transaction() as database:
+            for group, (digest, body) in zip(groups, made, strict=True):
+                query = "select count(*) from groups where digest = ? and received > ?"
+                again = database.execute(query, (digest, now - _AGAIN_SECONDS)).fetchone()[0]
+                is_new.append(digest in seen or not again)  # two of one request are two
+                seen.add(digest)
+                if not is_new[-1]:
+                    continue
+                row = (group.env_id, len(group), digest, now, self._step(database), "waiting", body)
+                columns = "env_id, size, digest, received, at_step, state, body"
+                cursor = database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
+                added.append(Waiting(int(cursor.lastrowid or 0), group.env_id, len(group)))
+            if added and len(self._waiting) + len(added) > self._most:
+                raise QueueFullError(
+                    f"{len(self._waiting):,} groups wait already, and {self._most:,} may",
+                    "Send it again when the learner has taken some, or raise --max-waiting.",
+                )
+        with self._lock:
+            self._waiting |= {group.id: group for group in added}
+        return is_new
+
+    def read(self, ids: Sequence[int]) -> list[tuple[AtroposGroup, int]]:
+        """Stored groups, and the step at which each was accepted."""
+        found: list[tuple[AtroposGroup, int]] = []
+        for number in ids:
+            ((body, step),) = self._rows("select body, at_step from groups where id = ?", number)
+            found.append((AtroposGroup.model_validate_json(zlib.decompress(body)), step))
+        return found
+
+    def newest(self) -> AtroposGroup | None:
+        """The group that was accepted last, while its body is kept."""
+        rows = self._rows("select body from groups where body is not null order by id desc limit 1")
+        return AtroposGroup.model_validate_json(zlib.decompress(rows[0][0])) if rows else None
+
+    def trained(self, ids: Sequence[int], step: int) -> None:
+        """Notes that the checkpoint of `step` holds what these groups taught. Ids that are not waiting are passed."""
+        with self._transaction() as database:
+            change = "update groups set state = 'trained', batch = ?, body = null where id = ? and state = 'waiting'"
+            database.executemany(change, [(step, number) for number in ids])
+            database.execute("insert or replace into facts values ('step', ?)", (str(step),))
+            self._forget(ids)
+
+    def lend(self, ids: Sequence[int], step: int) -> int:
+        """Puts groups into a batch that is to be sent to a trainer, as its `step`; the number of the batch."""
+        with self._transaction() as database:
+            row = database.execute("select value from facts where name = 'batch'").fetchone()
+            batch = int(row[0]) + 1 if row else 1
+            change = "update groups set state = 'lent', batch = ? where id = ? and state = 'waiting'"
+            database.executemany(change, [(batch, number) for number in ids])
+            facts = [("step", str(step)), ("batch", str(batch))]
+            database.executemany("insert or replace into facts values (?, ?)", facts)
+            self._forget(ids)
+        return batch
+
+    def lent(self) -> tuple[int, list[int]] | None:
+        """The oldest batch that was lent and not delivered, with the ids of its groups."""
+        rows = self._rows("select batch, id from groups where state = 'lent' order by batch, id")
+        return (rows[0][0], [number for batch, number in rows if batch == rows[0][0]]) if rows else None
+
+    def delivered(self, batch: int) -> None:
+        """Notes that a trainer has the batch."""
+        with self._transaction() as database:
+            database.execute("update groups set state = 'delivered', body = null where batch = ?", (batch,))
+
+    def reset(self) -> None:
+        """Forgets groups that wait or were lent, environments and the trainer."""
+        with self._transaction() as database:
+            database.execute("update groups set state = 'reset', body = null where state in ('waiting', 'lent')")
+            database.execute("delete from envs")
+            database.execute("delete from facts where name not in ('version', 'batch')")
+        with self._lock:
+            self._waiting.clear()
+
+    @property
+    def registration(self) -> TrainerRegistration | None:
+        """Of the trainer, if one has registered."""
+        return self._fact("trainer", TrainerRegistration.model_validate_json)
+
+    def register(self, registration: TrainerRegistration) -> None:
+        """Keeps it; the step is then its starting step."""
+        self._set("trainer", registration.model_dump_json())
+        self._set("step", str(registration.starting_step))
+
+    @property
+    def started(self) -> bool:
+        """Whether a trainer has asked for a batch: environments register only then."""
+        return self._fact("started", str) is not None
+
+    def start(self) -> None:
+        self._set("started", "yes")
+
+    @property
+    def step(self) -> int:
+        """Steps that the trainer has taken, or batches that it was given."""
+        return self._fact("step", int) or 0
+
+    @property
+    def envs(self) -> list[RegisteredEnv]:
+        return [
+            RegisteredEnv.model_validate_json(row[0]) for row in self._rows("select body from envs order by env_id")
+        ]
+
+    def register_env(self, registration: EnvRegistration) -> RegisteredEnv:
+        """A new environment, with a number and a name of its own."""
+        with self._transaction() as database:
+            (number,) = database.execute("select coalesce(max(env_id) + 1, 0) from envs").fetchone()
+            bodies = database.execute("select body from envs").fetchall()
+            name = registration.desired_name or "env"
+            others = [RegisteredEnv.model_validate_json(body).real_name.rpartition("_")[0] for (body,) in bodies]
+            env = RegisteredEnv(env_id=number, real_name=f"{name}_{others.count(name)}", registration=registration)
+            database.execute("insert into envs values (?, ?)", (number, env.model_dump_json()))
+        return env
+
+    def disconnect_env(self, env_id: int) -> bool:
+        """Whether there is such an environment."""
+        for env in self.envs:
+            if env.env_id == env_id:
+                body = env.model_copy(update={"connected": False}).model_dump_json()
+                with self._transaction() as database:
+                    database.execute("update envs set body = ? where env_id = ?", (body, env_id))
+                return True
+        return False
+
+    def _forget(self, ids: Sequence[int]) -> None:
+        """Within the transaction: whoever reads the step and then what waits never counts a trained group twice."""
+        for number in ids:
+            self._waiting.pop(number, None)
+
+    def _step(self, database: sqlite3.Connection) -> int:
+        row = database.execute("select value from facts where name = 'step'").fetchone()
+        return int(row[0]) if row else 0
+
+    def _fact(self, name: str, read: Callable[[str], _Value]) -> _Value | None:
+        rows = self._rows("select value from facts where name = ?", name)
+        return read(rows[0][0]) if rows else None
+
+    def _set(self, name: str, value: str) -> None:
+        with self._transaction() as database:
+            database.execute("insert or replace into facts values (?, ?)", (name, value))
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock, self._errors():
+            return self._database.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        with self._lock, self._errors():
+            self._database.execute("begin immediate")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("rollback")
+                raise
+            self._database.execute("commit")
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise QueueError(
+                f"the queue {self.path} cannot be used: {error}",
+                "Make room, or end the other process that uses it; no group that was accepted is lost.",
+            ) from error
+
+
+def _encoded(group: AtroposGroup) -> tuple[bytes, bytes]:
+    """The hash of a group's content, and its JSON, compressed."""
+    text = group.model_dump_json().encode()
+    return hashlib.sha256(text).digest(), zlib.compress(text, 1)
+
+
+class GroupRefusedError(GavelError):
+    """A group can never be trained here."""
+
+
+class RoleError(GavelError):
+    """The server's own learner takes the batches, so no other trainer may."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTrainer:
+    """The server's own learner."""
+
+    registration: TrainerRegistration
+    space: TokenSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A batch on its way to a trainer."""
+
+    number: int
+    groups: list[AtroposGroup]
+
+
+class QueueState:
+    """One queue and its trainer."""
+
+    def __init__(self, queue: GroupQueue, own: OwnTrainer | None = None) -> None:
+        self.queue = queue
+        self.own = own
+        self._changed = asyncio.Event()
+        self._lending = asyncio.Lock()
+
+    @property
+    def registration(self) -> TrainerRegistration | None:
+        return self.queue.registration if self.own is None else self.own.registration
+
+    @property
+    def started(self) -> bool:
+        """Whether environments may register."""
+        return self.own is not None or self.queue.started
+
+    async def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
+        """Stores the groups; whether each is new. Raises `GroupRefusedError`, and as `GroupQueue.accept` does."""
+        for group in groups:
+            self._check(group)
+        is_new = await asyncio.to_thread(self.queue.accept, groups)
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return is_new
+
+    async def wait_for_change(self, seconds: float) -> bool:
+        """Returns when a group was accepted; False where none came for so long."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def lend(self) -> Lent | None:
+        """The next batch for a trainer over HTTP: one whose answer did not reach it, else a new one.
+
+        None while too few groups wait. `settle` has to be called for it: until then nobody else is lent one. Raises
+        `RoleError`.
+        """
+        self.check_no_own("GET /batch")
+        registration = self.queue.registration
+        if registration is None:
+            return None
+        await self._lending.acquire()
+        lent = None
+        try:
+            lent = await asyncio.to_thread(self._lend, registration)
+        finally:
+            if lent is None:
+                self._lending.release()
+        return lent
+
+    async def settle(self, lent: Lent, delivered: bool) -> None:
+        """Notes whether the trainer has the batch; where not, the next request gets the same."""
+        try:
+            if delivered:
+                await asyncio.to_thread(self.queue.delivered, lent.number)
+        finally:
+            self._lending.release()
+
+    def _lend(self, registration: TrainerRegistration) -> Lent | None:
+        queue = self.queue
+        if not queue.started:
+            queue.start()
+        if (known := queue.lent()) is None:
+            chosen = choose_exactly(queue.waiting, registration.batch_size)
+            if chosen is None:
+                return None
+            ids = [group.id for group in chosen]
+            known = queue.lend(ids, queue.step + 1), ids
+        number, ids = known
+        return Lent(number, [group for group, _ in queue.read(ids)])
+
+    def check_no_own(self, request: str) -> None:
+        """Raises `RoleError` where the server has a learner of its own."""
+        if self.own is not None:
+            raise RoleError(
+                f"{request} is refused: this server's own learner takes the batches",
+                "Start `gavel serve-atropos` without --model to hand them to another trainer.",
+            )
+
+    def _check(self, group: AtroposGroup) -> None:
+        registration = self.registration
+        if self.own is None:
+            if registration is not None and len(group) > registration.batch_size:
+                raise GroupRefusedError(
+                    f"the group has {len(group)} members, and a batch {registration.batch_size}: no batch can hold it",
+                    "Make groups smaller, or let the trainer register with a larger batch_size.",
+                )
+            return
+        space = self.own.space
+        longest = max(map(len, group.tokens))
+        if longest > space.max_context:
+            raise GroupRefusedError(
+                f"a member has {longest:,} tokens, and the learner takes {space.max_context:,}",
+                "Set the environment's max_token_length, or raise --max-context.",
+            )
+        highest = max(map(max, group.tokens))
+        if highest >= space.vocabulary:
+            raise GroupRefusedError(
+                f"a member holds the token {highest}, and the model has {space.vocabulary:,} tokens",
+                "Give the environment the tokenizer of the model that is trained (tokenizer_name).",
+            )
+        if told := group.other_targets():
+            raise GroupRefusedError(told, MASKS)

@@ -1,0 +1,371 @@
+"""Plays a scenario with the policy that a trainer serves, scores the groups, and sends them to its Atropos server.
+
+    wait for room -> rollouts of one task -> reward -> exact tokens -> POST /scored_data
+
+Room is what `max_batches_ahead` batches hold less what waits and what is being made, so the groups are about as new as
+the policy. A group goes whole or not at all: a member that cannot be trained on exactly is counted, with the reason.
+"""
+
+import asyncio
+import gzip
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+import httpx
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    RetryError,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from gavel.base.errors import GavelError
+from gavel.base.network import is_on_this_machine
+from gavel.integrations.atropos.group import AtroposGroup, atropos_group
+from gavel.integrations.atropos.queue import EnvRegistration
+from gavel.judge.judge import Judge
+from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.gather import gather_group
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import GroupTally
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import RewardName
+from gavel.trainer.loop.evaluation import measure
+from gavel.trainer.loop.group_maker import check_rewards, needs_judge, programmed_parts, set_rewards
+
+_PACKED_FROM = 1024
+"""Bytes of a body from which on it is sent with gzip."""
+_REQUEST_SECONDS = 60.0
+
+
+class AtroposServerError(GavelError):
+    """A server of Atropos' API cannot be reached, or refuses what it is sent."""
+
+
+class _Again(Exception):
+    """The request may succeed when it is sent again."""
+
+
+class AtroposClient:
+    """One environment at one server; an async context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        patience: float = 120.0,
+        on_wait: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`patience`: seconds without an answer after which the server is given up; `on_wait` hears once, for each
+        request that is asked again, what is waited for. Raises `AtroposServerError`."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise AtroposServerError(f"{url!r} is no address of a server", "Give it as http://127.0.0.1:8000 (--url).")
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._patience = patience
+        self._on_wait = on_wait
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/"),
+            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            timeout=_REQUEST_SECONDS,
+            trust_env=not is_on_this_machine(url),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def register(self, registration: EnvRegistration) -> dict[str, Any]:
+        """Waits until the server's trainer has started. Gives `env_id`, `starting_step`, `num_steps` and more."""
+
+        async def asked() -> dict[str, Any]:
+            answer = await self._once("POST", "/register-env", registration.model_dump())
+            if answer.get("status") != "success":
+                raise _Again(f"it says: {answer.get('status')}")
+            return answer
+
+        return await self._until_answered(asked)
+
+    async def info(self) -> dict[str, Any]:
+        """`batch_size` and `max_token_len`; -1 where no trainer has registered."""
+        return await self._asked("GET", "/info")
+
+    async def status(self, env_id: int) -> dict[str, Any]:
+        """`current_step`, `queue_size` in groups of this environment, and more."""
+        return await self._asked("GET", "/status-env", {"env_id": env_id})
+
+    async def send(self, group: AtroposGroup) -> None:
+        """Sends a group until it is acknowledged. A server of `gavel serve-atropos` takes one sent again once."""
+        await self._asked("POST", "/scored_data", group.model_dump(mode="json"))
+
+    async def disconnect(self, env_id: int) -> None:
+        await self._asked("POST", "/disconnect-env", {"env_id": env_id})
+
+    async def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return await self._until_answered(lambda: self._once(method, path, body))
+
+    async def _until_answered(self, request: Any) -> dict[str, Any]:
+        """What `request` gives, asked again while it raises `_Again` and patience lasts."""
+        started = time.monotonic()
+        try:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception(lambda error: isinstance(error, _Again)),
+                wait=wait_random_exponential(multiplier=0.1, max=2.0),
+                stop=stop_after_delay(self._patience),
+                before_sleep=self._tell_wait,
+            ):
+                with attempt:
+                    return await request()
+        except RetryError as error:
+            reason = error.last_attempt.exception()
+            raise AtroposServerError(
+                f"{self.url} gave no answer for {time.monotonic() - started:.0f} s: {reason}",
+                "Look whether it runs and its trainer has started; `gavel serve-atropos` starts one.",
+            ) from error
+        raise AssertionError("tenacity ended without an outcome")
+
+    def _tell_wait(self, state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            self._on_wait(str(state.outcome.exception()))
+
+    async def _once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        request = self._http.build_request(method, path, json=body)
+        content = request.content
+        if len(content) >= _PACKED_FROM:
+            headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+            request = self._http.build_request(method, path, content=gzip.compress(content, 1), headers=headers)
+        try:
+            answer = await self._http.send(request)
+        except httpx.TransportError as error:
+            raise _Again(f"{type(error).__name__}: {error}") from error
+        if answer.status_code >= 500:
+            raise _Again(f"{answer.status_code}: {answer.text:.200}")
+        if answer.status_code >= 400:
+            raise AtroposServerError(f"{self.url}{path} refused it with {answer.status_code}: {_detail(answer)}")
+        try:
+            found: object = answer.json()
+        except ValueError as error:
+            raise _no_such_server(self.url, answer.text) from error
+        if not isinstance(found, dict):
+            raise _no_such_server(self.url, answer.text)
+        return cast("dict[str, Any]", found)
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        return f"{answer.json()['detail']!s:.500}"
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.text:.200}"
+
+
+def _no_such_server(url: str, text: str) -> AtroposServerError:
+    return AtroposServerError(
+        f"{url} answers what no server of Atropos' API does: {text:.80}", "Give the address of the API (--url)."
+    )
+
+
+EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
+"""What a request asks for so that a turn carries its tokens: of vLLM, and of Gavel's endpoint."""
+_POLL_SECONDS = 0.25
+_DRY_GROUPS = 4
+"""Groups that could not be sent, after which a sender stops that has sent none."""
+_EQUAL = "its members all have the same score"
+
+
+class SendError(GavelError):
+    """Nothing that is made can be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderSettings:
+    """What is sent."""
+
+    groups: int | None = None
+    """To send in all; None: until the trainer has taken its last step."""
+    group_size: int = 8
+    reward: dict[RewardName, float] = field(default_factory=lambda: {"judge": 1.0})
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    """Of a turn."""
+    seed: int = 0
+    max_batches_ahead: float = 1.0
+    """Batches that may wait at the server or be in the making."""
+    name: str | None = None
+    """What the environment is called; default: the scenario's name."""
+    concurrency: int = 128
+    """Rollouts at once."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the groups."""
+
+    groups: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Groups that were not sent, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Groups of this environment's size."""
+
+    a_batch: int
+    """In a batch."""
+    most: int
+    """That may wait or be in the making."""
+
+
+class AtroposSender:
+    """One scenario as an environment of Atropos."""
+
+    def __init__(
+        self,
+        client: AtroposClient,
+        model: ChatModel,
+        scenario: Scenario,
+        settings: SenderSettings,
+        judge: Judge | None = None,
+        *,
+        fields: dict[str, Any] | None = None,
+        on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None,
+    ) -> None:
+        """`fields`: of each request to the policy. `on_group` hears of each group, and why it was not sent.
+
+        Raises `SendError` where the reward needs a judge and there is none, and `LoopError` where it needs a function
+        that the scenario lacks.
+        """
+        check_rewards(scenario, settings.reward)
+        if needs_judge(settings.reward) and judge is None:
+            raise SendError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
+        self._client = client
+        self._model = model
+        self._scenario = scenario
+        self._settings = settings
+        self._judge = judge if needs_judge(settings.reward) else None
+        self._fields = EXACT if fields is None else fields
+        self._on_group = on_group
+        self._limiter = asyncio.Semaphore(settings.concurrency)
+        self._sent = Sent()
+        self._env_id = -1
+
+    async def run(self) -> Sent:
+        """Sends until enough groups are sent or the trainer is done. Raises `AtroposServerError`, `SendError`."""
+        settings, scenario = self._settings, self._scenario
+        registered = await self._client.register(
+            EnvRegistration(
+                max_token_length=scenario.max_tokens or 2048,
+                desired_name=settings.name or scenario.name,
+                weight=1.0,
+                group_size=settings.group_size,
+            )
+        )
+        self._env_id = int(registered["env_id"])
+        last_step = int(registered.get("num_steps", -1))
+        running: set[asyncio.Task[None]] = set()
+        made = 0
+        try:
+            while True:
+                for task in [task for task in running if task.done()]:
+                    running.discard(task)
+                    task.result()
+                self._check_progress()
+                wanted = None if settings.groups is None else settings.groups - self._sent.groups - len(running)
+                status = await self._client.status(self._env_id)
+                ahead = await self._groups_ahead()
+                is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // ahead.a_batch
+                if is_done or (wanted is not None and wanted <= 0 and not running):
+                    break
+                room = ahead.most - int(status["queue_size"]) - len(running)
+                for _ in range(max(0, room if wanted is None else min(room, wanted))):
+                    running.add(asyncio.create_task(self._make(made)))
+                    made += 1
+                if running:
+                    await asyncio.wait(running, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        await self._client.disconnect(self._env_id)
+        return self._sent
+
+    async def _groups_ahead(self) -> "_Ahead":
+        batch_size = max(1, int((await self._client.info())["batch_size"]))
+        a_batch = max(1, batch_size // self._settings.group_size)
+        return _Ahead(a_batch, max(1, round(self._settings.max_batches_ahead * a_batch)))
+
+    async def _make(self, number: int) -> None:
+        settings = self._settings
+        (task,) = self._scenario.sample("train", 1, seed=settings.seed, step=number)
+
+        async def member(index: int) -> Trajectory:
+            async with self._limiter:
+                return await rollout(
+                    self._model,
+                    self._scenario,
+                    task,
+                    temperature=settings.temperature,
+                    max_tokens=settings.max_tokens,
+                    seed=seed_of(settings.seed, "atropos", number, task.id, index),
+                    fields=self._fields,
+                )
+
+        group = TrajectoryGroup(member(index) for index in range(settings.group_size))
+        group = await gather_group(group, self._scored, GroupTally())
+        problem = await self._send(group)
+        if problem is not None:
+            self._sent.left_out[problem] += 1
+        self._on_group(group, problem)
+
+    async def _scored(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        for trajectory in group:
+            if trajectory.status != "failed":
+                trajectory.metrics |= measure(self._scenario, trajectory)
+        parts = [programmed_parts(self._scenario, trajectory, self._settings.reward) for trajectory in group]
+        if self._judge is not None:
+            group = await self._judge.score(group)
+        set_rewards(group, parts, self._settings.reward)
+        return group
+
+    async def _send(self, group: TrajectoryGroup) -> str | None:
+        """Why the group was not sent; None where it was."""
+        if group.exceptions:
+            return f"{group.exceptions[0].type}: {group.exceptions[0].message}"
+        failed = next((each for each in group if each.status == "failed"), None)
+        if failed is not None:
+            return f"a rollout failed: {failed.status_reason}"
+        converted = atropos_group(group, temperature=self._settings.temperature)
+        if converted.group is None or converted.left_out:
+            return converted.left_out[0] if converted.left_out else "it has no members"
+        if len(set(converted.group.scores)) == 1:
+            return _EQUAL
+        converted.group.env_id = self._env_id
+        await self._client.send(converted.group)
+        self._sent.groups += 1
+        return None
+
+    def _check_progress(self) -> None:
+        """Raises `SendError` once several groups were made and all of them are of no use."""
+        unfit = Counter({reason: count for reason, count in self._sent.left_out.items() if reason != _EQUAL})
+        if not self._sent.groups and unfit.total() >= _DRY_GROUPS:
+            raise SendError(
+                f"none of {unfit.total()} groups could be sent; most often: {unfit.most_common(1)[0][0]}",
+                "A policy that is trained exactly tells its tokens: serve it by Gavel or vLLM. `gavel check` plays two "
+                "episodes of the scenario.",
+            )

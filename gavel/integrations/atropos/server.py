@@ -1,0 +1,433 @@
+"""The routes of Atropos' trajectory API, with its paths, bodies and answers.
+
+What differs on purpose: a group is on the disk before it is acknowledged; lengths are checked; batches are the oldest
+groups, and one that was cut off on its way is sent again under the same `batch_id`; a group that is sent twice counts
+once; nothing is lost by requests before a trainer registers.
+
+What stands before the routes: the key, other sites' pages, and bodies within limits, gzip or plain.
+
+A server without a key answers on loopback alone and to this machine's own names: a browser on it would otherwise let
+any page send groups. A client that knows no keys, as Atropos' own, gives it in the address: http://gavel:KEY@host:port.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hmac
+import signal
+import socket
+import uuid
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import uvicorn
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gavel.base.errors import GavelError
+from gavel.base.network import is_loopback
+from gavel.integrations.atropos.group import AtroposGroup
+from gavel.integrations.atropos.queue import (
+    EnvIdentifier,
+    EnvRegistration,
+    GroupRefusedError,
+    QueueError,
+    QueueFullError,
+    QueueState,
+    RegisteredEnv,
+    RoleError,
+    TrainerRegistration,
+    share,
+)
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
+
+_BODY_SECONDS = 120.0
+_GZIP = 31
+"""For zlib: with the header of gzip."""
+HEALTH = "/healthz"
+
+
+class RefusedRequest(GavelError):
+    """A request that is answered with `status`."""
+
+    def __init__(self, status: int, message: str, remedy: str = "") -> None:
+        super().__init__(message, remedy)
+        self.status = status
+
+
+def refusal(error: GavelError, status: int) -> JSONResponse:
+    """The answer to a request that is refused; `detail` as FastAPI's servers have it."""
+    again = {"Retry-After": "5"} if status == 503 else {}
+    return JSONResponse({"detail": str(error)}, status, again)
+
+
+class Guard:
+    """ASGI middleware around the routes."""
+
+    def __init__(self, app: ASGIApp, key: str | None) -> None:
+        self._app = app
+        self._key = None if key is None else key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        error = None if scope["path"] == HEALTH else self._error(Headers(scope=scope))
+        answer = self._app if error is None else refusal(error, error.status)
+        await answer(scope, receive, send)
+
+    def _error(self, headers: Headers) -> RefusedRequest | None:
+        host = headers.get("host", "")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return RefusedRequest(403, f"pages of {origin:.100} may not use this server", "Ask it from a program.")
+        if self._key is None:
+            name = urlsplit(f"//{host}").hostname or ""
+            if host and not is_loopback(name):
+                return RefusedRequest(
+                    421,
+                    f"this server has no key and answers to this machine alone, not to {host:.100}",
+                    "Ask 127.0.0.1, or set GAVEL_ATROPOS_KEY and start it again.",
+                )
+            return None
+        if not hmac.compare_digest(_given_key(headers).encode(), self._key):
+            return RefusedRequest(
+                401,
+                "the key is not that of the server",
+                "Send Authorization: Bearer KEY, or give it in the address: http://gavel:KEY@host:port",
+            )
+        return None
+
+
+def _given_key(headers: Headers) -> str:
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return headers.get("x-api-key") or value.strip()
+    try:
+        return base64.b64decode(value, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+async def read_body(request: Request, most_bytes: int) -> bytes:
+    """The body, unpacked. `most_bytes`: as it comes and unpacked. Raises `RefusedRequest`."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity", "gzip", "x-gzip"):
+        raise RefusedRequest(415, f"the body is encoded as {coding:.40}", "Send it as it is, or with gzip.")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > most_bytes:
+                    raise _too_large(most_bytes)
+                parts.append(part)
+    except TimeoutError:
+        raise RefusedRequest(408, f"the body did not arrive within {_BODY_SECONDS:g} s", "Send it again.") from None
+    except ClientDisconnect:
+        raise RefusedRequest(400, "the connection was closed before the body was complete") from None
+    body = b"".join(parts)
+    return await asyncio.to_thread(_unpacked, body, most_bytes) if "gzip" in coding and body else body
+
+
+def _unpacked(body: bytes, most_bytes: int) -> bytes:
+    """Of one gzip member or several."""
+    found: list[bytes] = []
+    size = 0
+    try:
+        while body:
+            stream = zlib.decompressobj(_GZIP)
+            found.append(stream.decompress(body, most_bytes - size + 1))
+            size += len(found[-1])
+            if size > most_bytes:
+                raise _too_large(most_bytes)
+            if not stream.eof:
+                raise RefusedRequest(400, "the gzip body is cut off", "Send it again.")
+            body = stream.unused_data.lstrip(b"\0")
+    except zlib.error as error:
+        raise RefusedRequest(
+            400, f"the body is no gzip: {error}", "Send it again, or without Content-Encoding."
+        ) from None
+    return b"".join(found)
+
+
+def _too_large(most_bytes: int) -> RefusedRequest:
+    return RefusedRequest(
+        413, f"the body is larger than {most_bytes:,} bytes", "Send smaller groups, or raise --max-body-mb."
+    )
+
+
+_GROUPS = TypeAdapter(list[AtroposGroup])
+_STATUS: dict[type[GavelError], int] = {
+    GroupRefusedError: 422,
+    RoleError: 409,
+    QueueFullError: 503,
+    QueueError: 503,
+}
+_NO_EXAMPLE: dict[str, Any] = {
+    name: []
+    for name in (
+        *("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs"),
+        *("messages", "images"),
+    )
+}
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+def create_app(state: QueueState, *, key: str | None = None, most_bytes: int = 256 << 20) -> Starlette:
+    """`key` None: no key is asked for, on loopback. `most_bytes`: of a body, packed and unpacked."""
+    api = _Api(state, most_bytes)
+    routes = [
+        Route("/", api.root),
+        Route(HEALTH, api.health),
+        Route("/register", api.register, methods=["POST"]),
+        Route("/register-env", api.register_env, methods=["POST"]),
+        Route("/disconnect-env", api.disconnect_env, methods=["POST"]),
+        Route("/scored_data", api.scored_data, methods=["POST"]),
+        Route("/scored_data_list", api.scored_data_list, methods=["POST"]),
+        Route("/batch", api.batch),
+        Route("/latest_example", api.latest_example),
+        Route("/status", api.status),
+        Route("/status-env", api.status_env),
+        Route("/wandb_info", api.wandb_info),
+        Route("/info", api.info),
+        Route("/reset_data", api.reset_data),
+    ]
+    answered = {RefusedRequest: _refused, GavelError: _refused, ValidationError: _misunderstood}
+    return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=answered)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GavelError)
+    if isinstance(error, RefusedRequest):
+        return refusal(error, error.status)
+    return refusal(error, next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500))
+
+
+async def _misunderstood(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ValidationError)
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"])) or "the body"
+    message = first["msg"].removeprefix("Value error, ")
+    return JSONResponse({"detail": f"{place}: {message}"}, 422 if first["type"] != "json_invalid" else 400)
+
+
+class _BatchResponse(Response):
+    """Tells whether the client was still there when it had been sent the whole batch."""
+
+    media_type = "application/json"
+
+    def __init__(self, text: str, settle: Callable[[bool], Awaitable[None]]) -> None:
+        super().__init__(text)
+        self._settle = settle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        delivered = False
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self.body, "more_body": True})
+            delivered = not await Request(scope, receive).is_disconnected()  # once it has ended, it always is
+        finally:
+            await self._settle(delivered)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Api:
+    def __init__(self, state: QueueState, most_bytes: int) -> None:
+        self._state = state
+        self._most_bytes = most_bytes
+
+    async def root(self, request: Request) -> Response:
+        return JSONResponse({"message": "AtroposLib API, served by Gavel"})
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def register(self, request: Request) -> Response:
+        self._state.check_no_own("POST /register")
+        registration = await self._body(request, TrainerRegistration)
+        await asyncio.to_thread(self._state.queue.register, registration)
+        return JSONResponse({"uuid": uuid.uuid4().int})
+
+    async def register_env(self, request: Request) -> Response:
+        body = await self._body(request, EnvRegistration)
+        trainer = self._state.registration
+        if trainer is None or not self._state.started:
+            return JSONResponse({"status": "wait for trainer to start"})
+        env = await asyncio.to_thread(self._state.queue.register_env, body)
+        return JSONResponse(
+            {
+                "status": "success",
+                "env_id": env.env_id,
+                "wandb_name": env.real_name,
+                "checkpoint_dir": trainer.checkpoint_dir,
+                "starting_step": self._state.queue.step,
+                "checkpoint_interval": trainer.save_checkpoint_interval,
+                "num_steps": trainer.num_steps,
+            }
+        )
+
+    async def disconnect_env(self, request: Request) -> Response:
+        body = await self._body(request, EnvIdentifier)
+        if await asyncio.to_thread(self._state.queue.disconnect_env, body.env_id):
+            return JSONResponse({"status": "success"})
+        return JSONResponse({"status": "failure", "error": f"there is no environment {body.env_id}"})
+
+    async def scored_data(self, request: Request) -> Response:
+        (is_new,) = await self._state.accept([await self._body(request, AtroposGroup)])
+        return JSONResponse({"status": "received", **({} if is_new else {"duplicate": True})})
+
+    async def scored_data_list(self, request: Request) -> Response:
+        body = await read_body(request, self._most_bytes)
+        groups = await asyncio.to_thread(_GROUPS.validate_json, body)
+        is_new = await self._state.accept(groups)
+        again = is_new.count(False)
+        told = {"status": "received", "groups_processed": len(groups)}
+        return JSONResponse({**told, **({"duplicates": again} if again else {})})
+
+    async def batch(self, request: Request) -> Response:
+        lent = await self._state.lend()
+        if self._state.registration is None:
+            message = "Trainer not registered. Call /register first."
+            return JSONResponse({"status": "error", "message": message, "batch": []})
+        if lent is None:
+            return JSONResponse({"batch": None})
+
+        bodies = await asyncio.to_thread(lambda: ",".join(group.model_dump_json() for group in lent.groups))
+        text = f'{{"batch": [{bodies}], "batch_id": {lent.number}}}'
+        return _BatchResponse(text, partial(self._state.settle, lent))
+
+    async def latest_example(self, request: Request) -> Response:
+        newest = await asyncio.to_thread(self._state.queue.newest)
+        return JSONResponse(_NO_EXAMPLE) if newest is None else _as_json(newest)
+
+    async def status(self, request: Request) -> Response:
+        queue = self._state.queue
+        return JSONResponse({"current_step": queue.step, "queue_size": len(queue.waiting)})
+
+    async def status_env(self, request: Request) -> Response:
+        body = await self._body(request, EnvIdentifier)
+        queue = self._state.queue
+        envs = await asyncio.to_thread(lambda: queue.envs)
+        env = next((each for each in envs if each.env_id == body.env_id), None)
+        if env is None:
+            raise RefusedRequest(404, f"there is no environment {body.env_id}", "Register it: POST /register-env")
+        return JSONResponse(
+            {
+                "current_step": queue.step,
+                **_sizes(self._state, env),
+                "unallocated_fraction": 1.0,
+                "env_weight": share(env, envs),
+            }
+        )
+
+    async def wandb_info(self, request: Request) -> Response:
+        trainer = self._state.registration
+        group, project = (None, None) if trainer is None else (trainer.wandb_group, trainer.wandb_project)
+        return JSONResponse({"group": group, "project": project})
+
+    async def info(self, request: Request) -> Response:
+        trainer = self._state.registration
+        size, longest = (-1, -1) if trainer is None else (trainer.batch_size, trainer.max_token_len)
+        return JSONResponse({"batch_size": size, "max_token_len": longest})
+
+    async def reset_data(self, request: Request) -> Response:
+        self._state.check_no_own("GET /reset_data")
+        await asyncio.to_thread(self._state.queue.reset)
+        return PlainTextResponse("Reset successful")
+
+    async def _body(self, request: Request, model: type[_Body]) -> _Body:
+        body = await read_body(request, self._most_bytes)
+        return await asyncio.to_thread(model.model_validate_json, body)
+
+
+def _as_json(model: BaseModel) -> Response:
+    return Response(model.model_dump_json(), media_type="application/json")
+
+
+def _sizes(state: QueueState, env: RegisteredEnv) -> dict[str, int]:
+    """What waits, in groups of this environment's size: an environment pauses where it is several batches."""
+    waiting = state.queue.waiting
+    own = [group.size for group in waiting if group.env_id == env.env_id]
+    size = max([env.registration.group_size, *own])
+    return {
+        "queue_size": sum(group.size for group in waiting) // size,
+        "self_queue_size": sum(own) // size,
+        "max_group_size": max((group.size for group in waiting), default=1),
+    }
+
+
+_CLOSING_SECONDS = 5
+_CONNECTIONS = 1024
+KEY_VARIABLE = "GAVEL_ATROPOS_KEY"
+
+
+class ServeError(GavelError):
+    """The server cannot be started as asked."""
+
+
+def checked_listener(host: str, port: int, key: str | None) -> socket.socket:
+    """The socket to listen on. Raises `ServeError` for an address beyond this machine without a key, `EndpointError`
+    for one that is taken."""
+    if key is None and not is_loopback(host):
+        raise ServeError(
+            f"a server without a key does not listen on {host}", f"Set {KEY_VARIABLE}, or leave --host out: 127.0.0.1."
+        )
+    return listen(host, port)
+
+
+async def serve(
+    state: QueueState,
+    listener: socket.socket,
+    *,
+    host: str,
+    key: str | None,
+    most_bytes: int,
+    announce: Callable[[str], None],
+    work: Coroutine[Any, Any, None] | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT, or until `work` ends; raises what `work` raises. `announce` is told the address.
+
+    Told to stop, a training step that runs is finished first.
+    """
+    config = uvicorn.Config(
+        create_app(state, key=key, most_bytes=most_bytes),
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+    )
+    server = AnnouncedServer(config, lambda: announce(address_of(listener, host)))
+    working = None if work is None else asyncio.create_task(work)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+        if working is not None:
+            working.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    if working is not None:
+        working.add_done_callback(lambda _: stop())
+    try:
+        await server.serve(sockets=[listener])
+        if working is not None:
+            working.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await working
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,511 @@
+"""A scenario behind OpenEnv's protocol: `/ws`, `/schema`, `/metadata`, `/health` and the task API.
+
+    web.run_app(OpenEnvService(scenario).app(), host="127.0.0.1", port=8000)
+
+A WebSocket is a session. Sessions are bounded in number, and one that nobody uses is closed. What a client sends is
+checked, and an error leaves its session as it was.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, Literal, cast
+from weakref import WeakSet
+
+from aiohttp import WSCloseCode, WSMsgType, web
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+
+from gavel.base.errors import GavelError
+from gavel.integrations.openenv.worlds import GAVEL_ACTION, is_tool_error
+from gavel.llm.types import Message
+from gavel.scenarios.criterion import Criterion
+from gavel.scenarios.scenario import Scenario, Split
+from gavel.scenarios.stepped_episode import Moment, SteppedEpisode, outcome
+from gavel.scenarios.task import Task
+
+MOST_BYTES = 4 * 2**20
+"""Of one message of a client."""
+logger = logging.getLogger(__name__)
+
+
+def _problems(error: ValidationError) -> list[Message]:
+    """What is wrong with a request, without what was sent."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [{"loc": list(each["loc"]), "msg": each["msg"], "type": each["type"]} for each in found]
+
+
+SPLITS: Mapping[str, Split] = {"train": "train", "test": "held_out", "held_out": "held_out"}
+"""Names of the splits on the wire."""
+_SPLITS: tuple[Split, ...] = ("train", "held_out")
+
+
+class ServedError(GavelError):
+    """A request that this session cannot do."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Turn(_Part):
+    """The agent's whole turn: an assistant's message of OpenAI, perhaps with tool calls."""
+
+    type: Literal["turn"]
+    message: dict[str, JsonValue]
+    finish_reason: Literal["stop", "tool_calls", "length"] | None = None
+
+
+class Words(_Part):
+    """The agent answers in words."""
+
+    type: Literal["message"]
+    content: str
+
+
+class ToolCall(_Part):
+    """The agent calls one tool."""
+
+    type: Literal["call_tool"]
+    tool_name: str
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+
+
+class ToolList(_Part):
+    type: Literal["list_tools"]
+
+
+Action = Annotated[Turn | Words | ToolCall | ToolList, Field(discriminator="type")]
+_ACTION: TypeAdapter[Action] = TypeAdapter(Action)
+
+
+class ResetData(_Part):
+    """What `reset` takes."""
+
+    split: Literal["train", "test", "held_out"] = "train"
+    index: int | None = Field(default=None, ge=0)
+    task_id: str | None = None
+    seed: int | None = Field(default=None, ge=0)
+    """Of the episode; without a task it chooses one, too."""
+    episode_id: str | None = Field(default=None, max_length=255)
+
+
+class ServedSession:
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._episode: SteppedEpisode | None = None
+        self._tools: list[Message] = []
+        self._id: str | None = None
+        self._task: Task | None = None
+        self._lock = asyncio.Lock()
+
+    async def reset(self, data: Any) -> Message:
+        """Begins another episode; its first observation.
+
+        Raises pydantic's `ValidationError` for data of another form, `ServedError` for a task that is not there.
+        """
+        given = ResetData.model_validate(data or {})
+        task = self._chosen(given)
+        async with self._lock:
+            await self._end()
+            episode = SteppedEpisode(self._scenario, task, seed=given.seed)
+            self._episode, self._task = episode, task
+            self._id = given.episode_id or uuid.uuid4().hex
+            moment = await episode.start()
+            return self._observation(moment, {"tool_schemas": moment.tools})
+
+    async def step(self, data: Any) -> Message:
+        """Takes an action; what follows. Raises as `reset` does."""
+        action = _ACTION.validate_python(data)
+        async with self._lock:
+            if self._episode is None:
+                raise ServedError("the episode has not begun", "Send reset first.")
+            match action:
+                case ToolList():
+                    return _answer({"tools": [_listed(schema) for schema in self._tools]}, done=self._episode.over)
+                case Turn(message=message, finish_reason=reason):
+                    return self._observation(await self._episode.act(message, finish_reason=reason))
+                case Words(content=content):
+                    return self._observation(await self._episode.act({"content": content}))
+                case ToolCall():
+                    moment = await self._episode.act(_turn(action, self._episode.turns))
+                    return self._observation(moment, _called(action, moment))
+
+    def state(self) -> Message:
+        episode = self._episode
+        return {
+            "episode_id": self._id,
+            "step_count": 0 if episode is None else episode.turns,
+            "task_id": None if self._task is None else self._task.id,
+            "over": episode is not None and episode.over,
+        }
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._end()
+
+    async def _end(self) -> None:
+        if self._episode is not None:
+            await self._episode.close()
+            self._episode = None
+
+    def _chosen(self, given: ResetData) -> Task:
+        tasks = self._scenario.tasks(SPLITS[given.split])
+        if not tasks:
+            raise ServedError(f"the scenario {self._scenario.name} has no {given.split} tasks")
+        if given.task_id is not None:
+            for split in _SPLITS:
+                for task in self._scenario.tasks(split):
+                    if task.id == given.task_id:
+                        return task
+            raise ServedError(f"there is no task {given.task_id!r}")
+        if given.index is not None:
+            return task_at(tasks, given.index)
+        dice = random.SystemRandom() if given.seed is None else random.Random(f"{given.split} {given.seed}")
+        return tasks[dice.randrange(len(tasks))]
+
+    def _observation(self, moment: Moment, more: Message | None = None) -> Message:
+        assert self._episode is not None
+        if moment.tools:
+            self._tools = moment.tools
+        known = {"role": "system", "content": self._scenario.system}  # which clients have from /metadata
+        text = "\n\n".join(str(each.get("content") or "") for each in moment.new if each != known)
+        observation: Message = {"text": text, "messages": moment.new, **(more or {})}
+        if not moment.over:
+            return _answer(observation)
+        trajectory = self._episode.trajectory
+        found = outcome(self._scenario, trajectory)
+        metadata: Message = {
+            "status": trajectory.status,
+            "status_reason": trajectory.status_reason,
+            **{name: found[name] for name in ("success", "hand_reward") if name in found},
+            "measures": {name: found[name] for name in self._scenario.measures if name in found},
+        }
+        reward = found.get("hand_reward", found.get("success"))
+        return _answer({**observation, "metadata": metadata}, reward=reward, done=True, metadata=metadata)
+
+
+def task_at(tasks: Sequence[Task], index: int) -> Task:
+    """Raises `ServedError` for a number without a task."""
+    if not 0 <= index < len(tasks):
+        raise ServedError(f"there is no task {index}: the split has {len(tasks)}")
+    return tasks[index]
+
+
+def action_schema() -> Message:
+    """The JSON schema of actions."""
+    kinds = {
+        "turn": "the agent's whole turn, in `message`",
+        "message": "words, in `content`",
+        "call_tool": "one tool, in `tool_name` and `arguments`",
+        "list_tools": "the tools that can be called now",
+    }
+    return {
+        "title": GAVEL_ACTION,
+        "type": "object",
+        "description": "; ".join(f"{name}: {what}" for name, what in kinds.items()),
+        "properties": {
+            "type": {"type": "string", "enum": list(kinds)},
+            "message": {"type": "object", "description": "An assistant's message of OpenAI's API."},
+            "finish_reason": {"type": "string", "enum": ["stop", "tool_calls", "length"]},
+            "content": {"type": "string"},
+            "tool_name": {"type": "string"},
+            "arguments": {"type": "object"},
+        },
+        "required": ["type"],
+    }
+
+
+def observation_schema() -> Message:
+    """The JSON schema of observations."""
+    return {
+        "title": "GavelObservation",
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "description": "What the agent is to read."},
+            "messages": {"type": "array", "items": {"type": "object"}, "description": "The same as OpenAI's messages."},
+            "tool_schemas": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "After reset: OpenAI's tools.",
+            },
+            "done": {"type": "boolean"},
+            "reward": {"type": ["number", "null"]},
+            "metadata": {"type": "object"},
+        },
+        "required": ["text", "messages"],
+    }
+
+
+def _answer(
+    observation: Message, *, reward: float | None = None, done: bool = False, metadata: Message | None = None
+) -> Message:
+    return {
+        "observation": {"metadata": {}, **observation},
+        "reward": reward,
+        "done": done,
+        **({"metadata": metadata} if metadata else {}),
+    }
+
+
+def _listed(schema: Message) -> Message:
+    function = cast(Message, schema["function"])
+    return {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "input_schema": function.get("parameters") or {"type": "object"},
+    }
+
+
+def _turn(action: ToolCall, number: int) -> Message:
+    function = {"name": action.tool_name, "arguments": json.dumps(action.arguments)}
+    return {"content": "", "tool_calls": [{"id": f"call_{number}", "type": "function", "function": function}]}
+
+
+def _called(action: ToolCall, moment: Moment) -> Message:
+    """The result of a tool as OpenEnv's MCP environments give it."""
+    text = next((str(each.get("content") or "") for each in moment.new if each.get("role") == "tool"), "")
+    content = [{"type": "text", "text": text}]
+    result = {"content": content, "data": text, "structured_content": None, "is_error": is_tool_error(text)}
+    return {"tool_name": action.tool_name, "result": result, "error": None}
+
+
+_MOST_TASKS = 10_000
+"""In one answer of the task API."""
+_DISTRIBUTION = "gavel-rl"
+_CRITERIA: TypeAdapter[list[Criterion]] = TypeAdapter(list[Criterion])
+
+
+def own_version() -> str | None:
+    """Of Gavel; None where it is not installed."""
+    try:
+        return version(_DISTRIBUTION)
+    except PackageNotFoundError:
+        return None
+
+
+class Catalogue:
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+
+    def routes(self) -> list[web.RouteDef]:
+        name = self._scenario.name
+        return [
+            web.get("/health", self._health),
+            web.get("/metadata", self._metadata),
+            web.get("/schema", self._schema),
+            web.get("/gavel", self._gavel),
+            web.get("/list_environments", self._environments),
+            web.get(f"/{name}/splits", self._splits),
+            web.post(f"/{name}/tasks", self._tasks),
+            web.post(f"/{name}/num_tasks", self._num_tasks),
+            web.post(f"/{name}/task", self._task),
+            web.post(f"/{name}/task_range", self._task_range),
+        ]
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "healthy"})
+
+    async def _metadata(self, request: web.Request) -> web.Response:
+        described = self._scenario.system.strip() or f"The scenario {self._scenario.name} of Gavel."
+        return web.json_response(
+            {
+                "name": self._scenario.name,
+                "description": described,
+                "readme_content": None,
+                "version": own_version(),
+                "author": None,
+                "documentation_url": None,
+            }
+        )
+
+    async def _schema(self, request: web.Request) -> web.Response:
+        seen = observation_schema()
+        state = {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer"}}
+        return web.json_response(
+            {
+                "action": action_schema(),
+                "observation": seen,
+                "reset_observation": seen,
+                "state": {"title": "GavelState", "type": "object", "properties": state},
+            }
+        )
+
+    async def _gavel(self, request: web.Request) -> web.Response:
+        scenario = self._scenario
+        return web.json_response(
+            {
+                "name": scenario.name,
+                "system": scenario.system,
+                "max_turns": scenario.max_turns,
+                "max_steps": scenario.max_steps,
+                "max_tokens": scenario.max_tokens,
+                "rubric": scenario.rubric,
+                "success": scenario.success is not None,
+                "hand_reward": scenario.hand_reward is not None,
+                "measures": list(scenario.measures),
+            }
+        )
+
+    async def _environments(self, request: web.Request) -> web.Response:
+        return web.json_response([self._scenario.name])
+
+    async def _splits(self, request: web.Request) -> web.Response:
+        found = [{"name": name, "type": name} for name in ("train", "test") if self._scenario.tasks(SPLITS[name])]
+        return web.json_response(found)
+
+    async def _tasks(self, request: web.Request) -> web.Response:
+        tasks = await self._split(request)
+        listed = [_listed_task(index, tasks[index]) for index in range(min(len(tasks), _MOST_TASKS))]
+        return web.json_response({"tasks": listed, "env_name": self._scenario.name})
+
+    async def _num_tasks(self, request: web.Request) -> web.Response:
+        return web.json_response({"num_tasks": len(await self._split(request))})
+
+    async def _task(self, request: web.Request) -> web.Response:
+        tasks, index = await self._split(request), (await _body(request)).get("index")
+        if not isinstance(index, int):
+            raise ServedError("index must be a whole number")
+        return web.json_response({"task": _listed_task(index, task_at(tasks, index))})
+
+    async def _task_range(self, request: web.Request) -> web.Response:
+        tasks, given = await self._split(request), await _body(request)
+        limits = [given.get(name) for name in ("start", "stop")]
+        if not all(isinstance(limit, int | None) for limit in limits):
+            raise ServedError("start and stop must be whole numbers")
+        indices = range(len(tasks))[limits[0] : limits[1]][:_MOST_TASKS]
+        return web.json_response({"tasks": [_listed_task(index, tasks[index]) for index in indices]})
+
+    async def _split(self, request: web.Request) -> Sequence[Task]:
+        name = (await _body(request)).get("split")
+        if not isinstance(name, str) or name not in SPLITS:
+            raise ServedError(f"there is no split {name!r}; there are train and test")
+        return self._scenario.tasks(SPLITS[name])
+
+
+async def _body(request: web.Request) -> Message:
+    """The JSON object of a request. Raises `ServedError` for anything else."""
+    try:
+        body: Any = json.loads(await request.text())
+    except (ValueError, RecursionError) as error:
+        raise ServedError(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise ServedError("the body must be a JSON object")
+    return cast(Message, body)
+
+
+def _listed_task(index: int, task: Task) -> Message:
+    told: Message = {
+        "rubric": task.rubric,
+        "reference": task.reference,
+        "criteria": _CRITERIA.dump_python(task.criteria, mode="json"),
+    }
+    return {"id": task.id, "index": index, **{name: value for name, value in told.items() if value}}
+
+
+class OpenEnvService:
+    """The routes of one scenario. `sessions`: open at a time, at most. `idle_seconds`: that one may be left alone.
+
+    `key`: a bearer token that every request needs, except for `/health`.
+    """
+
+    def __init__(
+        self, scenario: Scenario, *, sessions: int = 256, idle_seconds: float = 1800.0, key: str | None = None
+    ) -> None:
+        self._scenario = scenario
+        self._most = sessions
+        self._idle_seconds = idle_seconds
+        self._key = key
+        self._open = 0
+        self._sockets: WeakSet[web.WebSocketResponse] = WeakSet()
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
+        app.add_routes([*Catalogue(self._scenario).routes(), web.get("/ws", self._ws)])
+        app.on_shutdown.append(self._leave)
+        return app
+
+    async def _leave(self, app: web.Application) -> None:
+        """Ends the conversations: a server that stops waits for them."""
+        for socket in list(self._sockets):
+            await socket.close(code=WSCloseCode.GOING_AWAY)
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self._key is not None and request.path != "/health":
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._key.encode()):
+                return web.json_response({"detail": "the bearer token is missing or wrong"}, status=401)
+        try:
+            return await handler(request)
+        except GavelError as error:
+            return web.json_response({"detail": error.message}, status=400)
+
+    async def _ws(self, request: web.Request) -> web.StreamResponse:
+        """Answers messages until the client leaves, in a session of its own."""
+        socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, receive_timeout=self._idle_seconds)
+        await socket.prepare(request)
+        if self._open >= self._most:
+            counts = {"active_sessions": self._open, "max_sessions": self._most}
+            told = f"Server at capacity: {self._open}/{self._most} sessions active"
+            await socket.send_json(_error(told, "CAPACITY_REACHED", **counts))
+            await socket.close()
+            return socket
+        self._open += 1
+        self._sockets.add(socket)
+        session = ServedSession(self._scenario)
+        try:
+            async for frame in socket:
+                if frame.type is not WSMsgType.TEXT:
+                    break
+                answer = await self._reply(frame.data, session)
+                if answer is None:
+                    break
+                await socket.send_json(answer)
+        except (ConnectionError, TimeoutError):
+            pass  # the client is gone
+        finally:
+            self._open -= 1
+            await session.close()
+            with suppress(ConnectionError):
+                await socket.close()
+        return socket
+
+    async def _reply(self, text: str, session: ServedSession) -> Message | None:
+        """The answer to a message; None for one that ends the session."""
+        try:
+            message: Any = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            return _error(f"Invalid JSON: {error}", "INVALID_JSON")
+        given = cast(Message, message) if isinstance(message, dict) else {}
+        kind, data = given.get("type"), given.get("data")
+        try:
+            match kind:
+                case "close":
+                    return None
+                case "reset":
+                    return {"type": "observation", "data": await session.reset(data)}
+                case "step":
+                    return {"type": "observation", "data": await session.step(data)}
+                case "state":
+                    return {"type": "state", "data": session.state()}
+                case _:
+                    return _error(f"Unknown message type: {kind}", "UNKNOWN_TYPE")
+        except ValidationError as error:
+            return _error("Invalid message", "VALIDATION_ERROR", errors=_problems(error))
+        except GavelError as error:
+            return _error(error.message, "EXECUTION_ERROR")
+        except Exception as error:
+            logger.exception("an episode of %s failed", self._scenario.name)
+            return _error(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
+
+
+def _error(message: str, code: str, **more: Any) -> Message:
+    return {"type": "error", "data": {"message": message, "code": code, **more}}

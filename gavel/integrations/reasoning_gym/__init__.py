@@ -1,0 +1,1 @@
+"""Datasets of reasoning-gym as scenarios: `reasoning_gym:DATASET`."""

@@ -1,0 +1,108 @@
+"""reasoning-gym's datasets: questions with a scorer of their own.
+
+    gavel evaluate "reasoning_gym:leg_counting?size=500&seed=1" --models openai/gpt-5-mini
+    reasoning_gym:leg_counting?min_animals=3          # what is no option goes to the dataset
+
+The scorer is the hand reward, and its full score is success: for comparison. The judge is shown the dataset's answer.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from gavel.prompts import render
+from gavel.scenarios.packaged_world import OwnChance, installed, parsed
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import described
+from gavel.scenarios.trajectory import Trajectory
+
+_FULL = 1.0 - 1e-9
+
+
+class Options(BaseModel):
+    size: int = Field(default=500, ge=1, le=100_000)
+    """Questions to train on, at most: those that come twice are asked once."""
+    held_out: int = Field(default=100, ge=0, le=100_000)
+    seed: int = Field(default=0, ge=0)
+
+
+def scenario_at(address: str) -> Scenario:
+    """The scenario of `reasoning_gym:DATASET?size=…&seed=…`. Raises `ScenarioError`."""
+    name, options, config = parsed("reasoning_gym", address, Options)
+    package: Any = installed("reasoning_gym", "reasoning-gym", f"reasoning_gym:{name}")
+    factory: Any = installed("reasoning_gym.factory", "reasoning-gym", f"reasoning_gym:{name}")
+    if name not in factory.DATASETS:
+        near = [each for each in sorted(factory.DATASETS) if name and (name in each or each in name)]
+        raise ScenarioError(
+            f"reasoning-gym has no dataset {name!r}",
+            f"Name one of its {len(factory.DATASETS)}, such as {', '.join(near or sorted(factory.DATASETS))[:200]}.",
+        )
+    try:
+        with OwnChance(options.seed):
+            dataset = package.create_dataset(name, size=options.size + options.held_out, seed=options.seed, **config)
+            entries = [dataset[i] for i in range(options.size + options.held_out)]
+    except Exception as error:
+        raise ScenarioError(
+            f"the dataset {name} cannot be made: {described(error)}", "Look at the options of its configuration."
+        ) from error
+    scorer = _Scorer(dataset, entries)
+    seen: set[str] = set()
+    splits: list[list[Task]] = [[], []]
+    for index, entry in enumerate(entries):
+        question = str(entry["question"])
+        if question not in seen:
+            seen.add(question)
+            splits[index >= options.size].append(_task(name, options.seed, index, question, entry))
+    return Scenario(
+        f"reasoning_gym-{name}",
+        system=render("scenarios/reasoning_gym_system.j2").strip(),
+        tasks=splits[0],
+        held_out=splits[1],
+        max_turns=1,
+        rubric=render("scenarios/reasoning_gym_rubric.j2").strip(),
+        success=scorer.success,
+        hand_reward=scorer.score,
+    )
+
+
+def _task(name: str, seed: int, index: int, question: str, entry: dict[str, Any]) -> Task:
+    answer = entry.get("answer")
+    return Task(
+        id=f"{name}-{seed}-{index}",
+        user=question,
+        data={"index": index},
+        reference=None if answer is None else f"A right answer: {answer}",
+    )
+
+
+class _Scorer:
+    """The dataset's own scores."""
+
+    def __init__(self, dataset: Any, entries: list[dict[str, Any]]) -> None:
+        self._dataset = dataset
+        self._entries = entries
+
+    def score(self, trajectory: Trajectory) -> float:
+        """Of what stands last between the answer's tags, from 0 to 1; 0 for an answer that cannot be scored."""
+        index: Any = Task.of(trajectory.metadata).data["index"]
+        last = trajectory.messages()[-1]
+        answer = answer_of(str(last.get("content") or "")) if last["role"] == "assistant" else None
+        try:
+            with OwnChance(0):
+                return min(max(float(self._dataset.score_answer(answer, self._entries[index])), 0.0), 1.0)
+        except Exception as error:  # of the dataset's parser, for what is no answer
+            trajectory.log(f"the answer cannot be scored: {described(error)}")
+            return 0.0
+
+    def success(self, trajectory: Trajectory) -> bool:
+        return self.score(trajectory) >= _FULL
+
+
+def answer_of(reply: str) -> str | None:
+    """What stands last between <answer> and </answer>; None where nothing does."""
+    _, opened, after = reply.rpartition("<answer>")
+    if not opened:
+        return None
+    answer, closed, _ = after.partition("</answer>")
+    return answer.strip() if closed else None

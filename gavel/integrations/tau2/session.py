@@ -1,0 +1,68 @@
+"""A session with a server of τ²-bench, as an agent sees it."""
+
+import json
+from copy import deepcopy
+from typing import Any, Self, cast
+
+from gavel.llm.types import Message
+from gavel.scenarios.mcp import McpError, McpServer
+from gavel.scenarios.mcp_session import McpSession
+from gavel.scenarios.tools import ToolResult, no_such_tool
+
+_KEY = "state_key"
+_HIDDEN = frozenset({"reset_state", "get_call_log"})
+
+
+class Tau2Session(McpSession):
+    """The tools of the domain, without what holds the benchmark together."""
+
+    def __init__(self, server: McpServer, domain: str, case: str) -> None:
+        super().__init__(server)
+        self._key = {"domain": domain, "task_id": case, _KEY: f"tau2/{domain}/{case}"}
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            made = await super().call("reset_state", json.dumps(self._key))
+            if made.error:
+                raise McpError(f"the server of τ²-bench begins no records: {made.content[:500]}")
+        except BaseException:
+            await self.__aexit__()
+            raise
+        self.schemas = [_shown(schema) for schema in self.schemas if schema["function"]["name"] not in _HIDDEN]
+        return self
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        offered = [schema["function"]["name"] for schema in self.schemas]
+        if name not in offered:
+            return no_such_tool(name, offered)
+        try:
+            given: object = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            given = None
+        if isinstance(given, dict):
+            arguments = json.dumps(cast("dict[str, Any]", given) | {_KEY: self._key[_KEY]})
+        result = await super().call(name, arguments)
+        return _unpacked(result)
+
+
+def _shown(schema: Message) -> Message:
+    shown = deepcopy(schema)
+    parameters = shown["function"]["parameters"]
+    parameters.get("properties", {}).pop(_KEY, None)
+    if _KEY in (required := parameters.get("required", [])):
+        required.remove(_KEY)
+    return shown
+
+
+def _unpacked(result: ToolResult) -> ToolResult:
+    """The result of the tool itself; what is not in an envelope stays as it is."""
+    try:
+        envelope: object = json.loads(result.content)
+    except ValueError:
+        return result
+    match envelope:
+        case {"tau2_tool_message": {"content": str(content), "error": bool(error)}}:
+            return ToolResult(content, error=error)
+        case _:
+            return result

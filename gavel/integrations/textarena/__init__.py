@@ -1,0 +1,1 @@
+"""Games of textarena as scenarios: `textarena:GAME`."""

@@ -1,0 +1,199 @@
+"""textarena's games: alone, or against another player.
+
+    textarena:GuessTheNumber-v0?tasks=200&seed=1
+    textarena:TicTacToe-v0?opponent=self               # both sides learn, each judged for itself
+    textarena:TicTacToe-v0?opponent=openai/gpt-5-mini  # or earlier:20, the policy of 20 steps before
+
+A task is a seed of the game and the policy's side. The reward is the game's (a win 1, a loss -1), for comparison only.
+"""
+
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from gavel.prompts import render
+from gavel.scenarios.agent import Agent, AgentError
+from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.deadline import Deadline
+from gavel.scenarios.environment import REWARD, SUCCESS
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.packaged_world import OwnChance, installed, parsed
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import described
+from gavel.scenarios.trajectory import Trajectory
+
+_BLOCK = 1_000_000
+"""Seeds of one list of tasks: the first half is trained on, the second held out."""
+SELF, EARLIER = "self", "earlier:"
+
+
+class Options(BaseModel):
+    tasks: int = Field(default=200, ge=1, le=_BLOCK // 2)
+    held_out: int = Field(default=50, ge=0, le=_BLOCK // 2)
+    seed: int = Field(default=0, ge=0, lt=2**31 // _BLOCK)
+    players: int | None = Field(default=None, ge=1)
+    """By default one where the game can be played alone, else the fewest that it takes."""
+    opponent: str = SELF
+    """Who plays the other sides: `self`, `earlier:STEPS`, or a LiteLLM model."""
+    turns: int = Field(default=50, ge=1)
+    """Of all players together, at most."""
+
+
+def scenario_at(address: str) -> Scenario:
+    """The scenario of `textarena:GAME?…`. Raises `ScenarioError`."""
+    name, options, arguments = parsed("textarena", address, Options)
+    package: Any = installed("textarena", "textarena", f"textarena:{name}")
+    steps = options.opponent.removeprefix(EARLIER)
+    if options.opponent.startswith(EARLIER) and not (steps.isdecimal() and int(steps)):
+        raise ScenarioError(f"opponent={options.opponent} says no number of steps", "Write opponent=earlier:20.")
+    games = _Games(package, name, arguments, options)
+    players = games.players()
+    first = options.seed * _BLOCK
+    held_out = first + _BLOCK // 2
+    task = partial(_task, name, players)
+    return Scenario(
+        f"textarena-{name}",
+        rollout=games.play,
+        tasks=[task(seed) for seed in range(first, first + options.tasks)],
+        held_out=[task(seed) for seed in range(held_out, held_out + options.held_out)],
+        rubric=render("scenarios/textarena_rubric.j2").strip(),
+        success=lambda trajectory: bool(trajectory.metrics.get(SUCCESS, 0.0)),
+        hand_reward=lambda trajectory: float(trajectory.metrics.get(REWARD, 0.0)),
+    )
+
+
+def _task(name: str, players: int, seed: int) -> Task:
+    return Task(id=f"{name}-{seed}", user=f"Play {name}.", data={"seed": seed, "side": seed % players})
+
+
+class _Games:
+    """The games of one scenario."""
+
+    def __init__(self, package: Any, name: str, arguments: dict[str, Any], options: Options) -> None:
+        self._package = package
+        self._name = name
+        self._arguments = arguments
+        self._options = options
+        self._players = options.players or 1
+
+    def players(self) -> int:
+        """How many play. Raises `ScenarioError` for a game that is not there, or that nobody can begin."""
+        try:
+            game = self._package.make(self._name, **self._arguments)
+        except Exception as error:
+            raise ScenarioError(
+                f"textarena has no game {self._name!r} to play: {described(error).splitlines()[0]}",
+                "Name one as textarena does (GuessTheNumber-v0); some need python -m nltk.downloader words.",
+            ) from error
+        wanted = [self._options.players] if self._options.players else range(1, 16)
+        refused: Exception | None = None
+        for players in wanted:
+            try:
+                with OwnChance(0):
+                    game.reset(num_players=players, seed=0)
+            except Exception as error:
+                refused = error
+                continue
+            self._players = players
+            return players
+        raise ScenarioError(
+            f"the game {self._name} cannot be begun: {described(refused) if refused else 'no number of players'}",
+            "Name the number of its players: players=3.",
+        )
+
+    async def play(self, model: ChatModel, task: Task, episode: Episode) -> list[Trajectory]:
+        """One game; the trajectory of each side that the policy plays and learns from."""
+        seed, side = _whole(task.data["seed"]), _whole(task.data["side"])
+        game = _Game(self._package, self._name, self._arguments, self._players, seed, episode)
+        await game.begin()
+        players = {player: self._player(player, side, episode) for player in range(self._players)}
+        own = [side] if self._options.opponent != SELF else list(players)
+        over = False
+        for _ in range(self._options.turns):
+            player, said = await game.turn()
+            answer = await players[player].ask(said)
+            if players[player].trajectory.status == "truncated":
+                break
+            if over := await game.step(answer):
+                break
+        rewards, reasons = await game.end()
+        for player in own:
+            trajectory = players[player].trajectory
+            reward = float(rewards.get(player, 0.0)) if over else 0.0
+            trajectory.metrics |= {REWARD: reward, SUCCESS: float(over and reward >= 1)}
+            if not over and trajectory.status != "truncated":
+                trajectory.status = "truncated"
+                trajectory.status_reason = f"{self._options.turns} turns were used up"
+            if over and (told := reasons.get(player)):
+                players[player].tell(f"The game is over. {told}")
+        played = [players[player] for player in own if players[player].turns]
+        return [player.trajectory for player in played]
+
+    def _player(self, player: int, side: int, episode: Episode) -> Agent:
+        opponent, name = self._options.opponent, f"player {player}"
+        if player == side or opponent == SELF:
+            return Agent(episode, name)
+        if opponent.startswith(EARLIER):
+            return Agent(episode, name, steps_back=int(opponent.removeprefix(EARLIER)))
+        return Agent(episode, name, model=opponent)
+
+
+class _Game:
+    """A game that is played. What it draws is its own, and what it computes holds no other episode."""
+
+    def __init__(
+        self, package: Any, name: str, arguments: dict[str, Any], players: int, seed: int, episode: Episode
+    ) -> None:
+        self._make = partial(package.make, name, **arguments)
+        self._players = players
+        self._seed = seed
+        self._chance = OwnChance(seed)
+        self._episode = episode
+        self._game: Any = None
+        self._seen: dict[int, str] = {}
+
+    async def begin(self) -> None:
+        def work() -> None:
+            self._game = self._make()
+            self._game.reset(num_players=self._players, seed=self._seed)
+
+        await self._alone(work)
+
+    async def turn(self) -> tuple[int, str]:
+        """Who is to move, and what that player has not been told yet."""
+        player, observation = await self._alone(lambda: self._game.get_observation())
+        text = observation if isinstance(observation, str) else "\n".join(str(each[1]) for each in observation)
+        before = self._seen.get(player, "")
+        self._seen[player] = text
+        new = text[len(before) :] if text.startswith(before) else text
+        return player, new.strip() or "It is your turn."
+
+    async def step(self, action: str) -> bool:
+        """Whether the game is over by that."""
+        done, _ = await self._alone(lambda: self._game.step(action))
+        return bool(done)
+
+    async def end(self) -> tuple[dict[int, float], dict[int, str]]:
+        """Rewards, and why the game ended, by player."""
+        ended: tuple[dict[int, float] | None, dict[int, dict[str, Any]] | None]
+        ended = await self._alone(lambda: self._game.close())
+        rewards, info = ended
+        reasons = {player: str(told["reason"]) for player, told in (info or {}).items() if told.get("reason")}
+        return rewards or {}, reasons
+
+    async def _alone(self, function: Any) -> Any:
+        def work() -> Any:
+            with self._chance:
+                return function()
+
+        async with Deadline(self._episode.call_seconds, "the game"):
+            try:
+                return await self._episode.plain_calls.run(work)
+            except Exception as error:
+                raise AgentError(f"the game failed: {described(error)}") from error
+
+
+def _whole(value: Any) -> int:
+    return int(value)

@@ -1,0 +1,155 @@
+"""Tools of an MCP server (Model Context Protocol) for a scenario's agents.
+
+    tools=[gavel.mcp("uvx mcp-server-sqlite --db-path shop.db")]
+    tools=[gavel.mcp("https://mcp.example.com/mcp", headers={"Authorization": f"Bearer {key}"}, only=["search"])]
+
+An address is a command, which is started for every episode and spoken to over its standard input and output, or the
+URL of a server with the transport Streamable HTTP. Nothing is started and no package of MCP is imported before an
+episode begins.
+"""
+
+import json
+import shlex
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
+from gavel.llm.types import Message
+
+if TYPE_CHECKING:
+    from gavel.scenarios.mcp_session import McpSession
+
+
+class McpError(GavelError):
+    """An MCP server cannot be reached, or does not speak the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """Where an MCP server is, and which of its tools agents get."""
+
+    command: Sequence[str] = ()
+    """What starts it; empty for one with a `url`."""
+    url: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    cwd: Path | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+    start_seconds: float = 60.0
+    call_seconds: float = 60.0
+
+    def __str__(self) -> str:
+        return self.url or shlex.join(self.command)
+
+    @asynccontextmanager
+    async def session(self) -> "AsyncGenerator[McpSession]":
+        """A session of one episode. Raises `McpError` when none can be begun, or the extra `mcp` is not installed."""
+        try:
+            from gavel.scenarios.mcp_session import McpSession
+        except ModuleNotFoundError as error:
+            raise without_package() from error
+
+        async with McpSession(self) as session:
+            yield session
+
+
+def mcp(
+    address: str | Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    headers: Mapping[str, str] | None = None,
+    only: Sequence[str] | None = None,
+    without: Sequence[str] = (),
+    start_seconds: float = 60.0,
+    call_seconds: float = 60.0,
+) -> McpServer:
+    """An MCP server as an element of a scenario's `tools`.
+
+    `address`: a command (a text is split as a shell would, and no shell runs it) or a URL. A command gets a minimal
+    environment (PATH, HOME, …) and `env`; `headers` go with every request to a URL. `only` and `without` choose tools
+    by their names at the server. A session must begin within `start_seconds`; a call that takes longer than
+    `call_seconds` is answered with a tool error.
+
+    Raises `McpError` for an address that is neither.
+    """
+    if isinstance(address, str) and address.partition("://")[0] in ("http", "https"):
+        if env or cwd:
+            raise McpError(f"env and cwd are for a command, and {address} is a URL.", "Leave them out.")
+        command, url = (), address
+    else:
+        command, url = _words(address) if isinstance(address, str) else tuple(address), None
+        if headers:
+            raise McpError("headers are for a URL, and this server is a command.", "Pass env={…} instead.")
+        if not command:
+            raise McpError(
+                "the address of an MCP server is empty.", 'Give a command or a URL: gavel.mcp("uvx server").'
+            )
+    return McpServer(
+        command=command,
+        url=url,
+        env=dict(env or {}),
+        cwd=None if cwd is None else Path(cwd),
+        headers=dict(headers or {}),
+        only=None if only is None else frozenset(only),
+        without=frozenset(without),
+        start_seconds=start_seconds,
+        call_seconds=call_seconds,
+    )
+
+
+def without_package() -> McpError:
+    return McpError("gavel.mcp needs the package mcp, which is not installed.", install_line("mcp"))
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise McpError(f"the command {command} cannot be read: {error}.", "Close its quotes.") from error
+
+
+_LONGEST = 30_000
+"""Characters of each part."""
+_OF_A_CLIENT = ("list_resources", "read_resource", "list_prompts", "get_prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class McpSurvey:
+    """The tools, resources and prompts of a server."""
+
+    tools: list[Message]
+    """As a model is shown them."""
+    instructions: str
+    """What the server says about its use."""
+    resources: str
+    prompts: str
+
+    @property
+    def described_tools(self) -> str:
+        return json.dumps([tool["function"] for tool in self.tools], indent=1, ensure_ascii=False)[:_LONGEST]
+
+
+async def survey(server: McpServer) -> McpSurvey:
+    """What the server offers. Raises `McpError` when it cannot be reached, or has nothing for an agent to use."""
+    async with server.session() as session:
+        names = {schema["function"]["name"] for schema in session.schemas}
+        listed: dict[str, str] = {}
+        for name in ("list_resources", "list_prompts"):
+            if name in names:
+                result = await session.call(name, "{}")
+                listed[name] = "" if result.error else result.content[:_LONGEST]
+        found = McpSurvey(
+            session.schemas,
+            (session.instructions or "")[:_LONGEST],
+            listed.get("list_resources", ""),
+            listed.get("list_prompts", ""),
+        )
+    if not names - {*_OF_A_CLIENT} and not found.resources:
+        raise McpError(f"the MCP server {server} has neither tools nor resources.", "Try it by hand, or name another.")
+    return found

@@ -1,0 +1,257 @@
+"""The routes over HTTP, for another trainer and in front of a learner of one's own."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.sender import AtroposClient, AtroposServerError
+from gavel.integrations.atropos.server import create_app
+from tests.backend_server import serving
+from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, a_group, body
+from tests.trainer.conftest import Letters
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> GroupQueue:
+    return GroupQueue(tmp_path / "queue.sqlite", most_groups=8)
+
+
+@pytest.fixture
+def http(queue: GroupQueue) -> Iterator[httpx.Client]:
+    with (
+        serving(create_app(QueueState(queue), most_bytes=20_000)) as url,
+        httpx.Client(base_url=url, trust_env=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def own(queue: GroupQueue) -> Iterator[httpx.Client]:
+    """In front of a learner of 27 tokens and a context of 64."""
+    trainer = OwnTrainer(TrainerRegistration.model_validate(REGISTRATION), Letters())
+    with (
+        serving(create_app(QueueState(queue, trainer))) as url,
+        httpx.Client(base_url=url, trust_env=False) as client,
+    ):
+        yield client
+
+
+def post(client: httpx.Client, path: str, content: object) -> dict:
+    answer = client.post(path, json=content)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def with_body(client: httpx.Client, path: str, content: object) -> httpx.Response:
+    """GET with a JSON body, as Atropos' environments ask."""
+    return client.request("GET", path, json=content)
+
+
+def started(client: httpx.Client) -> None:
+    post(client, "/register", REGISTRATION)
+    assert client.get("/batch").json() == {"batch": None}
+
+
+async def test_a_sender_tells_what_it_waits_for(http: httpx.Client):
+    told: list[str] = []
+    async with AtroposClient(str(http.base_url), patience=0.5, on_wait=told.append) as client:
+        with pytest.raises(AtroposServerError, match="trainer"):
+            await client.register(EnvRegistration(max_token_length=8, group_size=2))
+    assert told == ["it says: wait for trainer to start"]
+
+
+def test_a_trainer_and_an_environment_meet(http: httpx.Client):
+    assert http.get("/info").json() == {"batch_size": -1, "max_token_len": -1}
+    assert http.get("/wandb_info").json() == {"group": None, "project": None}
+    assert post(http, "/register-env", ENVIRONMENT) == {"status": "wait for trainer to start"}
+    assert isinstance(post(http, "/register", REGISTRATION)["uuid"], int)
+    assert post(http, "/register-env", ENVIRONMENT) == {"status": "wait for trainer to start"}
+    assert http.get("/batch").json() == {"batch": None}
+    assert post(http, "/register-env", ENVIRONMENT) == {
+        "status": "success",
+        "env_id": 0,
+        "wandb_name": "desk_0",
+        "checkpoint_dir": "checkpoints",
+        "starting_step": 0,
+        "checkpoint_interval": 0,
+        "num_steps": 10,
+    }
+    assert http.get("/info").json() == {"batch_size": 4, "max_token_len": 512}
+    assert http.get("/wandb_info").json() == {"group": "g", "project": "p"}
+    assert post(http, "/disconnect-env", {"env_id": 0}) == {"status": "success"}
+    assert post(http, "/disconnect-env", {"env_id": 5})["status"] == "failure"
+
+
+def test_batches_are_the_oldest_groups_and_each_is_handed_out_once(http: httpx.Client):
+    started(http)
+    for number in range(4):
+        assert post(http, "/scored_data", body(number)) == {"status": "received"}
+    assert http.get("/status").json() == {"current_step": 0, "queue_size": 4}
+    first, second, third = (http.get("/batch").json() for _ in range(3))
+    assert [group["scores"][0] for group in first["batch"]] == [0, 1]
+    assert [group["scores"][0] for group in second["batch"]] == [2, 3]
+    assert (first["batch_id"], second["batch_id"], third) == (1, 2, {"batch": None})
+    assert http.get("/status").json() == {"current_step": 2, "queue_size": 0}
+    assert first["batch"][0]["tokens"] == body(0)["tokens"]
+    assert first["batch"][0]["ref_logprobs"] is None  # trainers look the fields up
+
+
+def test_groups_before_any_trainer_are_kept_for_it(http: httpx.Client):
+    assert http.get("/batch").json() == {
+        "status": "error",
+        "message": "Trainer not registered. Call /register first.",
+        "batch": [],
+    }
+    post(http, "/scored_data", body(0))
+    post(http, "/scored_data_list", [body(1), body(2)])
+    post(http, "/register", REGISTRATION)
+    assert [group["scores"][0] for group in http.get("/batch").json()["batch"]] == [0, 1]
+
+
+def test_a_list_of_groups_and_the_newest_example(http: httpx.Client):
+    assert http.get("/latest_example").json()["tokens"] == []
+    answer = post(http, "/scored_data_list", [body(0), body(1)])
+    assert answer == {"status": "received", "groups_processed": 2}
+    assert http.get("/latest_example").json()["scores"] == body(1)["scores"]
+    assert post(http, "/scored_data_list", [body(1), body(2)])["duplicates"] == 1
+    assert post(http, "/scored_data_list", []) == {"status": "received", "groups_processed": 0}
+
+
+def test_an_environment_hears_how_much_waits_in_groups_of_its_size(http: httpx.Client):
+    started(http)
+    own, other = (post(http, "/register-env", ENVIRONMENT)["env_id"] for _ in range(2))
+    for number in range(3):
+        post(http, "/scored_data", body(number, env_id=own))
+    post(http, "/scored_data", body(3, size=4, env_id=other))
+    told = with_body(http, "/status-env", {"env_id": own}).json()
+    assert told == {
+        "current_step": 0,
+        "queue_size": 5,
+        "self_queue_size": 3,
+        "max_group_size": 4,
+        "unallocated_fraction": 1.0,
+        "env_weight": 0.5,
+    }
+    assert with_body(http, "/status-env", {"env_id": 9}).status_code == 404
+
+
+def test_packed_bodies_are_read_and_bombs_are_not(http: httpx.Client):
+    packed = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    content = json.dumps(body(0)).encode()
+    assert http.post("/scored_data", content=gzip.compress(content), headers=packed).status_code == 200
+    halves = gzip.compress(content[:40]) + gzip.compress(content[40:])  # several members are one body
+    again = http.post("/scored_data", content=halves, headers=packed).json()
+    assert again == {"status": "received", "duplicate": True}
+    bomb = gzip.compress(b" " * 10_000_000)
+    assert http.post("/scored_data", content=bomb, headers=packed).status_code == 413
+    assert http.post("/scored_data", content=gzip.compress(content)[:-9], headers=packed).status_code == 400
+    assert http.post("/scored_data", content=content, headers=packed).status_code == 400
+    assert http.post("/scored_data", content=content, headers={"Content-Encoding": "br"}).status_code == 415
+    assert http.post("/scored_data", content=b" " * 30_000).status_code == 413
+    assert http.get("/status").json()["queue_size"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "told"),
+    [
+        (b"{", 400, "JSON"),
+        (b"", 400, "JSON"),
+        (b"[]", 422, "an object"),
+        (json.dumps(body(0) | {"masks": [[-100]]}).encode(), 422, "masks has 1 members"),
+        (json.dumps(body(0) | {"scores": [1.0, float("nan")]}).encode(), 422, "not a finite number"),
+        (json.dumps(body(0) | {"tokens": [["a"], [1]]}).encode(), 422, "tokens.0.0"),
+        (json.dumps({"tokens": [[1]]}).encode(), 422, "masks"),
+    ],
+)
+def test_a_malformed_group_is_refused_with_its_mistake(http: httpx.Client, content: bytes, status: int, told: str):
+    answer = http.post("/scored_data", content=content)
+    assert (answer.status_code, told in answer.json()["detail"]) == (status, True), answer.text
+    assert http.get("/status").json()["queue_size"] == 0
+
+
+def test_of_a_list_with_one_malformed_group_none_is_taken(http: httpx.Client):
+    answer = http.post("/scored_data_list", json=[body(0), body(1) | {"scores": [1.0]}])
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("1: ")
+    assert http.get("/status").json()["queue_size"] == 0
+
+
+def test_a_full_queue_asks_to_come_again(http: httpx.Client):
+    for number in range(8):
+        post(http, "/scored_data", body(number))
+    answer = http.post("/scored_data", json=body(8))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+
+
+def test_a_group_that_no_batch_can_hold_is_refused(http: httpx.Client):
+    started(http)
+    answer = http.post("/scored_data", json=body(0, size=5))
+    assert answer.status_code == 422
+    assert "a batch 4" in answer.json()["detail"]
+
+
+def test_a_trainer_that_registers_again_sets_its_step(http: httpx.Client):
+    started(http)
+    post(http, "/register", REGISTRATION | {"starting_step": 6})
+    assert http.get("/status").json()["current_step"] == 6
+    assert post(http, "/register-env", ENVIRONMENT)["starting_step"] == 6
+
+
+def test_a_reset_begins_anew(http: httpx.Client):
+    started(http)
+    post(http, "/scored_data", body(0))
+    assert http.get("/reset_data").text == "Reset successful"
+    assert http.get("/status").json() == {"current_step": 0, "queue_size": 0}
+    assert post(http, "/register-env", ENVIRONMENT)["status"] == "wait for trainer to start"
+
+
+def test_pages_of_other_sites_and_names_of_other_machines_are_refused(http: httpx.Client):
+    assert http.get("/reset_data", headers={"Origin": "https://evil.example"}).status_code == 403
+    assert http.get("/reset_data", headers={"Host": "evil.example"}).status_code == 421
+    assert http.get("/status", headers={"Host": "localhost:1"}).status_code == 200
+
+
+def test_with_a_key_nothing_is_answered_without_it(queue: GroupQueue):
+    with serving(create_app(QueueState(queue), key="s3cret")) as url:
+        assert httpx.get(f"{url}/healthz").status_code == 200
+        assert httpx.get(f"{url}/status").status_code == 401
+        assert httpx.get(f"{url}/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert httpx.get(f"{url}/status", headers={"Authorization": "Basic ???"}).status_code == 401
+        assert httpx.get(f"{url}/status", headers={"Authorization": "Bearer s3cret"}).status_code == 200
+        assert httpx.get(f"{url}/status", headers={"X-API-Key": "s3cret"}).status_code == 200
+        # as a client that knows no keys is given it: in the address
+        assert httpx.get(f"{url.replace('://', '://gavel:s3cret@')}/status").status_code == 200
+
+
+def test_in_front_of_a_learner_environments_register_at_once_and_no_other_trainer_may(own: httpx.Client):
+    assert post(own, "/register-env", ENVIRONMENT)["status"] == "success"
+    for method, path in [("POST", "/register"), ("GET", "/batch"), ("GET", "/reset_data")]:
+        answer = own.request(method, path, json=REGISTRATION)
+        assert (answer.status_code, "own learner" in answer.json()["detail"]) == (409, True)
+
+
+def test_what_the_learner_can_never_train_is_refused_at_the_door(own: httpx.Client):
+    tokens = own.post("/scored_data", json=body(0) | {"tokens": [[1, 2, 27], [1, 2, 3]]})
+    assert (tokens.status_code, "has 27 tokens" in tokens.json()["detail"]) == (422, True)
+    long = [[1] * 65] * 2
+    length = own.post("/scored_data", json={"tokens": long, "masks": long, "scores": [0, 1]})
+    assert (length.status_code, "takes 64" in length.json()["detail"]) == (422, True)
+    masks = own.post("/scored_data", json=body(0) | {"masks": [[0, 1, 1]] * 2})
+    assert (masks.status_code, "masks[0][0] is 0" in masks.json()["detail"]) == (422, True)
+    assert post(own, "/scored_data", body(0)) == {"status": "received"}
+
+
+async def test_who_waits_hears_of_a_group(queue: GroupQueue):
+    state = QueueState(queue)
+    waiting = asyncio.create_task(state.wait_for_change(20))
+    await asyncio.sleep(0)
+
+    await state.accept([a_group(0)])
+    assert await waiting
+    assert not await state.wait_for_change(0.01)

@@ -1,0 +1,200 @@
+"""Groups of Atropos as trajectories and back."""
+
+import json
+import math
+
+import pytest
+from openai.types.chat.chat_completion import Choice
+from pydantic import ValidationError
+
+from gavel.integrations.atropos.group import NO_LOGPROB, TOKEN_ADVANTAGES, AtroposGroup, atropos_group, member_row
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+
+TWO_TURNS = {
+    "tokens": [[7, 8, 20, 21, 9, 22], [7, 8, 23]],
+    "masks": [[-100, -100, 20, 21, -100, 22], [-100, -100, 23]],
+    "scores": [1.0, 0.25],
+    "inference_logprobs": [[1.0, 1.0, -0.3, -0.1, 1.0, -0.7], [1.0, 1.0, -2.0]],
+}
+
+
+def decode(ids: list[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def a_group(**changes: object) -> AtroposGroup:
+    return AtroposGroup.model_validate(TWO_TURNS | changes)
+
+
+def sampled(trajectory: Trajectory) -> list[dict]:
+    return [choice.model_extra or {} for choice in trajectory.choices()]
+
+
+def test_every_trained_stretch_is_a_turn_with_its_exact_prompt():
+    first, second = a_group().trajectories(decode)
+    turns = [(each["prompt_token_ids"], each["token_ids"], each["token_logprobs"]) for each in sampled(first)]
+    assert turns == [([7, 8], [20, 21], [-0.3, -0.1]), ([7, 8, 20, 21, 9], [22], [-0.7])]
+    assert [choice.message.content for choice in first.choices()] == ["20 21", "22"]
+    assert (first.reward, second.reward) == (1.0, 0.25)
+
+
+def test_a_group_comes_back_as_it_was():
+    there = a_group()
+    back = atropos_group(there.trajectories(decode))
+    assert back.left_out == []
+    assert back.group is not None
+    kept = back.group.model_dump(include=set(TWO_TURNS))
+    assert kept == TWO_TURNS
+
+
+def test_the_judge_reads_the_messages_where_there_are_some():
+    messages = [
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "An example?"},
+            {"role": "assistant", "content": "an example"},
+            {"role": "user", "content": "Go."},
+            {"role": "assistant", "content": "first"},
+            {"role": "tool", "content": "42", "tool_call_id": "a"},
+            {"role": "assistant", "content": "second"},
+        ],
+        [{"role": "user", "content": "Go."}, {"role": "assistant", "content": None}],
+    ]
+    first, second = a_group(messages=messages).trajectories(decode)
+    assert [choice.message.content for choice in first.choices()] == ["first", "second"]  # not the example
+    assert [message["role"] for message in first.messages()] == [message["role"] for message in messages[0]]
+    assert [choice.message.content for choice in second.choices()] == [None]
+
+
+def test_messages_that_do_not_cover_the_turns_give_way_to_the_tokens():
+    group = a_group(messages=[[{"role": "assistant", "content": "only one"}], [{"role": "user", "content": "none"}]])
+    first, second = group.trajectories(decode)
+    assert first.messages()[0] == {"role": "user", "content": "7 8"}
+    assert [choice.message.content for choice in first.choices()] == ["20 21", "22"]
+    assert [choice.message.content for choice in second.choices()] == ["23"]
+
+
+def test_a_message_of_another_shape_is_kept_as_text():
+    strange = {"role": "assistant", "content": "x", "tool_calls": "look_up(7)"}
+    messages = [[strange, {"role": "assistant", "content": "y"}], [{"role": "assistant", "content": "z"}]]
+    first, _ = a_group(messages=messages).trajectories(decode)
+    assert "look_up(7)" in (next(first.choices()).message.content or "")
+
+
+def test_advantages_go_to_the_turns_of_their_tokens():
+    group = a_group(advantages=[[9, 9, 0.5, 0.25, 9, -1], [9, 9, 2]], overrides=[None, {"set_advantage_to_zero": True}])
+    first, second = group.trajectories(decode)
+    assert [each[TOKEN_ADVANTAGES] for each in sampled(first)] == [[0.5, 0.25], [-1.0]]
+    assert [each[TOKEN_ADVANTAGES] for each in sampled(second)] == [[0.0]]
+
+
+def test_the_temperature_is_the_members_own_else_the_groups():
+    group = a_group(
+        overrides=[{"temperature": 0.25}, None],
+        generation_params={"temperature": 0.5},
+        group_overrides={"temperature": 2},
+    )
+    first, second = group.trajectories(decode)
+    assert [each["temperature"] for each in sampled(first) + sampled(second)] == [0.25, 0.25, 0.5]
+    assert a_group(group_overrides={"temperature": 2}).temperature(0) == 2.0
+    for strange in (0, -1, "hot", None, math.nan):
+        assert a_group(generation_params={"temperature": strange}).temperature(0) == 1.0
+
+
+def test_an_empty_list_is_what_no_member_has():
+    names = ("advantages", "ref_logprobs", "messages", "inference_logprobs", "overrides", "images")
+    group = a_group(**{name: [] for name in names})
+    assert [getattr(group, name) for name in names] == [None] * 6
+    assert "token_logprobs" not in sampled(group.trajectories(decode).trajectories[0])[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tokens": []}, "at least 1 item"),
+        ({"tokens": [[1], []]}, "masks[0]"),
+        (
+            {"tokens": [[7, 8, 20, 21, 9, 22], []], "masks": [TWO_TURNS["masks"][0], []], "inference_logprobs": None},
+            "tokens[1] is empty",
+        ),
+        ({"tokens": [[7, 8, 20, 21, 9, -22], [7, 8, 23]]}, "no token id"),
+        ({"masks": [[-100], [-100]]}, "masks[0] has 1 entries, and tokens[0] has 6"),
+        ({"masks": [TWO_TURNS["masks"][0]]}, "masks has 1 members, and tokens has 2"),
+        ({"scores": [1.0]}, "scores has 1 members"),
+        ({"scores": [1.0, math.nan]}, "a score is not a finite number"),
+        ({"inference_logprobs": [[1.0, 1.0, -0.3, 0.5, 1.0, -0.7], [1.0, 1.0, -2.0]]}, "above 0"),
+        ({"inference_logprobs": [[1.0, 1.0, -0.3, -math.inf, 1.0, -0.7], [1.0, 1.0, -2.0]]}, "not a finite number"),
+        ({"inference_logprobs": [[-0.3], [1.0, 1.0, -2.0]]}, "inference_logprobs[0] has 1 entries"),
+        ({"advantages": [[0.0] * 6, [0.0, 0.0, math.inf]]}, "advantages[1]"),
+        ({"messages": [[{"role": "user"}], []]}, "lacks role or content"),
+        ({"overrides": [{}]}, "overrides has 1 members"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_its_place(changes: dict, told: str):
+    with pytest.raises(ValidationError) as raised:
+        a_group(**changes)
+    assert told in str(raised.value)
+
+
+def test_a_mask_of_ones_and_zeros_is_found_out():
+    assert a_group().other_targets() is None
+    mask = {"masks": [[-100, -100, 20, 21, -100, 22], [-100, 0, 1]]}
+    assert a_group(**mask, inference_logprobs=None).other_targets() == (
+        "masks[1][1] is 0, which is neither -100 nor the token, 8"
+    )
+
+
+def test_a_field_of_a_later_version_is_kept():
+    assert json.loads(a_group(future={"a": 1}).model_dump_json())["future"] == {"a": 1}
+
+
+def turn(prompt: list[int], ids: list[int], **extra: object) -> Choice:
+    fields = {"token_logprobs": [-0.5] * len(ids)} | extra
+    return Choice.model_validate(
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": None},
+            "prompt_token_ids": prompt,
+            "token_ids": ids,
+            **fields,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("turns", "why"),
+    [
+        ([], "nothing was sampled"),
+        ([turn([1], [2]), turn([1, 3], [4])], "not one token sequence"),
+        ([turn([1], [2, 3], token_logprobs=[-0.1])], "no log-prob for each token"),
+        ([turn([1], [2], token_logprobs=None)], "no log-prob for each token"),
+        ([turn([1], [2], token_ids=None)], "no token ids"),
+    ],
+)
+def test_a_trajectory_that_is_not_one_sequence_is_left_out_with_the_reason(turns: list[Choice], why: str):
+    trajectory = Trajectory(messages_and_choices=turns, reward=1.0)
+    assert why in str(member_row(trajectory))
+    good = Trajectory(messages_and_choices=[turn([1], [2])], reward=0.0)
+    converted = atropos_group(TrajectoryGroup([trajectory, good]))
+    assert len(converted.left_out) == 1
+    assert converted.group is not None
+    assert converted.group.tokens == [[1, 2]]
+
+
+def test_what_is_sent_has_content_in_every_message_and_one_on_prompt_positions():
+    unscored = Trajectory(messages_and_choices=[turn([1], [2])])
+    scored = Trajectory(
+        messages_and_choices=[{"role": "user", "content": "Go"}, turn([1], [2], temperature=0.7)], reward=0.5
+    )
+    converted = atropos_group(TrajectoryGroup([unscored, scored]))
+    assert converted.left_out == ["it has no score"]
+    assert converted.group is not None
+    assert converted.group.inference_logprobs == [[NO_LOGPROB, -0.5]]
+    assert converted.group.messages == [[{"role": "user", "content": "Go"}, {"role": "assistant", "content": ""}]]
+    assert converted.group.generation_params == {"temperature": 0.7}
+
+
+def test_a_group_without_a_usable_member_gives_none():
+    assert atropos_group(TrajectoryGroup([Trajectory()])).group is None

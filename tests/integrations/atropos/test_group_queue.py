@@ -1,0 +1,178 @@
+"""The queue on disk."""
+
+import contextlib
+import itertools
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gavel.integrations.atropos.queue import (
+    EnvRegistration,
+    GroupQueue,
+    QueueError,
+    QueueFullError,
+    TrainerRegistration,
+    Waiting,
+    choose_at_least,
+    choose_exactly,
+)
+from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, a_group
+
+
+def reopened(queue: GroupQueue) -> GroupQueue:
+    queue.close()
+    return GroupQueue(queue.path)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> GroupQueue:
+    return GroupQueue(tmp_path / "deep" / "queue.sqlite")
+
+
+def test_accepted_groups_wait_in_order_and_outlive_the_process(queue: GroupQueue):
+    assert queue.accept([a_group(0), a_group(1, size=3)]) == [True, True]
+    queue.accept([a_group(2, env_id=7)])
+    queue = reopened(queue)
+    assert [(group.size, group.env_id) for group in queue.waiting] == [(2, None), (3, None), (2, 7)]
+    (read, step), *_ = queue.read([queue.waiting[1].id])
+    assert (read, step) == (a_group(1, size=3), 0)
+
+
+def test_a_body_that_is_sent_again_counts_once_even_after_it_was_trained(queue: GroupQueue):
+    queue.accept([a_group(0)])
+    assert queue.accept([a_group(0), a_group(1)]) == [False, True]
+    queue.trained([group.id for group in queue.waiting], step=1)
+    queue = reopened(queue)
+    assert queue.accept([a_group(0)]) == [False]
+    assert queue.waiting == []
+
+
+def test_two_equal_groups_of_one_request_are_two(queue: GroupQueue):
+    assert queue.accept([a_group(0), a_group(0)]) == [True, True]
+    assert len(queue.waiting) == 2
+
+
+def test_a_trained_group_is_gone_and_the_step_is_kept(queue: GroupQueue):
+    queue.accept([a_group(0), a_group(1)])
+    first, second = queue.waiting
+    queue.trained([first.id, 999], step=3)
+    queue = reopened(queue)
+    assert (queue.waiting, queue.step) == ([second], 3)
+    queue.accept([a_group(5)])
+    assert queue.read([queue.waiting[-1].id])[0][1] == 3
+
+
+def test_a_batch_that_was_not_delivered_is_lent_again(queue: GroupQueue):
+    queue.accept([a_group(0), a_group(1), a_group(2)])
+    ids = [group.id for group in queue.waiting[:2]]
+    number = queue.lend(ids, step=1)
+    queue = reopened(queue)
+    assert queue.lent() == (number, ids)
+    assert len(queue.waiting) == 1
+    queue.delivered(number)
+    queue = reopened(queue)
+    assert queue.lent() is None
+    assert queue.lend([queue.waiting[0].id], step=2) == number + 1
+
+
+def test_a_full_queue_takes_nothing_of_a_request(tmp_path: Path):
+    queue = GroupQueue(tmp_path / "queue.sqlite", most_groups=2)
+    queue.accept([a_group(0)])
+    with pytest.raises(QueueFullError, match="--max-waiting"):
+        queue.accept([a_group(1), a_group(2)])
+    assert len(reopened(queue).waiting) == 1
+
+
+def test_environments_have_numbers_and_names_of_their_own(queue: GroupQueue):
+    registration = EnvRegistration.model_validate(ENVIRONMENT)
+    made = [queue.register_env(registration) for _ in range(2)]
+    made.append(queue.register_env(registration.model_copy(update={"desired_name": None})))
+    assert [(env.env_id, env.real_name) for env in made] == [(0, "desk_0"), (1, "desk_1"), (2, "env_0")]
+    assert queue.disconnect_env(1)
+    assert not queue.disconnect_env(9)
+    queue = reopened(queue)
+    assert [env.connected for env in queue.envs] == [True, False, True]
+
+
+def test_a_reset_forgets_all_but_never_a_batch_number(queue: GroupQueue):
+    queue.register(TrainerRegistration.model_validate(REGISTRATION | {"starting_step": 5}))
+    queue.start()
+    queue.accept([a_group(0), a_group(1)])
+    number = queue.lend([queue.waiting[0].id], step=6)
+    queue.reset()
+    queue = reopened(queue)
+    assert (queue.waiting, queue.lent(), queue.registration, queue.started, queue.step) == ([], None, None, False, 0)
+    queue.accept([a_group(2)])
+    assert queue.lend([queue.waiting[0].id], step=1) > number
+
+
+def test_a_second_process_is_refused(queue: GroupQueue, monkeypatch: pytest.MonkeyPatch):
+    queue.accept([a_group(0)])
+    monkeypatch.setattr("gavel.integrations.atropos.queue._BUSY_SECONDS", 0.05)
+    with pytest.raises(QueueError, match="locked"):
+        GroupQueue(queue.path)
+
+
+def test_a_file_of_a_later_version_is_refused(queue: GroupQueue):
+    queue.close()
+    with contextlib.closing(sqlite3.connect(queue.path)) as database, database:
+        database.execute("update facts set value = '99' where name = 'version'")
+    with pytest.raises(QueueError, match="version 99"):
+        GroupQueue(queue.path)
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path):
+    path = tmp_path / "queue.sqlite"
+    path.write_text("hello, this is not a database" * 100)
+    with pytest.raises(QueueError, match=r"queue\.sqlite"):
+        GroupQueue(path)
+
+
+def waiting(*sizes: int, env: int | None = None) -> list[Waiting]:
+    return [Waiting(number, env, size) for number, size in enumerate(sizes)]
+
+
+def sizes(chosen: list[Waiting] | None) -> list[int] | None:
+    return None if chosen is None else [group.size for group in chosen]
+
+
+@pytest.mark.parametrize(
+    ("queue", "batch", "expected"),
+    [
+        ([4, 8, 4], 8, [4, 4]),
+        ([6, 8], 8, [8]),
+        ([6], 8, None),
+        ([], 8, None),
+        ([16, 4, 4], 8, [4, 4]),
+        ([3, 3, 3], 8, None),
+        ([2, 2, 2, 2, 8], 8, [2, 2, 2, 2]),
+    ],
+)
+def test_a_batch_is_whole_groups_and_exactly_as_large_as_asked(
+    queue: list[int], batch: int, expected: list[int] | None
+):
+    assert sizes(choose_exactly(waiting(*queue), batch)) == expected
+
+
+def test_the_oldest_group_that_fits_is_always_taken():
+    chance = random.Random(0)
+    for _ in range(300):
+        queue = waiting(*(chance.randint(1, 6) for _ in range(chance.randint(1, 9))))
+        batch = chance.randint(1, 12)
+        possible = [
+            combination
+            for length in range(1, len(queue) + 1)
+            for combination in itertools.combinations(queue, length)
+            if sum(group.size for group in combination) == batch
+        ]
+        oldest = min(([group.id for group in each] for each in possible), default=None)
+        chosen = choose_exactly(queue, batch)
+        assert (None if chosen is None else [group.id for group in chosen]) == oldest
+
+
+def test_the_learner_takes_the_oldest_until_it_has_enough():
+    assert sizes(choose_at_least(waiting(3, 3, 3), 5)) == [3, 3]
+    assert sizes(choose_at_least(waiting(16, 3), 5)) == [16]
+    assert choose_at_least(waiting(3), 5) is None

@@ -1,0 +1,143 @@
+"""A learner that takes batches from a queue: what it trains, in what order, and what a restart does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.integrations.atropos.group import AtroposGroup
+from gavel.integrations.atropos.learner import COMPUTED, NUMBER, SENT_SCORE, AtroposLearner, LearnerSettings
+from gavel.integrations.atropos.queue import GroupQueue, QueueState
+from gavel.judge.judge import Judge
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop.watchdog import LoopError
+from gavel.trainer.model import TrainableModel
+
+pytestmark = pytest.mark.slow
+CONFIG = TrainConfig(learning_rate=1e-3)
+
+
+def a_group(number: int, **changes: Any) -> AtroposGroup:
+    """Four members of one prompt; the first is the best."""
+    tokens = [[5 + number, 6, 7, 20 + member, 8, 30 + member] for member in range(4)]
+    fields = {
+        "tokens": tokens,
+        "masks": [[-100, -100, -100, row[3], -100, row[5]] for row in tokens],
+        "scores": [1.0, 0.0, 0.0, 0.0],
+        "messages": [
+            [
+                {"role": "user", "content": f"Task {number}"},
+                {"role": "assistant", "content": f"first {member}"},
+                {"role": "user", "content": "Go on."},
+                {"role": "assistant", "content": f"second {member}"},
+            ]
+            for member in range(4)
+        ],
+    }
+    return AtroposGroup.model_validate(fields | changes)
+
+
+class Trained:
+    """A model, its queue and what its learner did."""
+
+    def __init__(self, backend: LocalBackend, model: TrainableModel, queue: GroupQueue) -> None:
+        self.backend, self.model, self.queue = backend, model, queue
+
+    async def until(self, steps: int, judge: Judge | None = None, wait_seconds: float = 60.0) -> None:
+        settings = LearnerSettings(steps, batch_size=8, wait_seconds=wait_seconds)
+        state = QueueState(self.queue)
+        await AtroposLearner(self.model, self.backend, state, settings, CONFIG, judge).run()
+
+    async def numbers(self, step: int) -> list[object]:
+        return [group.metadata[NUMBER] for group in await self.backend.logged(self.model, "train", step)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.backend.history(self.model, "train")
+
+
+@pytest.fixture
+async def trained(tmp_path: Path):
+    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(tmp_path, max_context=512) as backend:
+        await model.register(backend)
+        yield Trained(backend, model, GroupQueue(tmp_path / "queue.sqlite"))
+
+
+async def test_batches_are_the_oldest_groups_and_unknown_log_probs_are_those_of_the_policy(trained: Trained):
+    trained.queue.accept([a_group(number) for number in range(4)])
+    await trained.until(2)
+    assert [await trained.numbers(step) for step in (1, 2)] == [[1, 2], [3, 4]]
+    first, second = trained.rows()
+    assert (first["trajectories_trained"], first[COMPUTED]) == (8, 16)
+    assert (first["atropos/steps_waited/mean"], second["atropos/steps_waited/mean"]) == (0, 1)
+    assert trained.queue.waiting == []
+    (group, _) = await trained.backend.logged(trained.model, "train", 1)
+    for trajectory in group:
+        for choice in trajectory.choices():
+            assert all(value < 0 for value in choice.model_extra["token_logprobs"])
+
+
+async def test_the_member_with_the_best_score_gains_most(trained: Trained):
+    group = a_group(0)
+    trained.queue.accept([group, a_group(0, scores=[1.0, 0.5, 0.0, 0.0])])
+
+    async def likelihoods() -> list[float]:
+        from gavel.trainer.data.token_sequences import TokenSequence
+
+        found = []
+        for tokens in group.tokens:
+            sequence = TokenSequence()
+            sequence.extend(tokens[:3])
+            sequence.extend(tokens[3:4], logprobs=[0.0])
+            found.append(sequence)
+        return [values[0] for values in await trained.backend.logprobs(trained.model, found)]
+
+    before = await likelihoods()
+    await trained.until(1)
+    after = await likelihoods()
+    gains = [new - old for new, old in zip(after, before, strict=True)]
+    assert gains[0] == max(gains)
+    assert gains[0] > min(gains) + 1e-3
+
+
+async def test_a_group_that_the_checkpoint_holds_is_not_trained_again(trained: Trained):
+    trained.queue.accept([a_group(number) for number in range(4)])
+    kept = trained.queue.trained
+    trained.queue.trained = lambda ids, step: None  # as if the server was killed before the queue was told
+    await trained.until(1)
+    trained.queue.trained = kept
+    assert len(trained.queue.waiting) == 4
+    await trained.until(2)
+    assert [await trained.numbers(step) for step in (1, 2)] == [[1, 2], [3, 4]]
+
+
+async def test_a_judge_scores_anew_and_the_environments_score_stays_a_metric(trained: Trained):
+    async def prefers_the_last(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
+        import json
+        import re
+
+        asked = json.dumps(messages)
+        labels = re.findall(r"[A-Z0-9]{4}", json.dumps(schema))
+        scores = []
+        for label in dict.fromkeys(labels):
+            member = re.search(rf"{label}.*?second (\d)", asked, re.DOTALL)
+            if member is not None:
+                scores.append({"trajectory_id": label, "explanation": "", "score": int(member[1]) / 3})
+        return json.dumps({"scores": scores})
+
+    trained.queue.accept([a_group(0), a_group(1)])
+    await trained.until(1, Judge(prefers_the_last, orders=1))
+    (group, _) = await trained.backend.logged(trained.model, "train", 1)
+    assert [trajectory.metrics[SENT_SCORE] for trajectory in group] == [1.0, 0.0, 0.0, 0.0]
+    assert group.judgement is not None
+    rewards = [trajectory.reward for trajectory in group]
+    assert rewards == sorted(rewards)
+    assert rewards[0] < rewards[-1]
+
+
+async def test_a_run_without_groups_ends_and_says_so(trained: Trained):
+    trained.queue.accept([a_group(0)])
+    with pytest.raises(LoopError, match="4 of 8 sequences wait"):
+        await trained.until(1, wait_seconds=0.1)

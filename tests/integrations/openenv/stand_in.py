@@ -1,0 +1,172 @@
+"""A server that speaks as openenv 0.10 does, and misbehaves where it is told to.
+
+Its environment is a number to be guessed from 1 to 9; the seed chooses it. `fault` names what goes wrong.
+"""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+ACTION = {
+    "title": "Guess",
+    "description": "Guess the number.",
+    "type": "object",
+    "properties": {"metadata": {"type": "object"}, "number": {"type": "integer"}},
+    "required": ["number"],
+}
+WORDS = {
+    "title": "Say",
+    "type": "object",
+    "properties": {"metadata": {"type": "object"}, "message": {"type": "string"}},
+    "required": ["message"],
+}
+
+
+def observation(hint: str, reward: float | None = None, done: bool = False) -> dict[str, Any]:
+    return {"observation": {"hint": hint, "metadata": {}}, "reward": reward, "done": done}
+
+
+def error(message: str, code: str, **more: Any) -> dict[str, Any]:
+    return {"type": "error", "data": {"message": message, "code": code, **more}}
+
+
+class StandIn:
+    def __init__(
+        self, fault: str = "", *, sessions: int = 8, action: dict[str, Any] = ACTION, splits: bool = False
+    ) -> None:
+        self.fault = fault
+        self.most = sessions
+        self.action = action
+        self.splits = splits
+        self.open = self.peak = self.closed = self.refused = 0
+        self.resets: list[dict[str, Any]] = []
+        self.goal = 0
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/schema", self._schema)
+        app.router.add_get("/metadata", self._metadata)
+        if self.splits:
+            app.router.add_get("/list_environments", self._names)
+            app.router.add_get("/guess/splits", self._splits)
+            app.router.add_post("/guess/num_tasks", self._num_tasks)
+            app.router.add_post("/guess/task_range", self._task_range)
+        app.router.add_get("/ws", self._ws)
+        return app
+
+    async def _schema(self, request: web.Request) -> web.Response:
+        return web.json_response({"action": self.action, "observation": {}, "state": {}})
+
+    async def _metadata(self, request: web.Request) -> web.Response:
+        return web.json_response({"name": "guess", "description": "Find the number."})
+
+    async def _names(self, request: web.Request) -> web.Response:
+        return web.json_response(["guess"])
+
+    async def _splits(self, request: web.Request) -> web.Response:
+        return web.json_response([{"name": "train", "type": "train"}, {"name": "hard", "type": "test"}])
+
+    async def _num_tasks(self, request: web.Request) -> web.Response:
+        return web.json_response({"num_tasks": {"train": 30, "hard": 4}[(await request.json())["split"]]})
+
+    async def _task_range(self, request: web.Request) -> web.Response:
+        given = await request.json()
+        tasks = [{"id": f"{given['split']}-{i}", "index": i} for i in range(given["start"], given["stop"])]
+        return web.json_response({"tasks": tasks})
+
+    def reset(self, data: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.resets.append(data)
+        seed = data.get("seed", data.get("index"))
+        return random.Random(seed).randint(1, 9), observation("Guess a number from 1 to 9.")
+
+    def step(self, goal: int, action: dict[str, Any]) -> dict[str, Any]:
+        guess = action.get("number", action.get("message"))
+        if isinstance(guess, str) and guess.isdigit():
+            guess = int(guess)
+        if not isinstance(guess, int):
+            problem = [{"loc": ["number"], "msg": "Input should be a valid integer", "type": "int_parsing"}]
+            return error("Invalid message", "VALIDATION_ERROR", errors=problem)
+        if guess == 99:
+            return error("division by zero", "EXECUTION_ERROR")
+        if guess == goal:
+            return {"type": "observation", "data": observation("right", 1.0, True)}
+        hint = "higher" if guess < goal else "lower"
+        return {"type": "observation", "data": observation(hint, -0.1)}
+
+    async def _ws(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        if self.open >= self.most:
+            self.refused += 1
+            counts = {"active_sessions": self.open, "max_sessions": self.most}
+            await socket.send_json(error("Server at capacity", "CAPACITY_REACHED", **counts))
+            await socket.close()
+            return socket
+        self.open += 1
+        self.peak = max(self.peak, self.open)
+        goal = 0
+        try:
+            async for frame in socket:
+                if frame.type is not WSMsgType.TEXT:
+                    break
+                message = json.loads(frame.data)
+                kind = message["type"]
+                if kind == "close":
+                    self.closed += 1
+                    break
+                if kind == "reset":
+                    goal, answer = self.reset(message["data"])
+                    if self.fault == "reset fails":
+                        await socket.send_json(error("no disk", "EXECUTION_ERROR"))
+                        continue
+                    await socket.send_json({"type": "observation", "data": answer})
+                elif self.fault:
+                    if await self._misbehaved(socket):
+                        continue
+                    break
+                else:
+                    await asyncio.sleep(0)
+                    await socket.send_json(self.step(goal, message["data"]))
+        finally:
+            self.open -= 1
+        return socket
+
+    async def _misbehaved(self, socket: web.WebSocketResponse) -> bool:
+        """Does what the fault says in place of an answer; whether the connection stays."""
+        match self.fault:
+            case "dies":
+                assert socket._req is not None
+                assert socket._req.transport is not None
+                socket._req.transport.abort()
+                return False
+            case "closes":
+                await socket.close(code=1011, message=b"out of memory")
+                return False
+            case "silent":
+                await asyncio.sleep(60)
+                return False
+            case "no json":
+                await socket.send_str("<html>")
+            case "bytes":
+                await socket.send_bytes(b"\x00")
+            case "other type":
+                await socket.send_json({"type": "state", "data": {}})
+            case "a list":
+                await socket.send_json([1, 2])
+            case "not a number":
+                await socket.send_str('{"type": "observation", "data": {"observation": {"hint": "x"}, "reward": NaN}}')
+            case "text reward":
+                await socket.send_json({"type": "observation", "data": {"observation": {}, "reward": "high"}})
+            case "no observation":
+                await socket.send_json({"type": "observation", "data": {"reward": 1.0, "done": True}})
+            case "huge":
+                answer = {"observation": {"hint": "x" * 300_000}, "reward": True, "done": True}
+                await socket.send_json({"type": "observation", "data": answer})
+            case "always fails":
+                await socket.send_json(error("division by zero", "EXECUTION_ERROR"))
+            case fault:
+                raise AssertionError(fault)
+        return True

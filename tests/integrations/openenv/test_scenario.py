@@ -1,0 +1,237 @@
+"""`openenv:URL`: environments as scenarios, over servers that behave and over those that do not."""
+
+import asyncio
+import re
+import time
+
+import pytest
+from aiohttp import web
+
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.trajectory import Trajectory
+from tests.integrations.openenv.players import HALVER, call, script
+from tests.integrations.openenv.served import running
+from tests.integrations.openenv.stand_in import ACTION, WORDS, StandIn
+
+
+async def scenario_of(url: str, query: str = "") -> Scenario:
+    return await asyncio.to_thread(find_scenario, f"openenv:{url}{query}")
+
+
+async def play(server: StandIn, query: str = "", *turns: object, seed: int = 1) -> Trajectory:
+    async with running(server.app()) as url:
+        scenario = await scenario_of(url, query)
+        model = script(turns) if turns else HALVER  # type: ignore[arg-type]
+        return await rollout(model, scenario, scenario.tasks()[0], seed=seed)
+
+
+async def test_the_action_s_schema_is_the_agent_s_tool():
+    found = await play(StandIn(), "?success=0.5")
+    (tool,) = found.tools or []
+    assert tool["function"]["name"] == "act"
+    assert tool["function"]["description"] == "Guess the number."
+    assert tool["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"number": {"type": "integer"}},
+        "required": ["number"],
+    }
+    assert found.status == "finished"
+    assert found.messages()[1] == {"role": "user", "content": "Guess a number from 1 to 9."}
+    assert found.messages()[-1]["content"] == "right"
+
+
+async def test_rewards_are_kept_raw_and_normalised():
+    found = await play(StandIn(), "?low=-1&high=1&success=0.5")
+    steps = found.metrics["turns"]
+    raw = 1.0 - 0.1 * (steps - 1)
+    assert found.metrics["raw_return"] == pytest.approx(raw)
+    assert found.metrics["raw_reward"] == 1.0
+    assert found.metrics["environment_reward"] == pytest.approx((raw + 1) / 2)
+    assert found.metrics["success"] == 1.0
+    assert found.reward is None
+    assert found.step_rewards is None
+
+
+async def test_without_a_threshold_nothing_is_said_of_success():
+    async with running(StandIn().app()) as url:
+        scenario = await scenario_of(url)
+        assert scenario.success is None
+        found = await rollout(HALVER, scenario, scenario.tasks()[0])
+    assert "success" not in found.metrics
+    assert scenario.hand_reward is not None
+    assert scenario.hand_reward(found) == found.metrics["raw_return"]
+
+
+async def test_words_are_the_action_where_that_is_asked_for():
+    found = await play(StandIn(action=WORDS), "?style=text")
+    assert found.tools is None
+    assert found.status == "finished"
+    assert found.messages()[-1] == {"role": "user", "content": "right"}
+
+
+async def test_words_alone_are_answered_with_how_to_act():
+    found = await play(StandIn(), "?turns=2", {"content": "Five?"}, {"content": "Five!"})
+    assert "calling the tool act" in found.messages()[3]["content"]
+    assert found.status == "truncated"
+
+
+async def test_tasks_are_seeds_and_never_in_both_splits():
+    async with running(StandIn().app()) as url:
+        one, same, other = [await scenario_of(url, f"?tasks=50&held_out=20&seed={seed}") for seed in (1, 1, 2)]
+    ids = [{task.id for task in scenario.tasks(split)} for scenario in (one, other) for split in ("train", "held_out")]
+    assert [len(each) for each in ids] == [50, 20, 50, 20]
+    assert len(set.union(*ids)) == 140
+    assert [task.id for task in one.tasks()] == [task.id for task in same.tasks()]
+
+
+async def test_an_episode_is_the_same_for_the_same_task():
+    first, again = await play(StandIn(), "?seed=3"), await play(StandIn(), "?seed=3", seed=2)
+    assert first.messages() == again.messages()
+
+
+async def test_tasks_that_the_server_lists_are_taken():
+    server = StandIn(splits=True)
+    async with running(server.app()) as url:
+        scenario = await scenario_of(url, "?tasks=20")
+        await rollout(HALVER, scenario, scenario.tasks("held_out")[3])
+    assert [task.id for task in scenario.tasks()] == [f"train-{i}" for i in range(20)]
+    assert [task.id for task in scenario.tasks("held_out")] == [f"hard-{i}" for i in range(4)]
+    assert server.resets == [{"split": "hard", "index": 3}]
+
+
+async def test_many_episodes_share_the_sessions_that_the_server_has():
+    server = StandIn(sessions=4)
+    async with running(server.app()) as url:
+        scenario = await scenario_of(url, "?tasks=64&success=0.5")
+        found = await asyncio.gather(*(rollout(HALVER, scenario, task) for task in scenario.tasks()))
+        assert {each.status for each in found} == {"finished"}
+        assert sum(each.metrics["success"] for each in found) == 64
+        assert server.peak <= 4
+        assert server.closed == 64
+        assert server.open == 0
+
+
+async def test_a_server_that_stays_full_is_given_up():
+    server = StandIn(sessions=0)
+    found = await play(server, "?wait=0.3")
+    assert found.status == "failed"
+    assert "capacity" in (found.status_reason or "")
+    assert server.refused > 1
+
+
+async def test_an_action_that_is_none_is_a_tool_error_however_often():
+    found = await play(StandIn(), "?turns=6", *[call("act", i, number="five") for i in range(6)])
+    assert found.status == "truncated"
+    assert found.metrics["tool_errors"] == 6
+    assert "number: Input should be a valid integer" in found.messages()[3]["content"]
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "null"])
+async def test_arguments_that_cannot_be_read_never_reach_the_server(arguments: str):
+    turn = call("act", number=1)
+    turn["tool_calls"][0]["function"]["arguments"] = arguments
+    found = await play(StandIn("always fails"), "?turns=1", turn)
+    assert "valid JSON" in found.messages()[3]["content"] or "JSON object" in found.messages()[3]["content"]
+
+
+async def test_one_failure_of_the_environment_is_told_and_three_in_a_row_end_the_episode():
+    found = await play(StandIn(), "?turns=2", call("act", 0, number=99), call("act", 1, number=99))
+    assert found.status == "truncated"
+    assert "division by zero" in found.messages()[3]["content"]
+    assert found.metrics["environment_errors"] == 2
+    found = await play(StandIn("always fails"))
+    assert found.status == "failed"
+    assert "3 actions in a row" in (found.status_reason or "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("dies", "closed|lost"),
+        ("closes", "out of memory|closed"),
+        ("silent", "did not answer step within 0.3 s"),
+        ("no json", "no JSON"),
+        ("bytes", "BINARY"),
+        ("other type", "no observation"),
+        ("a list", "no observation"),
+        ("not a number", "no finite number"),
+        ("text reward", "no finite number"),
+        ("no observation", "no observation"),
+        ("reset fails", "no disk"),
+    ],
+)
+async def test_a_server_that_misbehaves_fails_its_episode_with_the_reason(fault: str, said: str):
+    started = time.monotonic()
+    found = await play(StandIn(fault), "?seconds=0.3")
+    assert found.status == "failed"
+    assert re.search(said, found.status_reason or ""), found.status_reason
+    assert time.monotonic() - started < 20
+
+
+async def test_what_an_agent_reads_is_bounded():
+    found = await play(StandIn("huge"))
+    assert found.status == "finished"
+    assert len(found.messages()[-1]["content"]) < 201_000
+    assert found.metrics["raw_reward"] == 1.0
+
+
+async def test_a_server_that_is_lost_costs_its_own_episodes_alone():
+    good, bad = StandIn(), StandIn("dies")
+    async with running(good.app()) as here, running(bad.app()) as there:
+        scenarios = [await scenario_of(url, "?tasks=8") for url in (here, there)]
+        played = await asyncio.gather(*(rollout(HALVER, each, task) for each in scenarios for task in each.tasks()))
+    assert [each.status for each in played] == ["finished"] * 8 + ["failed"] * 8
+
+
+async def test_a_tool_for_each_kind_of_action():
+    schema = {
+        "oneOf": [{"$ref": "#/$defs/Guess"}, {"$ref": "#/$defs/Give"}],
+        "$defs": {
+            "Guess": {**ACTION, "properties": {**ACTION["properties"], "kind": {"const": "guess"}}},  # type: ignore[dict-item]
+            "Give": {
+                "title": "Give",
+                "description": "Give up.",
+                "type": "object",
+                "properties": {"kind": {"const": "up"}},
+            },
+        },
+    }
+    found = await play(StandIn(action=schema), "?turns=1", call("guess", number=1))
+    assert [tool["function"]["name"] for tool in found.tools or []] == ["guess", "up"]
+    assert list((found.tools or [])[0]["function"]["parameters"]["properties"]) == ["number"]
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("localhost:8000", "names no server"),
+        ("http://127.0.0.1:9", "cannot be reached"),
+        ("http://127.0.0.1:9?task=3", "task: Extra inputs"),
+        ("http://127.0.0.1:9?tasks=many", "tasks: "),
+        ("http://127.0.0.1:9?low=1", "low and high belong together"),
+        ("http://127.0.0.1:9?token=NO_SUCH_TOKEN", "not set"),
+    ],
+)
+def test_an_address_that_is_none_says_what_to_type(address: str, said: str):
+    with pytest.raises(ScenarioError, match=said) as caught:
+        find_scenario(f"openenv:{address}")
+    assert caught.value.remedy
+
+
+async def test_a_server_of_something_else_is_named():
+    app = web.Application()
+
+    async def hello(request: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    app.router.add_get("/{path:.*}", hello)
+    async with running(app) as url:
+        with pytest.raises(ScenarioError, match="HTTP"):
+            await scenario_of(url)
+
+
+async def test_words_as_actions_need_an_action_of_words():
+    async with running(StandIn().app()) as url:
+        with pytest.raises(ScenarioError, match="style=text"):
+            await scenario_of(url, "?style=text")
