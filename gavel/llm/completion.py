@@ -291,8 +291,8 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
 
 def _listed_cost(model: str, response: Any) -> float:
     """USD by LiteLLM's table."""
-    litellm, usage = load_litellm(), response.usage
-    is_special = litellm.cost_discount_config or litellm.cost_margin_config
+    litellm, usage = load_litellm(), getattr(response, "usage", None)
+    is_special = usage is None or litellm.cost_discount_config or litellm.cost_margin_config
     if is_special or getattr(response, "service_tier", None) or getattr(usage, "service_tier", None):
         return litellm.completion_cost(response, model=model)
     tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}

@@ -6,6 +6,9 @@
     await engine.stop()
 
 A request is in the database before `submit` returns, and its judgement before `score` or `result` returns it.
+
+There is one judge for each combination of model, orders and mode that requests ask for; all share the cassette and the
+budget. Only models and modes that the settings name are allowed, so that no request reaches an address of its choice.
 """
 
 import asyncio
@@ -13,16 +16,20 @@ import hashlib
 import logging
 import sqlite3
 import time
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from functools import lru_cache
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import jury
+from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import ANYONE, Admission, Caller, KeyBudgets
-from gavel.judge.service.engine.judges import Judges
-from gavel.judge.service.engine.metrics import Metrics
-from gavel.judge.service.engine.rendezvous import Rendezvous, Waiters
-from gavel.judge.service.engine.tracing import Tracing
+from gavel.judge.service.engine.rendezvous import Rendezvous
+from gavel.judge.service.engine.telemetry import Metrics, Tracing
 from gavel.judge.service.engine.worker import Worker
 from gavel.judge.service.errors import (
     DatabaseUnavailableError,
@@ -32,10 +39,13 @@ from gavel.judge.service.errors import (
     ServiceError,
 )
 from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import Accepted, NewJudgement, Record, new_id
+from gavel.judge.service.schemas.records import Accepted, NewJudgement, Record
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import Store
+from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
+from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette
+from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -51,6 +61,122 @@ _OVERWRITE_SECONDS = 30.0
 _DAY = 86_400.0
 
 
+_MAX_JUDGES = 64
+
+
+class Judges:
+    """Makes judges as requests ask for them, and keeps those used last."""
+
+    def __init__(self, config: ServiceConfig, cassette: Cassette) -> None:
+        """Raises `JudgeError` for settings that contradict each other."""
+        self._config = config
+        self._cassette = cassette
+        self._rubrics = config.read_rubrics()
+        self._budget = Budget(config.judge.max_cost_usd, config.judge.max_tokens)
+        self._made = lru_cache(_MAX_JUDGES)(self._make)
+        self.default = self._made(None, config.judge.orders, config.judge.mode)
+
+    def prepare(self, request: ScoreRequest) -> tuple[Judge, TrajectoryGroup]:
+        """Who judges a request, and the group. Raises `InvalidRequestError` for what cannot be judged."""
+        config, preset = self._config.judge, None
+        model = None if request.judge == config.models else request.judge
+        judge = self._made(model, request.orders or config.orders, request.mode or config.mode)
+        if request.preset is not None:
+            if request.rubric is not None:
+                raise InvalidRequestError("a request has a rubric or a preset, not both.", "Leave one of them out.")
+            if (preset := self._rubrics.get(request.preset)) is None:
+                names = ", ".join(self._rubrics) or "none"
+                raise InvalidRequestError(
+                    f"there is no rubric preset {request.preset!r}.",
+                    f"There are: {names}. Presets are the service's setting rubrics; or send the text as rubric.",
+                )
+        try:
+            group = request.group(preset)
+            judge.rubric.for_task(truth_of(group))
+        except JudgeError as error:
+            raise InvalidRequestError(error.message, error.remedy) from error
+        return judge, group
+
+    def _make(self, model: str | None, orders: int, mode: ModeName) -> Judge:
+        """`model`: None = the configured judge."""
+        allowed, config = self._config.judges, self._config.judge
+        modes = dict.fromkeys([config.mode, *self._config.modes])
+        if model is not None and model not in allowed:
+            names = ", ".join(allowed) or "the service's own only"
+            raise InvalidRequestError(
+                f"the judge {model!r} is not allowed here.",
+                f"Allowed: {names}. Leave judge out, or add the model to the service's setting judges.",
+            )
+        if orders > max(self._config.limits.orders, config.orders):
+            raise InvalidRequestError(
+                f"{orders} orders are more than the {self._config.limits.orders} that are allowed.",
+                "Ask for fewer, or raise the service's setting limits.orders.",
+            )
+        if mode not in modes:
+            raise InvalidRequestError(f"the mode {mode!r} is not allowed here.", f"Allowed: {', '.join(modes)}.")
+        config = config.model_copy(update={"orders": orders, "mode": mode, "models": model or config.models})
+        own = config.cassette is not None or _asks_none(config)
+        return config.build(cassette=None if own else self._cassette, budget=self._budget)
+
+
+def _asks_none(config: JudgeConfig) -> bool:
+    """Whether all judge models run in this process, and cost nothing."""
+    named = config.models
+    if isinstance(named, list):
+        named = [one.build() if isinstance(one, JurorConfig) else one for one in named]
+    models = [model for juror in jury(named) for model in juror.models]
+    return all(isinstance(model, str) and model_id(model).startswith(f"{PROVIDER}/") for model in models)
+
+
+class Waiters:
+    """Futures by the judgement that they wait for. For one event loop."""
+
+    def __init__(self) -> None:
+        self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
+
+    @contextmanager
+    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
+        """A future of the finished record, None for one that was deleted; it is forgotten after the block."""
+        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(judgement, set()).add(future)
+        try:
+            yield future
+        finally:
+            futures = self._futures.get(judgement, set())
+            futures.discard(future)
+            if not futures:
+                self._futures.pop(judgement, None)
+
+    def settle(self, judgement: str, record: Record | None) -> None:
+        """Answers all who wait for it."""
+        for future in self._futures.get(judgement, ()):
+            if not future.done():
+                future.set_result(record)
+
+    def fail(self, judgement: str, error: Exception) -> None:
+        """Ends the waits for it with the error; with a `TimeoutError` as if their time were over."""
+        for future in self._futures.get(judgement, ()):
+            if not future.done():
+                future.set_exception(error)
+
+    def give_up(self) -> None:
+        """Ends all waits as if their time were over."""
+        for judgement in self._futures:
+            self.fail(judgement, TimeoutError())
+
+    def number(self, judgement: str) -> int:
+        """How many wait for it."""
+        return len(self._futures.get(judgement, ()))
+
+    @property
+    def ids(self) -> Collection[str]:
+        """The judgements that somebody waits for."""
+        return self._futures.keys()
+
+    def __len__(self) -> int:
+        return sum(len(futures) for futures in self._futures.values())
+
+
 class Engine:
     """One process of the service. Made and used in one event loop."""
 
@@ -64,7 +190,7 @@ class Engine:
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
-        self.tracing = tracing or (Tracing.exporting() if config.otel else Tracing())
+        self.tracing = tracing or (Tracing.exporting() if config.otel else None)
         budgets = KeyBudgets(self.admission.spent, self.admission.left)
         stuck = self.waiters.fail
         self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished, stuck)
@@ -114,26 +240,27 @@ class Engine:
         await asyncio.gather(*self._loops, return_exceptions=True)
         self.waiters.give_up()
         self.cassette.close()
-        await self.tracing.stop()
+        if self.tracing is not None:
+            await self.tracing.stop()
 
     async def submit(
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Accepted:
         """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
-        request = request.filed_under(caller.project_of(request.project))
-        judge = self.check(request, caller)
-        if idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
+        project = caller.project_of(request.project) if caller.key_id else request.project
+        judge, group = self.check(request, project, caller)
+        if caller.key_id and idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
             raise refusal
         queued = self.counts["queued"] + self._queued_since
-        is_mine = not queued and self.worker.reserve()
+        is_mine = not queued and self.worker.room > 0
         if not is_mine and queued >= self.config.limits.waiting_groups:
             raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
         payload = request.model_dump_json(exclude_defaults=True).encode()
         new = NewJudgement(
             id=new_id(),
-            project=request.project,
+            project=project,
             key_id=caller.key_id,
-            judge=judge,
+            judge=", ".join(judge.names),
             members=len(request.trajectories),
             payload=payload,
             created_at=time.time(),
@@ -141,17 +268,17 @@ class Engine:
             idempotency_key=idempotency_key,
             request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
             traceparent=caller.traceparent,
-            scope=self.admission.scope(caller),
+            scope=self.admission.scope(caller) if caller.key_id else None,
         )
+        self.worker.reserved += is_mine
         try:
             accepted = await self.store.accept(new, self.worker.owner if is_mine else None)
         finally:
-            if is_mine:
-                self.worker.unreserve()
-        if accepted.is_new:
+            self.worker.reserved -= is_mine
+        if accepted.is_new and caller.key_id:
             self.admission.begun(caller)
         if accepted.is_new and is_mine:
-            self.worker.begin(accepted.record, request)
+            self.worker.begin(accepted.record.id, self.worker.judge(accepted.record, request.ids, judge, group))
         elif accepted.is_new:
             self._queued_since += 1
             self.worker.wake()
@@ -172,10 +299,10 @@ class Engine:
 
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` once deleted."""
-        if record.is_finished:
+        if record.finished_at is not None:
             return record
         with self.waiters.waiting(record.id) as future:
-            if not self.worker.has(record.id):
+            if record.id not in self.worker.running:
                 current = await self.store.get(record.id)
                 if current is None:
                     raise gone(record.id)
@@ -217,8 +344,8 @@ class Engine:
         if record.is_finished and not record.retain:
             await self.store.erase_after_answer(record.id)
 
-    def check(self, request: ScoreRequest, caller: Caller) -> str:
-        """The judge of a request that can be accepted now, in words. Raises a `ServiceError` for one that cannot."""
+    def check(self, request: ScoreRequest, project: str, caller: Caller) -> tuple[Judge, TrajectoryGroup]:
+        """Who judges a request that can be accepted now, and the group. Raises a `ServiceError` for one that cannot."""
         if self.is_stopping:
             raise OverloadedError("the service is stopping.", "Try again in some seconds.")
         limits = self.config.limits
@@ -229,13 +356,10 @@ class Engine:
             )
         if len(set(request.ids)) < len(request.ids):
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
-        try:
-            judge = self.judges.of(request)
-            judge.rubric.for_task(truth_of(request.outline(self.judges.rubric(request))))
-        except JudgeError as error:
-            raise InvalidRequestError(error.message, error.remedy) from error
-        self.admission.check(caller, request.project, judge.names)
-        return ", ".join(judge.names)
+        judge, group = self.judges.prepare(request)
+        if caller.key_id:
+            self.admission.check(caller, project, judge.names)
+        return judge, group
 
     def _finished(self, judgement: str, record: Record | None) -> None:
         if record is not None:
@@ -248,7 +372,7 @@ class Engine:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
-            elsewhere = [each for each in waited_for if not self.worker.has(each)]
+            elsewhere = [each for each in waited_for if each not in self.worker.running]
             try:
                 records = await self.store.get_all(elsewhere)
             except ServiceError as error:

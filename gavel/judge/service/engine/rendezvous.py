@@ -12,8 +12,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gavel.judge.service.engine.admission import Caller
@@ -25,55 +24,6 @@ from gavel.judge.service.store.tables import compress
 
 if TYPE_CHECKING:
     from gavel.judge.service.engine.engine import Engine
-
-
-class Waiters:
-    """Futures by the judgement that they wait for. For one event loop."""
-
-    def __init__(self) -> None:
-        self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
-
-    @contextmanager
-    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
-        """A future of the finished record, None for one that was deleted; it is forgotten after the block."""
-        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault(judgement, set()).add(future)
-        try:
-            yield future
-        finally:
-            futures = self._futures.get(judgement, set())
-            futures.discard(future)
-            if not futures:
-                self._futures.pop(judgement, None)
-
-    def settle(self, judgement: str, record: Record | None) -> None:
-        """Answers all who wait for it."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_result(record)
-
-    def fail(self, judgement: str, error: Exception) -> None:
-        """Ends the waits for it with the error; with a `TimeoutError` as if their time were over."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_exception(error)
-
-    def give_up(self) -> None:
-        """Ends all waits as if their time were over."""
-        for judgement in self._futures:
-            self.fail(judgement, TimeoutError())
-
-    def number(self, judgement: str) -> int:
-        """How many wait for it."""
-        return len(self._futures.get(judgement, ()))
-
-    @property
-    def ids(self) -> Collection[str]:
-        """The judgements that somebody waits for."""
-        return self._futures.keys()
-
-    def __len__(self) -> int:
-        return sum(len(futures) for futures in self._futures.values())
 
 
 _LOG = logging.getLogger(__name__)
@@ -203,7 +153,8 @@ class Rendezvous:
 
     def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options
-        judge = self._engine.check(ScoreRequest(trajectories=[member], **options.model_dump()), caller)
+        alone = ScoreRequest(trajectories=[member], **options.model_dump())
+        judge, _ = self._engine.check(alone, request.project, caller)
         trajectory = member.model_dump_json(exclude_defaults=True).encode()
         options_json = options.model_dump_json(exclude_defaults=True)
         same = [request.expected, request.deadline_seconds, request.on_deadline, options_json]
@@ -218,7 +169,7 @@ class Rendezvous:
             expected=request.expected,
             options=options_json.encode(),
             settings_hash=hashlib.sha256(json.dumps(same).encode()).hexdigest(),
-            judge=judge,
+            judge=", ".join(judge.names),
             retain=request.retain,
             deadline_seconds=request.deadline_seconds or self._limits.deadline_seconds,
             on_deadline=request.on_deadline,

@@ -16,7 +16,7 @@ from uvicorn.supervisors import Multiprocess
 from gavel.base.network import is_loopback
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import Admission
-from gavel.judge.service.engine.metrics import MULTIPROCESS_VARIABLE
+from gavel.judge.service.engine.telemetry import MULTIPROCESS_VARIABLE
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.app import create_app, settle_process
 from gavel.judge.service.store.database import Database

@@ -309,15 +309,13 @@ class Database:
                 raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
             self._pending.put(pending)
 
-    async def write(self, work: Work[_T], order: str = "", *, durable: bool = True) -> _T:
-        """What the work returns, once it is committed. Options as in `begin`; raises as the future of `submit` does,
-        and `DatabaseUnavailableError` after 45 s. Then the work may be committed later."""
-        return await self._within(_WRITE_SECONDS, self.begin(work, order, durable=durable))
-
-    async def _within(self, seconds: float, future: "asyncio.Future[_T]") -> _T:
+    async def write(self, work: Work[_T], order: str = "", seconds: float | None = None) -> _T:
+        """What the work returns, once it is committed. Raises as the future of `submit` does, and
+        `DatabaseUnavailableError` after so many seconds (45). Then the work may be committed later."""
+        seconds = seconds or _WRITE_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                return await future
+                return await self.begin(work, order)
         except TimeoutError:
             self.outages += 1
             raise DatabaseUnavailableError(
@@ -350,7 +348,7 @@ class Database:
                     "Make room on it, or set retention_days, which deletes old judgements.",
                 )
             await self.read(read_version)
-            await self._within(_PROBE_SECONDS, self.begin(write_version))
+            await self.write(write_version, seconds=_PROBE_SECONDS)
         except DatabaseUnavailableError as error:
             return error
         except OSError as error:

@@ -23,9 +23,9 @@ from gavel.judge.service.errors import (
     MemberDiffersError,
     ServiceError,
 )
-from gavel.judge.service.schemas.records import GroupRecord, NewJudgement, NewMember, Verdict, new_id
+from gavel.judge.service.schemas.records import GroupRecord, NewJudgement, NewMember, Verdict
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import columns_of, outcome_columns
+from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns
 from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.tables import decompress, groups, judgements, members, processes
 

@@ -8,9 +8,8 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -80,17 +79,8 @@ _DELETED_AT_ONCE = 500
 """Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
 
-_API_KEY: ContextVar[str] = ContextVar("gavel_api_key", default="")
-
-
-@contextmanager
-def replies_of(key_id: str) -> Generator[None]:
-    """Judging within the block is answered from this API key's stored replies."""
-    token = _API_KEY.set(key_id)
-    try:
-        yield
-    finally:
-        _API_KEY.reset(token)
+asked_by: ContextVar[str] = ContextVar("gavel_asked_by", default="")
+"""Id of the API key from whose stored replies judging is answered."""
 
 
 def database_cassette(database: Database, *, is_shared: bool = False) -> Cassette:
@@ -116,7 +106,7 @@ class _CassetteOfKeys(Cassette):
 
 
 def _own(question: Question) -> Question:
-    key_id = _API_KEY.get()
+    key_id = asked_by.get()
     return replace(question, params={**question.params, "asked_by": key_id}) if key_id else question
 
 

@@ -94,7 +94,7 @@ async def test_a_commit_waits_for_the_disk_unless_no_write_is_to_be_durable(toge
         return connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
     for before in (True, False):
-        await database.write(lambda connection: None, durable=before)
+        await database.begin(lambda connection: None, durable=before)
         waited = await asyncio.gather(*(database.begin(waits, durable=each) for each in together))
         assert all(has_waited or not durable for has_waited, durable in zip(waited, together, strict=True))
         assert any(together) or not any(waited)

@@ -26,10 +26,9 @@ from starlette.responses import RedirectResponse, Response
 
 from gavel.judge.service.engine.admission import SESSION_SECONDS, Visitor
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
+from gavel.judge.service.errors import NotFoundError, Problem, ServiceError, UnauthorizedError
 from gavel.judge.service.http.pages.views import FILTERS, ListFilter, member_rows
-from gavel.judge.service.http.problems import Problem, problem_of, validation_problem
-from gavel.judge.service.http.requests import TheEngine, address_of, read_bytes
+from gavel.judge.service.http.requests import TheEngine, address_of, read_body, response, validation_problem
 from gavel.judge.service.schemas.bodies import STATUSES, ScoreRequest
 from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
@@ -80,18 +79,18 @@ class PageRoute(APIRoute):
                 return await handler(request)
             except UnauthorizedError:
                 return _without_session(request)
-            except Problem as problem:
-                return _problem_page(request, problem)
             except ServiceError as error:
-                return _problem_page(request, problem_of(error))
+                return _problem_page(request, error)
             except (RequestValidationError, ValidationError) as error:
                 return _problem_page(request, validation_problem(error.errors()))
 
         return answer
 
 
-def _problem_page(request: Request, problem: Problem) -> Response:
-    return page(request, "problem.html.j2", status=problem.status, headers=problem.headers, problem=problem.body)
+def _problem_page(request: Request, error: ServiceError) -> Response:
+    headers = response(error).headers
+    kept = {name: headers[name] for name in ("retry-after", "allow") if name in headers}
+    return page(request, "problem.html.j2", status=error.status, headers=kept, problem=error.problem)
 
 
 def _without_session(request: Request) -> Response:
@@ -289,10 +288,7 @@ def _from_own_page(request: Request) -> None:
 
 
 async def _fields(request: Request) -> dict[str, str]:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
-        raise Problem(415, "media-type", "the form's body is of another type.", "Use the form of the page.")
-    limits = request.app.state.engine.config.limits.model_copy(update={"body_bytes": _FORM_BYTES})
-    body = (await read_bytes(request, limits)).decode("utf-8", "replace")
+    body = (await read_body(request, _FORM_TYPE, most=_FORM_BYTES)).decode("utf-8", "replace")
     return {name: values[-1] for name, values in parse_qs(body).items()}
 
 
