@@ -148,7 +148,9 @@ class _WriterThread(StorageThread):
             if not claims or len(found) > known:
                 return Look(found)
             is_mine = self._claim(storage, key)
-            return Look(storage.replies(key), is_mine)  # another process may have kept one before the claim
+            if not self._database.is_sqlite:  # where another process may have kept one before the claim
+                found = storage.replies(key)
+            return Look(found, is_mine)
 
         return self._submit(work, key, durable=False)
 
