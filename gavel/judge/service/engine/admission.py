@@ -26,7 +26,6 @@ from limits.strategies import MovingWindowRateLimiter
 
 from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.errors import (
-    DatabaseUnavailableError,
     ForbiddenError,
     OverBudgetError,
     RateLimitError,
@@ -39,7 +38,6 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
 
 _LOG = logging.getLogger(__name__)
-_REFRESH_SECONDS = 2.0
 EAGER_SECONDS = 0.5
 """Between looks for a key that is not known yet."""
 SESSION_SECONDS = 12 * 3600
@@ -130,15 +128,6 @@ class Admission:
         self._keys, self._spent = found, defaultdict(float)
         if any(key.scope.concurrent_groups for key in found.values()):
             self._unfinished = await self._store.unfinished_groups()
-
-    async def watch(self) -> None:
-        """Refreshes for ever."""
-        while True:
-            await asyncio.sleep(_REFRESH_SECONDS)
-            try:
-                await self.refresh()
-            except DatabaseUnavailableError as error:
-                _LOG.warning("API keys are not read: %s", error.message)
 
     async def authenticate(self, authorization: str | None, address: str = "") -> Caller:
         """Who sent a request with this Authorization header from this address. Raises `UnauthorizedError`,

@@ -14,13 +14,10 @@ budget. Only models and modes that the settings name are allowed, so that no req
 import asyncio
 import hashlib
 import logging
-import sqlite3
 import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from functools import lru_cache
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
@@ -32,15 +29,13 @@ from gavel.judge.service.engine.rendezvous import Rendezvous
 from gavel.judge.service.engine.telemetry import Metrics, Tracing
 from gavel.judge.service.engine.worker import Worker
 from gavel.judge.service.errors import (
-    DatabaseUnavailableError,
     InvalidRequestError,
     NotFoundError,
     OverloadedError,
-    ServiceError,
 )
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import Accepted, NewJudgement, Record
-from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.database import Database, every
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.llm.budget import Budget
@@ -55,6 +50,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 """Between looks at judgements that other processes may finish."""
 _COUNT_SECONDS = 2.0
+_REFRESH_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
 _OVERWRITE_SECONDS = 30.0
 """After which nothing of what was erased is left in SQLite's log."""
@@ -201,6 +197,7 @@ class Engine:
         self._stop_by = 0.0
         """When what is judged is left to the next start, by the event loop's clock."""
         self._queued_since = 0
+        self._clocks_apart = time.time() - time.monotonic()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -210,16 +207,16 @@ class Engine:
         await self.admission.refresh()
         await self.worker.start()
         await self.store.forget_claims(time.time() - _DAY)
-        watches = (
-            self._watch(),
-            self._count(),
-            self._overwrite_erased(),
-            self.rendezvous.watch(),
-            self.admission.watch(),
-        )
-        self._loops = [asyncio.create_task(loop) for loop in watches]
+        watches = [
+            every(_POLL_SECONDS, self._look_elsewhere, "judgements are not watched"),
+            every(_COUNT_SECONDS, self._count, "groups are not counted"),
+            every(_OVERWRITE_SECONDS, self.store.overwrite_erased, "the database's log is not emptied yet"),
+            every(_REFRESH_SECONDS, self.admission.refresh, "API keys are not read"),
+            every(_POLL_SECONDS, self.rendezvous.look, "open groups are not watched"),
+        ]
         if self.config.retention_days is not None:
-            self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
+            watches.append(every(_RETENTION_SECONDS, self._expire, "old judgements are not deleted yet"))
+        self._loops = [asyncio.create_task(loop) for loop in watches]
 
     def begin_stopping(self) -> None:
         """Accepts nothing more. Those who wait for members of a group are answered at once with what there is, since
@@ -252,7 +249,8 @@ class Engine:
         if caller.key_id and idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
             raise refusal
         queued = self.counts["queued"] + self._queued_since
-        is_mine = not queued and self.worker.room > 0
+        begun = len(self.worker.running) + self.worker.reserved
+        is_mine = not queued and begun < self.config.limits.concurrent_groups
         if not is_mine and queued >= self.config.limits.waiting_groups:
             raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
         payload = request.model_dump_json(exclude_defaults=True).encode()
@@ -367,49 +365,25 @@ class Engine:
             self.admission.finished(record)
         self.waiters.settle(judgement, record)
 
-    async def _watch(self) -> None:
+    async def _look_elsewhere(self) -> None:
         """Answers those who wait for judgements that another process makes."""
-        while True:
-            await asyncio.sleep(_POLL_SECONDS)
-            waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
-            elsewhere = [each for each in waited_for if each not in self.worker.running]
-            try:
-                records = await self.store.get_all(elsewhere)
-            except ServiceError as error:
-                _LOG.warning("judgements are not watched: %s", error.message)
-                continue
-            for each in elsewhere:
-                record = records.get(each)
-                if record is None or record.is_finished:
-                    self.waiters.settle(each, record)
+        waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
+        elsewhere = [each for each in waited_for if each not in self.worker.running]
+        records = await self.store.get_all(elsewhere)
+        for each in elsewhere:
+            record = records.get(each)
+            if record is None or record.is_finished:
+                self.waiters.settle(each, record)
 
     async def _count(self) -> None:
-        while True:
-            try:
-                self.counts, self._queued_since = await self.store.counts(), 0
-                self.metrics.waiting(self.counts, len(self.waiters))
-            except DatabaseUnavailableError as error:
-                _LOG.warning("groups are not counted: %s", error.message)
-            await asyncio.sleep(_COUNT_SECONDS)
+        self.counts, self._queued_since = await self.store.counts(), 0
+        self.metrics.waiting(self.counts, len(self.waiters))
 
-    async def _overwrite_erased(self) -> None:
-        while True:
-            await asyncio.sleep(_OVERWRITE_SECONDS)
-            try:
-                await self.store.overwrite_erased()
-            except (ServiceError, SQLAlchemyError, sqlite3.Error) as error:
-                _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
-
-    async def _expire(self, days: float) -> None:
-        started = time.time() - time.monotonic()
-        while True:
-            now = min(time.time(), started + time.monotonic())  # a clock that is set ahead deletes nothing
-            try:
-                if deleted := await self.store.delete_before(now - days * _DAY):
-                    _LOG.info("%d judgements older than %g days are deleted", deleted, days)
-            except (ServiceError, SQLAlchemyError) as error:
-                _LOG.warning("old judgements are not deleted yet: %s", type(error).__name__)
-            await asyncio.sleep(_RETENTION_SECONDS)
+    async def _expire(self) -> None:
+        assert self.config.retention_days is not None
+        now = min(time.time(), self._clocks_apart + time.monotonic())  # a clock that is set ahead deletes nothing
+        if deleted := await self.store.delete_before(now - self.config.retention_days * _DAY):
+            _LOG.info("%d judgements older than %g days are deleted", deleted, self.config.retention_days)
 
 
 async def load_libraries() -> None:

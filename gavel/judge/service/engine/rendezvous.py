@@ -10,7 +10,6 @@ closes it, or whichever first sees that its deadline is over; any process judges
 import asyncio
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from gavel.judge.service.engine.engine import Engine
 
 
-_LOG = logging.getLogger(__name__)
-_POLL_SECONDS = 0.25
-"""Between looks for deadlines, and for groups that other processes have closed."""
 _KEEP_SECONDS = 5.0
 """Between writes of the time that open groups have left."""
 _LOOKED_UP_AT_ONCE = 500
@@ -43,6 +39,7 @@ class Rendezvous:
         self._limits = engine.config.limits
         self._open: set[str] = set()
         """Groups that somebody waits for here, and that were open when last seen."""
+        self._kept_at = float("-inf")
         self._count = 0
         """Open groups of all processes: as of the last look, and those that were begun here since."""
 
@@ -107,7 +104,7 @@ class Rendezvous:
         if group.is_open and not wait:
             return None
         with self._engine.waiters.waiting(group.id) as future:
-            if group.is_open:  # if it has been closed since, `watch` sees that
+            if group.is_open:  # if it has been closed since, `look` sees that
                 self._open.add(group.id)
             else:
                 record = await self._engine.store.get(group.id)
@@ -132,24 +129,18 @@ class Rendezvous:
         for group in self._open:
             self._engine.waiters.fail(group, TimeoutError())
 
-    async def watch(self) -> None:
-        """Closes groups at their deadlines, and sees which ones other processes have closed."""
-        kept_at = float("-inf")
-        while True:
-            try:
-                if await self._store.close_due():
-                    self._engine.worker.wake()
-                if time.monotonic() - kept_at > _KEEP_SECONDS:
-                    await self._store.keep_time()
-                    kept_at = time.monotonic()
-                waited_for = list(self._open)
-                for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
-                    some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
-                    self._open.difference_update(await self._store.closed(some))
-                self._count = await self._store.open_groups()
-            except ServiceError as error:
-                _LOG.warning("open groups are not watched: %s", error.message)
-            await asyncio.sleep(_POLL_SECONDS)
+    async def look(self) -> None:
+        """Closes groups whose deadline is over, and sees which ones other processes have closed."""
+        if await self._store.close_due():
+            self._engine.worker.wake()
+        if time.monotonic() - self._kept_at > _KEEP_SECONDS:
+            await self._store.keep_time()
+            self._kept_at = time.monotonic()
+        waited_for = list(self._open)
+        for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
+            some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
+            self._open.difference_update(await self._store.closed(some))
+        self._count = await self._store.open_groups()
 
     def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options

@@ -26,6 +26,7 @@ from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import LeasedWork, Record, Verdict
 from gavel.judge.service.store import leases
+from gavel.judge.service.store.database import every
 from gavel.judge.service.store.group_store import DeadlineClock
 from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import asked_by
@@ -77,6 +78,7 @@ class Worker:
         self._ledgers: dict[str, Ledger] = {}
         """Of the groups whose judge is being asked."""
         self._ending: set[asyncio.Task[None]] = set()
+        self._processes = leases.ProcessWatch(limits.lease_seconds)
         self.reserved = 0
         """Groups that are about to be accepted and begun."""
         self._wake = asyncio.Event()
@@ -91,7 +93,8 @@ class Worker:
     async def start(self) -> None:
         """Raises `DatabaseUnavailableError`."""
         await self._beat()
-        self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(self._keep_leases())]
+        keeping = every(self._limits.lease_seconds / 3, self._keep_leases, "leases are not renewed")
+        self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(keeping)]
 
     async def stop(self, seconds: float) -> None:
         """Takes no more work, waits for what is running, and leaves what is not finished then to others."""
@@ -183,22 +186,15 @@ class Worker:
         return len(works)
 
     async def _keep_leases(self) -> None:
-        seconds = self._limits.lease_seconds
-        watch = leases.ProcessWatch(seconds)
-        while True:
-            try:
-                await self._beat()
-                dead = watch.dead(await self._store.database.read(leases.beats))
-                if dead := [owner for owner in dead if owner != self.owner]:
-                    await self._store.database.write(partial(leases.end, owners=dead))
-                    self.wake()
-                ids = list(self.running)
-                kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
-                for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
-                    self.cancel(lost)
-            except DatabaseUnavailableError as error:
-                _LOG.warning("leases are not renewed: %s", error.message)
-            await asyncio.sleep(seconds / 3)
+        await self._beat()
+        dead = self._processes.dead(await self._store.database.read(leases.beats))
+        if dead := [owner for owner in dead if owner != self.owner]:
+            await self._store.database.write(partial(leases.end, owners=dead))
+            self.wake()
+        ids = list(self.running)
+        kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
+        for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
+            self.cancel(lost)
 
     async def _beat(self) -> None:
         await self._store.database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))

@@ -39,7 +39,6 @@ from gavel.judge.service.errors import Problem, ServiceError, without_text
 from gavel.judge.service.http import scores, wires
 from gavel.judge.service.http.pages import routes as pages
 from gavel.judge.service.http.requests import (
-    NAME_RULE,
     ProblemOut,
     TheCaller,
     TheEngine,
@@ -129,6 +128,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
         app.include_router(router, responses=documented(*_OF_ANY, 401, 429))
     app.include_router(health, responses=documented(*_OF_ANY))
     app.include_router(pages.router)
+    app.mount("/assets", pages.assets)
     for kind in (ServiceError, JudgeError, LlmError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refuse)
     app.openapi = lambda: _described(app)
@@ -221,12 +221,7 @@ def _routing_problem(request: Request, error: HTTPException) -> Problem:
     if error.status_code == 405:  # the router names the methods of the first route with this path
         headers["Allow"] = ", ".join(sorted(_methods(path)))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
-    remedy = "GET /openapi.json lists the routes."
-    if error.status_code == 404 and b"%2f" in request.scope.get("raw_path", b"").lower():
-        return Problem(422, "invalid-request", f"{NAME_RULE}.", "Use another sign than / in names.")
-    if error.status_code == 404 and path.endswith("/") and _methods(path.rstrip("/")):
-        remedy = f"It is {path.rstrip('/')}, without a slash at the end."
-    return Problem(error.status_code, kind, f"{error.detail}.", remedy, headers)
+    return Problem(error.status_code, kind, f"{error.detail}.", "GET /openapi.json lists the routes.", headers)
 
 
 def _methods(path: str) -> set[str]:

@@ -11,13 +11,14 @@ lost in a power cut (`durable=False`) do not wait.
 """
 
 import asyncio
+import logging
 import os
 import queue
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from sqlalchemy import event, exc
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.store.tables import create_tables, read_version, write_version
 
+_LOG = logging.getLogger(__name__)
 _CONFLICTS = ("40001", "40P01")
 """PostgreSQL's states for a serialization failure and a deadlock."""
 _READ_ONLY = "25006"
@@ -441,6 +443,17 @@ class Database:
         except OSError:
             return None
         return status and (status.st_dev, status.st_ino)
+
+
+async def every(seconds: float, work: Callable[[], Awaitable[object]], failing: str) -> None:
+    """Does the work for ever, with a pause after each time; `failing` is logged while the database is away."""
+    while True:
+        try:
+            await work()
+        except (ServiceError, exc.SQLAlchemyError, sqlite3.Error) as error:
+            why = error.message if isinstance(error, ServiceError) else type(error).__name__
+            _LOG.warning("%s: %s", failing, why)
+        await asyncio.sleep(seconds)
 
 
 def database_url(text: str) -> sa.URL:

@@ -70,7 +70,6 @@ replies = sa.Table(
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("text_hash", sa.Text, nullable=False),
-    sa.Column("messages_key", sa.Text, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
     sa.Column("question", sa.LargeBinary, nullable=False, comment="Parameters, schema and messages."),
     sa.Column("text", sa.LargeBinary, nullable=False),
@@ -83,7 +82,6 @@ replies = sa.Table(
     sa.Column("repaired_by", sa.Text, nullable=False),
     sa.UniqueConstraint("key", "text_hash"),
 )
-sa.Index(None, replies.c.messages_key)
 sa.Index(None, replies.c.replied_at)
 
 claims = sa.Table(

@@ -185,10 +185,10 @@ async def test_a_key_is_asked_for_and_the_session_ends_with_signing_out(service:
         await page.locator("#status .scored").wait_for()
         assert page.url == f"{service.url}/judgements/{record.id}"
         (cookie,) = await page.context.cookies()
-        assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
+        assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Lax")
         assert await page.evaluate("document.cookie") == ""
         await page.goto(f"{service.elsewhere}/healthz")
-        await page.evaluate(f"location.href = '{service.url}/judgements/{record.id}'")  # brings no cookie at first
+        await page.evaluate(f"location.href = '{service.url}/judgements/{record.id}'")
         await page.locator("#status .scored").wait_for()
         await page.get_by_role("button", name="Sign out").click()
         await page.get_by_role("heading", name="Sign in").wait_for()

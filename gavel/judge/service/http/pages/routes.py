@@ -23,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from gavel.judge.service.engine.admission import SESSION_SECONDS, Visitor
 from gavel.judge.service.engine.engine import Engine
@@ -44,12 +45,8 @@ HEADERS = {
 }
 """With `no-referrer`, which other answers have, browsers hide from the service that its own forms are its own."""
 _HERE = FilePath(__file__).parent
-_ASSETS = {
-    "style.css": "text/css; charset=utf-8",
-    "live.js": "text/javascript; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
-_A_YEAR = 31_536_000
+assets = StaticFiles(directory=_HERE / "assets")
+"""Of the pages, at /assets."""
 _LIST_SECONDS, _GROUP_SECONDS = 3, 1
 """Between looks of the script at the newest page, and at a group that is not finished."""
 _OPEN_GROUPS = 20
@@ -94,9 +91,7 @@ def _problem_page(request: Request, error: ServiceError) -> Response:
 
 
 def _without_session(request: Request) -> Response:
-    """To the form. A link on another site's page brings no cookie; the same page asked for by its own does."""
-    if request.headers.get("sec-fetch-site") == "cross-site":
-        return page(request, "again.html.j2")
+    """To the form."""
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     where = "/sign-in" if path == "/" else f"/sign-in?{urlencode({'next': path})}"
     return RedirectResponse(where, 303)
@@ -125,35 +120,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update({**FILTERS, "asset": asset_path})  # pyright: ignore[reportUnknownMemberType]
+    environment.filters.update({**FILTERS, "asset": "/assets/{}".format})  # pyright: ignore[reportUnknownMemberType]
     return environment
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-
-
-@router.get("/assets/{version}/{name}")
-async def asset(version: str, name: str) -> Response:
-    """A file of the pages. Raises `NotFoundError`."""
-    if name not in _ASSETS:
-        raise NotFoundError("there is no such file.", "Reload the page.")
-    kept = f"public, max-age={_A_YEAR}, immutable" if version == _version(name) else "no-store"
-    return Response(_read(name), 200, {"Cache-Control": kept}, _ASSETS[name])
-
-
-def asset_path(name: str) -> str:
-    """Where a page finds the file; the path changes with the content, so that browsers may keep it."""
-    return f"/assets/{_version(name)}/{name}"
-
-
-@cache
-def _read(name: str) -> bytes:
-    return (_HERE / "assets" / name).read_bytes()
-
-
-@cache
-def _version(name: str) -> str:
-    return hashlib.sha256(_read(name)).hexdigest()[:12]
 
 
 @router.get("/")
@@ -259,9 +230,7 @@ async def sign_in(request: Request, engine: TheEngine) -> Response:
     answer = RedirectResponse(following, 303)
     # Behind a proxy that ends TLS the request itself looks like plain HTTP; the browser says what it sees.
     scheme = urlsplit(request.headers.get("origin", "")).scheme or request.url.scheme
-    answer.set_cookie(
-        COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=scheme == "https"
-    )
+    answer.set_cookie(COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="lax", secure=scheme == "https")
     return answer
 
 
@@ -270,7 +239,7 @@ async def sign_out(request: Request) -> Response:
     """Ends the browser's session."""
     _from_own_page(request)
     answer = RedirectResponse("/sign-in", 303)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    answer.delete_cookie(COOKIE, httponly=True, samesite="lax")
     return answer
 
 
