@@ -4,6 +4,8 @@ A member is committed before it is acknowledged. The transaction that brings the
 closes the group: its members become the request of a judgement, sorted by id, whatever order they arrived in.
 """
 
+import json
+import math
 import secrets
 import time
 from collections.abc import Collection, Sequence
@@ -173,7 +175,7 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
         assert row is not None
     if row.settings_hash != new.settings_hash:
         return GroupDiffersError(
-            f"the group {new.group!r} was begun with other settings.",
+            f"the group {new.group!r} was begun with other settings: {', '.join(_differences(row, new))}.",
             "All members of a group name the same expected, deadline, rubric, criteria, reference and judge; "
             "give another group a name of its own.",
         )
@@ -238,6 +240,19 @@ def _begin(connection: sa.Connection, new: NewMember, number: int, clock: Deadli
     values |= {"id": new_id(), "name": new.group, "round": number, "arrived": 0, "size": 0}
     values |= {"clock": clock.id, "due_at": clock.now() + new.deadline_seconds}
     connection.execute(_BEGIN[connection.dialect.name], values)
+
+
+def _differences(row: Any, new: NewMember) -> list[str]:
+    """What a member says otherwise than the first one of its group."""
+    found = [f"expected ({row.expected}, not {new.expected})"] if row.expected != new.expected else []
+    if row.on_deadline != new.on_deadline:
+        found.append("on_deadline")
+    if not math.isclose(row.deadline_seconds, new.deadline_seconds):
+        found.append("deadline_seconds")
+    if row.options != _NO_OPTIONS or row.retain:  # else they may be erased
+        first, other = json.loads(row.options), json.loads(new.options)
+        found += sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name))
+    return found or ["how it is judged"]
 
 
 def _known(connection: sa.Connection, group: str, member: str) -> Any:

@@ -93,11 +93,6 @@ async def test_a_request_s_trace_goes_on_in_its_judgement(tmp_path: Path, endpoi
             assert f"{span.parent.span_id:016x}" == PARENT
 
 
-async def test_a_trace_that_is_not_recorded_stays_so(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [by_content_and_position]
-    assert await traced(tmp_path, endpoint, group("a", "b"), traceparent=TRACEPARENT[:-1] + "0") == []
-
-
 async def test_it_goes_on_in_another_process(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [by_content_and_position]
     database = Database.open(str(tmp_path / "service.sqlite"))
