@@ -119,7 +119,7 @@ test-numerics: $(DEV)
 test-kills: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends tests/trainer/atropos \
 		tests/gavel/cli/test_cluster.py tests/gavel/cli/test_compare.py tests/gavel/cli/test_score_batch.py \
-		tests/judge/service/http/test_process_group.py tests/trainer/deploy/test_kills.py \
+		tests/judge/service/http/test_server.py tests/trainer/deploy/test_kills.py \
 		--ignore tests/trainer/backends/remote/test_hostile_users.py
 
 test-postgres: $(DEV)
