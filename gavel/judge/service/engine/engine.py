@@ -303,7 +303,7 @@ class Engine:
             if record.id not in self.worker.running:
                 current = await self.store.get(record.id)
                 if current is None:
-                    raise gone(record.id)
+                    raise judgement_not_found(record.id)
                 if current.is_finished:
                     return current
                 record = current
@@ -313,14 +313,14 @@ class Engine:
             except TimeoutError:
                 return record
         if finished is None:
-            raise gone(record.id)
+            raise judgement_not_found(record.id)
         return finished
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
         """A judgement that the caller may see. Raises `NotFoundError`."""
         record = await self.store.get(judgement)
         if record is None or not caller.may_use(record.project):
-            raise gone(judgement)
+            raise judgement_not_found(judgement)
         return record
 
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
@@ -392,7 +392,7 @@ async def load_libraries() -> None:
     await Judge("constant").score(group)
 
 
-def gone(judgement: str) -> NotFoundError:
+def judgement_not_found(judgement: str) -> NotFoundError:
     """The error for a judgement that is not there for the caller."""
     return NotFoundError(
         f"there is no judgement {judgement}.", "It was deleted, is of another project, or the id is not right."

@@ -6,7 +6,6 @@ groups are committed at once.
 
 import asyncio
 import hashlib
-import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
+from pydantic_core import to_json
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -235,7 +235,7 @@ def _row(entry: Entry) -> dict[str, object]:
         "key": question.key,
         "text_hash": hashlib.sha256(text).hexdigest(),
         "model": question.model,
-        "question": compress(json.dumps(parts).encode()),
+        "question": compress(to_json(parts)),
         "text": compress(text),
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,

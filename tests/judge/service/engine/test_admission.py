@@ -334,7 +334,7 @@ async def test_a_token_is_nowhere_in_the_database_or_the_log(
     caplog.set_level("DEBUG")
     async with serving(config) as client:
         await client.post("/v1/score", json=group("zebra", "b"), headers={"Authorization": f"Bearer {token}"})
-    secret = token.rpartition("_")[2]
+    secret = token.split("_", 2)[2]  # which may have a _ too
     written = b"".join([path.read_bytes() for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))])
     assert secret[-20:].encode() not in written
     ours = "".join(record.getMessage() for record in caplog.records if record.name.startswith("gavel"))
