@@ -14,15 +14,12 @@ import hmac
 import logging
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from itsdangerous import BadData, URLSafeTimedSerializer
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
 
 from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.errors import (
@@ -38,6 +35,7 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
 
 _LOG = logging.getLogger(__name__)
+_MINUTE = 60.0
 EAGER_SECONDS = 0.5
 """Between looks for a key that is not known yet."""
 SESSION_SECONDS = 12 * 3600
@@ -108,7 +106,8 @@ class Admission:
         """US dollars since the last look, by key."""
         self._unfinished: Counter[str] = Counter()
         """Groups by key."""
-        self._rates = MovingWindowRateLimiter(MemoryStorage())
+        self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
+        """When requests of the last minute came, by key or address; no step of the system's clock moves it."""
         self._read_at = -math.inf
 
     @property
@@ -118,7 +117,9 @@ class Admission:
 
     async def refresh(self) -> None:
         """Reads keys and their groups. Raises `DatabaseUnavailableError`."""
-        self._read_at = time.monotonic()
+        self._read_at = now = time.monotonic()
+        for who in [who for who, sent in self._sent.items() if not sent or sent[-1] <= now - _MINUTE]:
+            del self._sent[who]
         if self._of_settings and not self._is_filed:
             await self._store.file(self._of_settings)
             self._is_filed = True
@@ -236,10 +237,13 @@ class Admission:
 
     def _seconds_to_wait(self, who: str, per_minute: int) -> int:
         """Counts one; 0 where it is allowed."""
-        rate = RateLimitItemPerMinute(per_minute)
-        if self._rates.hit(rate, who):
-            return 0
-        return max(math.ceil(self._rates.get_window_stats(rate, who).reset_time - time.time()), 1)
+        now, sent = time.monotonic(), self._sent[who]
+        while sent and sent[0] <= now - _MINUTE:
+            sent.popleft()
+        if len(sent) >= per_minute:
+            return math.ceil(sent[0] + _MINUTE - now)
+        sent.append(now)
+        return 0
 
 
 def _caller(key: Key) -> Caller:
