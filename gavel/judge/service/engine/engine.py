@@ -211,7 +211,7 @@ class Engine:
             every(_POLL_SECONDS, self._look_elsewhere, "judgements are not watched"),
             every(_COUNT_SECONDS, self._count, "groups are not counted"),
             every(_OVERWRITE_SECONDS, self.store.overwrite_erased, "the database's log is not emptied yet"),
-            every(_REFRESH_SECONDS, self.admission.refresh, "API keys are not read"),
+            every(_REFRESH_SECONDS, self.admission.refresh, "API keys are not read", after=_REFRESH_SECONDS),
             every(_POLL_SECONDS, self.rendezvous.look, "open groups are not watched"),
         ]
         if self.config.retention_days is not None:

@@ -445,8 +445,10 @@ class Database:
         return status and (status.st_dev, status.st_ino)
 
 
-async def every(seconds: float, work: Callable[[], Awaitable[object]], failing: str) -> None:
-    """Does the work for ever, with a pause after each time; `failing` is logged while the database is away."""
+async def every(seconds: float, work: Callable[[], Awaitable[object]], failing: str, *, after: float = 0.0) -> None:
+    """Does the work for ever, first `after` so many seconds, with a pause after each time; `failing` is logged while
+    the database is away."""
+    await asyncio.sleep(after)
     while True:
         try:
             await work()
