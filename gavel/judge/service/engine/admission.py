@@ -39,9 +39,9 @@ _MINUTE = 60.0
 EAGER_SECONDS = 0.5
 """Between looks for a key that is not known yet."""
 SESSION_SECONDS = 12 * 3600
-"""That a session is valid."""
+"""Lifetime of a session."""
 _PAGES_PER_MINUTE = 300
-"""That the sessions of one key may ask for; they are not counted as its requests."""
+"""Pages for the sessions of one key; they are not counted as its requests."""
 _WRONG_KEYS_PER_MINUTE = 10
 """From one address. A right key is always taken, so that nobody locks out a neighbour."""
 
@@ -166,7 +166,7 @@ class Admission:
         return _sessions(key.token_hash).dumps(key.id) if key else ""
 
     async def visitor(self, session: str) -> Visitor:
-        """Whose session this is. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
+        """The visitor of a session. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
         _, found = _sessions("").loads_unsafe(session)
         key_id = found if isinstance(found, str) else ""
         await self._look_for(key_id)

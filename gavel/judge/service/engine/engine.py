@@ -53,7 +53,7 @@ _COUNT_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
 _OVERWRITE_SECONDS = 30.0
-"""After which nothing of what was erased is left in SQLite's log."""
+"""Seconds until SQLite's log holds nothing of what was erased."""
 _DAY = 86_400.0
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SCOPE = "gavel"
 _LAST_SECONDS = 5.0
-"""That a stopping service waits until its last spans are sent."""
+"""Max seconds that a stopping service waits for its last spans to be sent."""
 
 
 @dataclass(slots=True)

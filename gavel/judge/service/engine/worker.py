@@ -42,7 +42,7 @@ _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 0.5, 5.0
 """First and longest pause while the database is away."""
 _STUCK_SECONDS = 10.0
-"""After which those who wait for an outcome that cannot be written are told so."""
+"""Seconds until callers that wait for an outcome which cannot be written get an error."""
 _TAKEN_AT_ONCE = 32
 _JUDGED_AT_MOST = 3
 _AGAIN = "Send the group again, with the same Idempotency-Key or as the same members, once the judge answers."
@@ -76,7 +76,7 @@ class Worker:
         """What this process judges, by judgement."""
         self._progress: dict[str, Progress] = {}
         self._ledgers: dict[str, Ledger] = {}
-        """Of the groups whose judge is being asked."""
+        """Ledgers of the groups whose judge is being asked."""
         self._ending: set[asyncio.Task[None]] = set()
         self._processes = leases.ProcessWatch(limits.lease_seconds)
         self.reserved = 0

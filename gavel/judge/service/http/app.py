@@ -76,7 +76,7 @@ _GC_THRESHOLDS = 5_000, 10, 20
 """A search for cycles stops the event loop. With these it lasts milliseconds, and with those of the command line, which
 are for throughput, 0.1 s now and then; both take 4 % of the time."""
 _SWITCH_SECONDS = 0.001
-"""After which a thread that computes lets another one run. The database's thread needs the interpreter some ten times
+"""Seconds until a thread that computes lets another one run. The database's thread needs the interpreter some ten times
 for a transaction, and each time waits as long for a busy event loop."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 

@@ -47,7 +47,7 @@ _MOST_VALUES = 200_000
 """JSON values of a body: Python takes about 50 ms to make an object of each."""
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
-"""In which substrings are looked for: a pattern over digits takes ten times as long."""
+"""Translation before a search for substrings: a pattern over digits takes ten times as long."""
 _MAY_BE_INFINITE = (b"e000", b"e+000", b"0" * 200)
 _WANTED = (
     "Send one JSON object in UTF-8 without a byte order mark; no NaN or Infinity, no name twice in an object, no half "

@@ -139,7 +139,7 @@ class OrsScoreGroup(BaseModel):
 
     candidates: list[OrsCandidate] = Field(min_length=1)
     task_id: str | None = Field(default=None, max_length=100, pattern=r"^[\w-]+$")
-    """Of a stream that broke: goes on with it."""
+    """Id of a stream that broke, to go on with it."""
 
 
 @router.post(

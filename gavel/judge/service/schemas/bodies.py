@@ -47,7 +47,7 @@ Integer = Annotated[int, BeforeValidator(_no_other_kind)]
 Number = Annotated[float, BeforeValidator(_no_other_kind), AllowInfNan(False)]
 Boolean = Annotated[bool, Strict()]
 SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
-"""Of settings, which are texts in the environment."""
+"""Integer of a setting, which is a text in the environment."""
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
 
 
@@ -347,7 +347,7 @@ class PageOut(BaseModel):
 
 
 NAME_PATTERN = r"^(?:\.{0,2}[^/\x00.][^/\x00]*|\.{3}[^/\x00]*)$"
-"""Of names that stand in a path: no slash, and neither "." nor "..", which clients take out of an address."""
+"""Pattern of names that stand in a path: no slash, and neither "." nor "..", which clients take out of an address."""
 PathName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 OnDeadline = Literal["judge", "unscored"]
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
@@ -388,7 +388,7 @@ class MemberAnswer(BaseModel):
     judgement: str
     """Id of the group's judgement: `GET /v1/judgements/{id}` has all its members."""
     status: FinishedStatus
-    """That of the group, as in `POST /v1/score`."""
+    """Status of the group, as in `POST /v1/score`."""
     score: float | None
     """From 0 to 1; null = not scored, and `reason` says why."""
     standard_error: float | None = None

@@ -69,7 +69,7 @@ class Verdict(BaseModel):
     """What a judge said of a group, or why it could not be asked."""
 
     ids: list[str]
-    """Of the members, in the request's order."""
+    """Ids of the members, in the request's order."""
     members: list[Judgement]
     group: GroupJudgement | None = None
     """None: the judge could not be asked."""
@@ -80,19 +80,19 @@ class Verdict(BaseModel):
 
     @classmethod
     def of(cls, ids: list[str], judged: TrajectoryGroup) -> "Verdict":
-        """That of a judged group."""
+        """The verdict of a judged group."""
         members = [trajectory.judgement or Judgement(reason="not judged") for trajectory in judged.trajectories]
         return cls(ids=ids, members=members, group=judged.judgement)
 
     @classmethod
     def failed(cls, ids: list[str], error: JudgeError) -> "Verdict":
-        """That of a group whose judge could not be asked."""
+        """The verdict of a group whose judge could not be asked."""
         members = [Judgement(reason=error.message) for _ in ids]
         return cls(ids=ids, members=members, problem=error.message, remedy=error.remedy)
 
     @classmethod
     def unscored(cls, ids: list[str], reason: str) -> "Verdict":
-        """That of a group which is not judged."""
+        """The verdict of a group which is not judged."""
         group = GroupJudgement(status="unscored", reason=reason)
         return cls(ids=ids, members=[Judgement(reason=reason) for _ in ids], group=group)
 
@@ -162,7 +162,7 @@ class NewJudgement:
     retain: bool = True
     idempotency_key: str | None = None
     request_hash: str = ""
-    """Of the payload, where there is an idempotency key."""
+    """Hash of the payload, where there is an idempotency key."""
     traceparent: str | None = None
     """W3C trace context that the judgement belongs to."""
     scope: KeyScope | None = None
@@ -241,7 +241,7 @@ class NewMember:
     options: bytes
     """How the group is judged, as JSON."""
     settings_hash: str
-    """Of all that is the same in the members of a group."""
+    """Hash of all that is the same in the members of a group."""
     judge: str
     retain: bool
     deadline_seconds: float

@@ -175,11 +175,11 @@ _MAX_BATCH = 256
 _TRIES = 5
 """For a work that conflicts with those of other processes."""
 _WRITE_SECONDS = 45.0
-"""After which a write that is not committed is an error: a disk may hang."""
+"""Seconds until a write that is not committed is an error: a disk may hang."""
 _PROBE_SECONDS = 4.0
 """Less than load balancers wait for an answer of /readyz."""
 _FOUND_SECONDS = 1.0
-"""For which a probe's finding holds."""
+"""Seconds for which a probe's result holds."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -193,7 +193,7 @@ class _Pending(Generic[_T]):
     work: Work[_T]
     future: "Future[_T] | asyncio.Future[_T]"
     loop: asyncio.AbstractEventLoop | None
-    """Of an asyncio future."""
+    """Event loop of an asyncio future."""
     order: str = ""
     is_durable: bool = True
 

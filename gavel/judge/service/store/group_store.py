@@ -62,7 +62,7 @@ _CLOSED_AT_ONCE = 100
 _JUDGED_AT = sa.select(_j.finished_at).where(_j.id == sa.bindparam("of_group"))
 _NO_OPTIONS = b"{}"
 _REPLAY_SECONDS = 60.0
-"""That a judged round still answers a member that comes again, as after a lost answer. Later the member begins another
+"""Seconds for which a judged round still answers a member that comes again, as after a lost answer. Later the member begins another
 round: the same text of a later epoch would get a score relative to other attempts than its own group's."""
 
 
@@ -136,7 +136,7 @@ class GroupStore:
             await self.database.write(work, "group")
 
     async def closed(self, ids: Collection[str]) -> list[str]:
-        """Those of these groups that wait for members no more."""
+        """The ids of the groups that wait for members no more."""
         query = sa.select(_g.id).where(_IS_OPEN, _g.id.in_(list(ids)))
         still = {row.id for row in await self._rows(query)}
         return [group for group in ids if group not in still]

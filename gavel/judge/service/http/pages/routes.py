@@ -46,7 +46,7 @@ HEADERS = {
 """With `no-referrer`, which other answers have, browsers hide from the service that its own forms are its own."""
 _HERE = FilePath(__file__).parent
 assets = StaticFiles(directory=_HERE / "assets")
-"""Of the pages, at /assets."""
+"""Files of the pages, at /assets."""
 _LIST_SECONDS, _GROUP_SECONDS = 3, 1
 """Between looks of the script at the newest page, and at a group that is not finished."""
 _OPEN_GROUPS = 20
@@ -62,7 +62,7 @@ async def _viewer(request: Request) -> Visitor:
 
 
 TheViewer = Annotated[Visitor, Depends(_viewer)]
-"""Of a route: who looks. Its page needs a session where the service has keys."""
+"""Parameter of a route: who looks. Its page needs a session where the service has keys."""
 
 
 class PageRoute(APIRoute):
