@@ -166,7 +166,8 @@ class Admission:
         return _sessions(key.token_hash).dumps(key.id) if key else ""
 
     async def visitor(self, session: str) -> Visitor:
-        """The visitor of a session. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
+        """The visitor of a session. Raises `UnauthorizedError` where keys are needed and it is none, and
+        `RateLimitError`."""
         _, found = _sessions("").loads_unsafe(session)
         key_id = found if isinstance(found, str) else ""
         await self._look_for(key_id)

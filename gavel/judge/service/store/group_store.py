@@ -62,8 +62,8 @@ _CLOSED_AT_ONCE = 100
 _JUDGED_AT = sa.select(_j.finished_at).where(_j.id == sa.bindparam("of_group"))
 _NO_OPTIONS = b"{}"
 _REPLAY_SECONDS = 60.0
-"""Seconds for which a judged round still answers a member that comes again, as after a lost answer. Later the member begins another
-round: the same text of a later epoch would get a score relative to other attempts than its own group's."""
+"""Seconds for which a judged round still answers a member that comes again, as after a lost answer. Later the member
+begins another round: the same text of a later epoch would get a score relative to attempts of another group."""
 
 
 class DeadlineClock:
