@@ -201,9 +201,10 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
     if route is None or (not route.is_on_this_machine and getproxies_environment()):
         return None
     mapped = dict(route.params)
-    if is_mapping(form) and (mapped.get("response_format") or {}).get("json_schema") == _ANY_SCHEMA:
+    sent: Any = mapped.get("response_format")
+    if is_mapping(form) and is_mapping(sent) and sent.get("json_schema") == _ANY_SCHEMA:
         mapped["response_format"] = form
-    elif "response_format" in mapped and form != mapped["response_format"]:
+    elif "response_format" in mapped and form != sent:
         return None
     body: dict[str, Any] = route.config.transform_request(route.name, list(messages), mapped, {}, {})
     body |= body.pop("extra_body", None) or {}
@@ -291,7 +292,8 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
 
 def _listed_cost(model: str, response: Any) -> float:
     """USD by LiteLLM's table."""
-    litellm, usage = load_litellm(), getattr(response, "usage", None)
+    litellm = load_litellm()
+    usage: Any = getattr(response, "usage", None)
     is_special = usage is None or litellm.cost_discount_config or litellm.cost_margin_config
     if is_special or getattr(response, "service_tier", None) or getattr(usage, "service_tier", None):
         return litellm.completion_cost(response, model=model)
