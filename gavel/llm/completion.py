@@ -294,8 +294,8 @@ def _listed_cost(model: str, response: Any) -> float:
     """USD by LiteLLM's table."""
     litellm = load_litellm()
     usage: Any = getattr(response, "usage", None)
-    is_special = usage is None or litellm.cost_discount_config or litellm.cost_margin_config
-    if is_special or getattr(response, "service_tier", None) or getattr(usage, "service_tier", None):
+    tier = getattr(response, "service_tier", None) or getattr(usage, "service_tier", None)
+    if not usage or tier or litellm.cost_discount_config or litellm.cost_margin_config:
         return litellm.completion_cost(response, model=model)
     tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return sum(litellm.cost_per_token(model=model, **tokens, usage_object=usage))
