@@ -25,7 +25,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from ssl import create_default_context
 from typing import Any
 from urllib.request import getproxies_environment
@@ -188,22 +188,64 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
     callbacks = {str(each) for one in lists for each in one} - {"cache"}  # which stays behind a request to Gemini
     if os.environ.get(DIRECT_WIRE) == "0" or callbacks or litellm.cache or options.keys() & _litellms_own():
         return None
-    name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=options.get("api_key"))
+    params = {option: value for option, value in options.items() if option not in _PLACE}
+    form = params.get("response_format")
+    if is_mapping(form) and "json_schema" in form:  # each group has a schema of its own, which is sent as it is
+        params["response_format"] = {"type": form.get("type"), "json_schema": _ANY_SCHEMA}
+    try:
+        packed = json.dumps(params)
+    except TypeError:
+        return None
+    settings = litellm.api_base, litellm.api_key, litellm.openai_key, litellm.drop_params
+    route = _route(model, address, options.get("api_key"), packed, settings, tuple(map(os.environ.get, _VARIABLES)))
+    if route is None or (not route.is_on_this_machine and getproxies_environment()):
+        return None
+    mapped = dict(route.params)
+    sent: Any = mapped.get("response_format")
+    if is_mapping(form) and is_mapping(sent) and sent.get("json_schema") == _ANY_SCHEMA:
+        mapped["response_format"] = form
+    elif "response_format" in mapped and form != sent:
+        return None
+    body: dict[str, Any] = route.config.transform_request(route.name, list(messages), mapped, {}, {})
+    body |= body.pop("extra_body", None) or {}
+    return DirectRequest(model, route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
+
+
+_ANY_SCHEMA = {"name": "scores"}
+_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_KEY", "HOSTED_VLLM_API_BASE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where and how LiteLLM sends the requests to one server that have the same parameters."""
+
+    name: str
+    url: str
+    is_on_this_machine: bool
+    headers: dict[str, str]
+    params: dict[str, Any]
+    config: Any
+
+
+@lru_cache(256)  # LiteLLM takes as long to find it out as the request takes
+def _route(
+    model: str, address: str | None, api_key: str | None, packed: str, settings: object, variables: object
+) -> _Route | None:
+    """`packed`: the parameters as JSON. `settings`, `variables`: what else LiteLLM goes by."""
+    litellm = load_litellm(address)
+    name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=api_key)
     if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
         return None
-    if model_info(model).get("mode", "chat") != "chat" or (getproxies_environment() and not is_on_this_machine(base)):
+    if model_info(model).get("mode", "chat") != "chat":
         return None
-    params = {option: value for option, value in options.items() if option not in _PLACE}
-    mapped = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, messages=messages, **params)
-    mapped.pop("stream", None)
-    mapped.pop("max_retries", None)
-    config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
-    body: dict[str, Any] = config.transform_request(name, list(messages), mapped, {}, {})
-    body |= body.pop("extra_body", None) or {}
+    params = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **json.loads(packed))
+    for unused in ("stream", "max_retries"):
+        params.pop(unused, None)
     key = key or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    headers |= body.pop("extra_headers", None) or {}
-    return DirectRequest(model, f"{str(base).rstrip('/')}/chat/completions", headers, body)
+    config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
+    url = f"{str(base).rstrip('/')}/chat/completions"
+    return _Route(name, url, is_on_this_machine(base), headers, params, config)
 
 
 @cache
@@ -244,8 +286,19 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
         empty = litellm.ModelResponse()
         response = litellm.utils.convert_to_model_response_object(response_object=body, model_response_object=empty)
     if model_info(sent.model).get("input_cost_per_token"):
-        response._hidden_params["response_cost"] = litellm.completion_cost(response, model=sent.model)
+        response._hidden_params["response_cost"] = _listed_cost(sent.model, response)
     return response, repairs
+
+
+def _listed_cost(model: str, response: Any) -> float:
+    """USD by LiteLLM's table."""
+    litellm = load_litellm()
+    usage: Any = getattr(response, "usage", None)
+    tier = getattr(response, "service_tier", None) or getattr(usage, "service_tier", None)
+    if not usage or tier or litellm.cost_discount_config or litellm.cost_margin_config:
+        return litellm.completion_cost(response, model=model)
+    tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return sum(litellm.cost_per_token(model=model, **tokens, usage_object=usage))
 
 
 def _status_in(error: object, otherwise: int) -> int:

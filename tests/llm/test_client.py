@@ -198,6 +198,29 @@ def test_what_needs_litellm_goes_over_litellm(monkeypatch, callbacks, options, i
     assert (sent is not None) == is_direct
 
 
+def test_each_request_has_its_own_schema_and_the_key_of_today(monkeypatch):
+    def sent(schema, **options):
+        form = {"type": "json_schema", "json_schema": {"name": "scores", "schema": schema, "strict": True}}
+        request = direct_request(
+            "openai/judge", PROMPT, {"api_base": "http://127.0.0.1:1/v1", "response_format": form, **options}
+        )
+        assert request is not None
+        return request
+
+    monkeypatch.setenv("OPENAI_API_KEY", "one")
+    first, second = sent({"type": "object"}), sent({"type": "array"}, temperature=0.5)
+    monkeypatch.setenv("OPENAI_API_KEY", "two")
+    third = sent({"type": "object"})
+    schemas = [request.body["response_format"]["json_schema"]["schema"]["type"] for request in (first, second, third)]
+    assert schemas == ["object", "array", "object"]
+    assert [request.headers["Authorization"] for request in (first, second, third)] == [
+        "Bearer one",
+        "Bearer one",
+        "Bearer two",
+    ]
+    assert ("temperature" in first.body, second.body["temperature"]) == (False, 0.5)
+
+
 CHUNKS = [
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": '{"a": "it\'s'}, "finish_reason": None}]},
     {"choices": [{"index": 0, "delta": {"content": ' \\"so\\""}'}, "finish_reason": None}]},

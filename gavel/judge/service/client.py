@@ -298,7 +298,7 @@ class MemberScore:
 
     judgement: Judgement
     status: GroupStatus
-    """That of the group: the same for all its members."""
+    """Status of the group: the same for all its members."""
     record: str
     """Id of the group's judgement at the service."""
     arrived: int
@@ -327,7 +327,7 @@ class RefusalError(JudgeError):
     def __init__(self, message: str, remedy: str, kind: str = "") -> None:
         super().__init__(message, remedy)
         self.kind = kind
-        """Of its problem, such as "group-full"; empty where it names none."""
+        """Kind of the problem, such as "group-full"; empty where it names none."""
 
 
 def _object_in(response: httpx.Response) -> dict[str, Any]:

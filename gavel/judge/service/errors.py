@@ -1,7 +1,9 @@
-"""Errors of the service, each with its remedy, and with its status and kind over HTTP (http/problems.py)."""
+"""Errors of the service, each with its remedy, and with its status and kind over HTTP (http/requests.py)."""
 
+from collections.abc import Mapping
+from http import HTTPStatus
 from types import TracebackType
-from typing import ClassVar
+from typing import Any
 
 from gavel.base.errors import GavelError
 from gavel.llm.errors import CassetteError
@@ -10,11 +12,37 @@ from gavel.llm.errors import CassetteError
 class ServiceError(GavelError):
     """The service cannot start, or cannot do what was asked."""
 
-    status: ClassVar[int] = 500
-    kind: ClassVar[str] = "service-error"
+    status: int = 500
+    kind: str = "service-error"
     """The last part of the problem's type, for programs."""
     retry_after: int | None = None
     """Seconds after which the same request may succeed; None = it will not."""
+    headers: Mapping[str, str] = {}
+    more: Mapping[str, Any] = {}
+    """Further fields of the problem."""
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """What is answered (RFC 9457)."""
+        title = HTTPStatus(self.status).phrase
+        body = {"type": f"urn:gavel:problem:{self.kind}", "title": title, "status": self.status}
+        return {**body, "detail": self.message, "remedy": self.remedy, **self.more}
+
+
+class Problem(ServiceError):
+    """A refusal of one route."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        remedy: str = "",
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, remedy)
+        self.status, self.kind, self.headers, self.more = status, kind, headers or {}, more or {}
 
 
 class DatabaseUnavailableError(ServiceError, CassetteError):
@@ -80,7 +108,7 @@ class GroupTooLargeError(ServiceError):
 class UnauthorizedError(ServiceError):
     """The request has no API key, or one that is not valid."""
 
-    status, kind = 401, "unauthorized"
+    status, kind, headers = 401, "unauthorized", {"WWW-Authenticate": "Bearer"}
 
 
 class ForbiddenError(ServiceError):

@@ -2,8 +2,7 @@
 
 record = await engine.score(ScoreRequest(trajectories=[...]))
 
-engine      accepts and answers                        worker     judges what this process has leased
+engine      accepts and answers, by which judge        worker     judges what this process has leased
 rendezvous  groups whose members arrive one by one     admission  who asks: keys, rates and budgets as enforced
-judges      the judges that requests may ask for       metrics    what a process counts
-tracing     its OpenTelemetry spans
+telemetry   what is counted and traced
 """

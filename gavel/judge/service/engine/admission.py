@@ -14,19 +14,15 @@ import hmac
 import logging
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from itsdangerous import BadData, URLSafeTimedSerializer
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
 
 from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.errors import (
-    DatabaseUnavailableError,
     ForbiddenError,
     OverBudgetError,
     RateLimitError,
@@ -39,13 +35,13 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
 
 _LOG = logging.getLogger(__name__)
-_REFRESH_SECONDS = 2.0
+_MINUTE = 60.0
 EAGER_SECONDS = 0.5
 """Between looks for a key that is not known yet."""
 SESSION_SECONDS = 12 * 3600
-"""That a session is valid."""
+"""Lifetime of a session."""
 _PAGES_PER_MINUTE = 300
-"""That the sessions of one key may ask for; they are not counted as its requests."""
+"""Pages for the sessions of one key; they are not counted as its requests."""
 _WRONG_KEYS_PER_MINUTE = 10
 """From one address. A right key is always taken, so that nobody locks out a neighbour."""
 
@@ -110,7 +106,8 @@ class Admission:
         """US dollars since the last look, by key."""
         self._unfinished: Counter[str] = Counter()
         """Groups by key."""
-        self._rates = MovingWindowRateLimiter(MemoryStorage())
+        self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
+        """When requests of the last minute came, by key or address; no step of the system's clock moves it."""
         self._read_at = -math.inf
 
     @property
@@ -120,7 +117,9 @@ class Admission:
 
     async def refresh(self) -> None:
         """Reads keys and their groups. Raises `DatabaseUnavailableError`."""
-        self._read_at = time.monotonic()
+        self._read_at = now = time.monotonic()
+        for who in [who for who, sent in self._sent.items() if not sent or sent[-1] <= now - _MINUTE]:
+            del self._sent[who]
         if self._of_settings and not self._is_filed:
             await self._store.file(self._of_settings)
             self._is_filed = True
@@ -131,18 +130,11 @@ class Admission:
         if any(key.scope.concurrent_groups for key in found.values()):
             self._unfinished = await self._store.unfinished_groups()
 
-    async def watch(self) -> None:
-        """Refreshes for ever."""
-        while True:
-            await asyncio.sleep(_REFRESH_SECONDS)
-            try:
-                await self.refresh()
-            except DatabaseUnavailableError as error:
-                _LOG.warning("API keys are not read: %s", error.message)
-
     async def authenticate(self, authorization: str | None, address: str = "") -> Caller:
         """Who sent a request with this Authorization header from this address. Raises `UnauthorizedError`,
         `RateLimitError`, and `WrongKeysError` after too many wrong keys."""
+        if not authorization and not self._keys:
+            return ANYONE
         token = _token(authorization or "")
         hashed = token_hash(token)
         key_id = self._ids_by_hash.get(hashed) or key_id_of(token)
@@ -174,7 +166,8 @@ class Admission:
         return _sessions(key.token_hash).dumps(key.id) if key else ""
 
     async def visitor(self, session: str) -> Visitor:
-        """Whose session this is. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
+        """The visitor of a session. Raises `UnauthorizedError` where keys are needed and it is none, and
+        `RateLimitError`."""
         _, found = _sessions("").loads_unsafe(session)
         key_id = found if isinstance(found, str) else ""
         await self._look_for(key_id)
@@ -245,10 +238,13 @@ class Admission:
 
     def _seconds_to_wait(self, who: str, per_minute: int) -> int:
         """Counts one; 0 where it is allowed."""
-        rate = RateLimitItemPerMinute(per_minute)
-        if self._rates.hit(rate, who):
-            return 0
-        return max(math.ceil(self._rates.get_window_stats(rate, who).reset_time - time.time()), 1)
+        now, sent = time.monotonic(), self._sent[who]
+        while sent and sent[0] <= now - _MINUTE:
+            sent.popleft()
+        if len(sent) >= per_minute:
+            return math.ceil(sent[0] + _MINUTE - now)
+        sent.append(now)
+        return 0
 
 
 def _caller(key: Key) -> Caller:

@@ -6,36 +6,41 @@
     await engine.stop()
 
 A request is in the database before `submit` returns, and its judgement before `score` or `result` returns it.
+
+There is one judge for each combination of model, orders and mode that requests ask for; all share the cassette and the
+budget. Only models and modes that the settings name are allowed, so that no request reaches an address of its choice.
 """
 
 import asyncio
 import hashlib
 import logging
-import sqlite3
 import time
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from functools import lru_cache
 
-from sqlalchemy.exc import SQLAlchemyError
-
+from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import jury
+from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import ANYONE, Admission, Caller, KeyBudgets
-from gavel.judge.service.engine.judges import Judges
-from gavel.judge.service.engine.metrics import Metrics
-from gavel.judge.service.engine.rendezvous import Rendezvous, Waiters
-from gavel.judge.service.engine.tracing import Tracing
+from gavel.judge.service.engine.rendezvous import Rendezvous
+from gavel.judge.service.engine.telemetry import Metrics, Tracing
 from gavel.judge.service.engine.worker import Worker
 from gavel.judge.service.errors import (
-    DatabaseUnavailableError,
     InvalidRequestError,
     NotFoundError,
     OverloadedError,
-    ServiceError,
 )
 from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import Accepted, NewJudgement, Record, new_id
-from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import Store
+from gavel.judge.service.schemas.records import Accepted, NewJudgement, Record
+from gavel.judge.service.store.database import Database, every
+from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
+from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette
+from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -45,10 +50,127 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 """Between looks at judgements that other processes may finish."""
 _COUNT_SECONDS = 2.0
+_REFRESH_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
 _OVERWRITE_SECONDS = 30.0
-"""After which nothing of what was erased is left in SQLite's log."""
+"""Seconds until SQLite's log holds nothing of what was erased."""
 _DAY = 86_400.0
+
+
+_MAX_JUDGES = 64
+
+
+class Judges:
+    """Makes judges as requests ask for them, and keeps those used last."""
+
+    def __init__(self, config: ServiceConfig, cassette: Cassette) -> None:
+        """Raises `JudgeError` for settings that contradict each other."""
+        self._config = config
+        self._cassette = cassette
+        self._rubrics = config.read_rubrics()
+        self._budget = Budget(config.judge.max_cost_usd, config.judge.max_tokens)
+        self._made = lru_cache(_MAX_JUDGES)(self._make)
+        self.default = self._made(None, config.judge.orders, config.judge.mode)
+
+    def prepare(self, request: ScoreRequest) -> tuple[Judge, TrajectoryGroup]:
+        """Who judges a request, and the group. Raises `InvalidRequestError` for what cannot be judged."""
+        config, preset = self._config.judge, None
+        model = None if request.judge == config.models else request.judge
+        judge = self._made(model, request.orders or config.orders, request.mode or config.mode)
+        if request.preset is not None:
+            if request.rubric is not None:
+                raise InvalidRequestError("a request has a rubric or a preset, not both.", "Leave one of them out.")
+            if (preset := self._rubrics.get(request.preset)) is None:
+                names = ", ".join(self._rubrics) or "none"
+                raise InvalidRequestError(
+                    f"there is no rubric preset {request.preset!r}.",
+                    f"There are: {names}. Presets are the service's setting rubrics; or send the text as rubric.",
+                )
+        try:
+            group = request.group(preset)
+            judge.rubric.for_task(truth_of(group))
+        except JudgeError as error:
+            raise InvalidRequestError(error.message, error.remedy) from error
+        return judge, group
+
+    def _make(self, model: str | None, orders: int, mode: ModeName) -> Judge:
+        """`model`: None = the configured judge."""
+        allowed, config = self._config.judges, self._config.judge
+        modes = dict.fromkeys([config.mode, *self._config.modes])
+        if model is not None and model not in allowed:
+            names = ", ".join(allowed) or "the service's own only"
+            raise InvalidRequestError(
+                f"the judge {model!r} is not allowed here.",
+                f"Allowed: {names}. Leave judge out, or add the model to the service's setting judges.",
+            )
+        if orders > max(self._config.limits.orders, config.orders):
+            raise InvalidRequestError(
+                f"{orders} orders are more than the {self._config.limits.orders} that are allowed.",
+                "Ask for fewer, or raise the service's setting limits.orders.",
+            )
+        if mode not in modes:
+            raise InvalidRequestError(f"the mode {mode!r} is not allowed here.", f"Allowed: {', '.join(modes)}.")
+        config = config.model_copy(update={"orders": orders, "mode": mode, "models": model or config.models})
+        own = config.cassette is not None or _asks_none(config)
+        return config.build(cassette=None if own else self._cassette, budget=self._budget)
+
+
+def _asks_none(config: JudgeConfig) -> bool:
+    """Whether all judge models run in this process, and cost nothing."""
+    named = config.models
+    if isinstance(named, list):
+        named = [one.build() if isinstance(one, JurorConfig) else one for one in named]
+    models = [model for juror in jury(named) for model in juror.models]
+    return all(isinstance(model, str) and model_id(model).startswith(f"{PROVIDER}/") for model in models)
+
+
+class Waiters:
+    """Futures by the judgement that they wait for. For one event loop."""
+
+    def __init__(self) -> None:
+        self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
+
+    @contextmanager
+    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
+        """A future of the finished record, None for one that was deleted; it is forgotten after the block."""
+        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(judgement, set()).add(future)
+        try:
+            yield future
+        finally:
+            futures = self._futures.get(judgement, set())
+            futures.discard(future)
+            if not futures:
+                self._futures.pop(judgement, None)
+
+    def settle(self, judgement: str, record: Record | None) -> None:
+        """Answers all who wait for it."""
+        for future in self._futures.get(judgement, ()):
+            if not future.done():
+                future.set_result(record)
+
+    def fail(self, judgement: str, error: Exception) -> None:
+        """Ends the waits for it with the error; with a `TimeoutError` as if their time were over."""
+        for future in self._futures.get(judgement, ()):
+            if not future.done():
+                future.set_exception(error)
+
+    def give_up(self) -> None:
+        """Ends all waits as if their time were over."""
+        for judgement in self._futures:
+            self.fail(judgement, TimeoutError())
+
+    def number(self, judgement: str) -> int:
+        """How many wait for it."""
+        return len(self._futures.get(judgement, ()))
+
+    @property
+    def ids(self) -> Collection[str]:
+        """The judgements that somebody waits for."""
+        return self._futures.keys()
+
+    def __len__(self) -> int:
+        return sum(len(futures) for futures in self._futures.values())
 
 
 class Engine:
@@ -64,7 +186,7 @@ class Engine:
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
-        self.tracing = tracing or (Tracing.exporting() if config.otel else Tracing())
+        self.tracing = tracing or (Tracing.exporting() if config.otel else None)
         budgets = KeyBudgets(self.admission.spent, self.admission.left)
         stuck = self.waiters.fail
         self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished, stuck)
@@ -75,6 +197,7 @@ class Engine:
         self._stop_by = 0.0
         """When what is judged is left to the next start, by the event loop's clock."""
         self._queued_since = 0
+        self._clocks_apart = time.time() - time.monotonic()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -84,16 +207,16 @@ class Engine:
         await self.admission.refresh()
         await self.worker.start()
         await self.store.forget_claims(time.time() - _DAY)
-        watches = (
-            self._watch(),
-            self._count(),
-            self._overwrite_erased(),
-            self.rendezvous.watch(),
-            self.admission.watch(),
-        )
-        self._loops = [asyncio.create_task(loop) for loop in watches]
+        watches = [
+            every(_POLL_SECONDS, self._look_elsewhere, "judgements are not watched"),
+            every(_COUNT_SECONDS, self._count, "groups are not counted"),
+            every(_OVERWRITE_SECONDS, self.store.overwrite_erased, "the database's log is not emptied yet"),
+            every(_REFRESH_SECONDS, self.admission.refresh, "API keys are not read", after=_REFRESH_SECONDS),
+            every(_POLL_SECONDS, self.rendezvous.look, "open groups are not watched"),
+        ]
         if self.config.retention_days is not None:
-            self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
+            watches.append(every(_RETENTION_SECONDS, self._expire, "old judgements are not deleted yet"))
+        self._loops = [asyncio.create_task(loop) for loop in watches]
 
     def begin_stopping(self) -> None:
         """Accepts nothing more. Those who wait for members of a group are answered at once with what there is, since
@@ -114,26 +237,28 @@ class Engine:
         await asyncio.gather(*self._loops, return_exceptions=True)
         self.waiters.give_up()
         self.cassette.close()
-        await self.tracing.stop()
+        if self.tracing is not None:
+            await self.tracing.stop()
 
     async def submit(
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Accepted:
         """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
-        request = request.filed_under(caller.project_of(request.project))
-        judge = self.check(request, caller)
-        if idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
+        project = caller.project_of(request.project) if caller.key_id else request.project
+        judge, group = self.check(request, project, caller)
+        if caller.key_id and idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
             raise refusal
         queued = self.counts["queued"] + self._queued_since
-        is_mine = not queued and self.worker.reserve()
+        begun = len(self.worker.running) + self.worker.reserved
+        is_mine = not queued and begun < self.config.limits.concurrent_groups
         if not is_mine and queued >= self.config.limits.waiting_groups:
             raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
         payload = request.model_dump_json(exclude_defaults=True).encode()
         new = NewJudgement(
             id=new_id(),
-            project=request.project,
+            project=project,
             key_id=caller.key_id,
-            judge=judge,
+            judge=", ".join(judge.names),
             members=len(request.trajectories),
             payload=payload,
             created_at=time.time(),
@@ -141,17 +266,17 @@ class Engine:
             idempotency_key=idempotency_key,
             request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
             traceparent=caller.traceparent,
-            scope=self.admission.scope(caller),
+            scope=self.admission.scope(caller) if caller.key_id else None,
         )
+        self.worker.reserved += is_mine
         try:
             accepted = await self.store.accept(new, self.worker.owner if is_mine else None)
         finally:
-            if is_mine:
-                self.worker.unreserve()
-        if accepted.is_new:
+            self.worker.reserved -= is_mine
+        if accepted.is_new and caller.key_id:
             self.admission.begun(caller)
         if accepted.is_new and is_mine:
-            self.worker.begin(accepted.record, request)
+            self.worker.begin(accepted.record.id, self.worker.judge(accepted.record, request.ids, judge, group))
         elif accepted.is_new:
             self._queued_since += 1
             self.worker.wake()
@@ -172,13 +297,13 @@ class Engine:
 
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` once deleted."""
-        if record.is_finished:
+        if record.finished_at is not None:
             return record
         with self.waiters.waiting(record.id) as future:
-            if not self.worker.has(record.id):
+            if record.id not in self.worker.running:
                 current = await self.store.get(record.id)
                 if current is None:
-                    raise gone(record.id)
+                    raise judgement_not_found(record.id)
                 if current.is_finished:
                     return current
                 record = current
@@ -188,14 +313,14 @@ class Engine:
             except TimeoutError:
                 return record
         if finished is None:
-            raise gone(record.id)
+            raise judgement_not_found(record.id)
         return finished
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
         """A judgement that the caller may see. Raises `NotFoundError`."""
         record = await self.store.get(judgement)
         if record is None or not caller.may_use(record.project):
-            raise gone(judgement)
+            raise judgement_not_found(judgement)
         return record
 
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
@@ -217,8 +342,8 @@ class Engine:
         if record.is_finished and not record.retain:
             await self.store.erase_after_answer(record.id)
 
-    def check(self, request: ScoreRequest, caller: Caller) -> str:
-        """The judge of a request that can be accepted now, in words. Raises a `ServiceError` for one that cannot."""
+    def check(self, request: ScoreRequest, project: str, caller: Caller) -> tuple[Judge, TrajectoryGroup]:
+        """Who judges a request that can be accepted now, and the group. Raises a `ServiceError` for one that cannot."""
         if self.is_stopping:
             raise OverloadedError("the service is stopping.", "Try again in some seconds.")
         limits = self.config.limits
@@ -229,13 +354,10 @@ class Engine:
             )
         if len(set(request.ids)) < len(request.ids):
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
-        try:
-            judge = self.judges.of(request)
-            judge.rubric.for_task(truth_of(request.outline(self.judges.rubric(request))))
-        except JudgeError as error:
-            raise InvalidRequestError(error.message, error.remedy) from error
-        self.admission.check(caller, request.project, judge.names)
-        return ", ".join(judge.names)
+        judge, group = self.judges.prepare(request)
+        if caller.key_id:
+            self.admission.check(caller, project, judge.names)
+        return judge, group
 
     def _finished(self, judgement: str, record: Record | None) -> None:
         if record is not None:
@@ -243,49 +365,25 @@ class Engine:
             self.admission.finished(record)
         self.waiters.settle(judgement, record)
 
-    async def _watch(self) -> None:
+    async def _look_elsewhere(self) -> None:
         """Answers those who wait for judgements that another process makes."""
-        while True:
-            await asyncio.sleep(_POLL_SECONDS)
-            waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
-            elsewhere = [each for each in waited_for if not self.worker.has(each)]
-            try:
-                records = await self.store.get_all(elsewhere)
-            except ServiceError as error:
-                _LOG.warning("judgements are not watched: %s", error.message)
-                continue
-            for each in elsewhere:
-                record = records.get(each)
-                if record is None or record.is_finished:
-                    self.waiters.settle(each, record)
+        waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
+        elsewhere = [each for each in waited_for if each not in self.worker.running]
+        records = await self.store.get_all(elsewhere)
+        for each in elsewhere:
+            record = records.get(each)
+            if record is None or record.is_finished:
+                self.waiters.settle(each, record)
 
     async def _count(self) -> None:
-        while True:
-            try:
-                self.counts, self._queued_since = await self.store.counts(), 0
-                self.metrics.waiting(self.counts, len(self.waiters))
-            except DatabaseUnavailableError as error:
-                _LOG.warning("groups are not counted: %s", error.message)
-            await asyncio.sleep(_COUNT_SECONDS)
+        self.counts, self._queued_since = await self.store.counts(), 0
+        self.metrics.waiting(self.counts, len(self.waiters))
 
-    async def _overwrite_erased(self) -> None:
-        while True:
-            await asyncio.sleep(_OVERWRITE_SECONDS)
-            try:
-                await self.store.overwrite_erased()
-            except (ServiceError, SQLAlchemyError, sqlite3.Error) as error:
-                _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
-
-    async def _expire(self, days: float) -> None:
-        started = time.time() - time.monotonic()
-        while True:
-            now = min(time.time(), started + time.monotonic())  # a clock that is set ahead deletes nothing
-            try:
-                if deleted := await self.store.delete_before(now - days * _DAY):
-                    _LOG.info("%d judgements older than %g days are deleted", deleted, days)
-            except (ServiceError, SQLAlchemyError) as error:
-                _LOG.warning("old judgements are not deleted yet: %s", type(error).__name__)
-            await asyncio.sleep(_RETENTION_SECONDS)
+    async def _expire(self) -> None:
+        assert self.config.retention_days is not None
+        now = min(time.time(), self._clocks_apart + time.monotonic())  # a clock that is set ahead deletes nothing
+        if deleted := await self.store.delete_before(now - self.config.retention_days * _DAY):
+            _LOG.info("%d judgements older than %g days are deleted", deleted, self.config.retention_days)
 
 
 async def load_libraries() -> None:
@@ -294,7 +392,7 @@ async def load_libraries() -> None:
     await Judge("constant").score(group)
 
 
-def gone(judgement: str) -> NotFoundError:
+def judgement_not_found(judgement: str) -> NotFoundError:
     """The error for a judgement that is not there for the caller."""
     return NotFoundError(
         f"there is no judgement {judgement}.", "It was deleted, is of another project, or the id is not right."

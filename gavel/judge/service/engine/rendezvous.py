@@ -10,10 +10,8 @@ closes it, or whichever first sees that its deadline is over; any process judges
 import asyncio
 import hashlib
 import json
-import logging
 import time
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gavel.judge.service.engine.admission import Caller
@@ -27,58 +25,6 @@ if TYPE_CHECKING:
     from gavel.judge.service.engine.engine import Engine
 
 
-class Waiters:
-    """Futures by the judgement that they wait for. For one event loop."""
-
-    def __init__(self) -> None:
-        self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
-
-    @contextmanager
-    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
-        """A future of the finished record, None for one that was deleted; it is forgotten after the block."""
-        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault(judgement, set()).add(future)
-        try:
-            yield future
-        finally:
-            futures = self._futures.get(judgement, set())
-            futures.discard(future)
-            if not futures:
-                self._futures.pop(judgement, None)
-
-    def settle(self, judgement: str, record: Record | None) -> None:
-        """Answers all who wait for it."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_result(record)
-
-    def fail(self, judgement: str, error: Exception) -> None:
-        """Ends the waits for it with the error; with a `TimeoutError` as if their time were over."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_exception(error)
-
-    def give_up(self) -> None:
-        """Ends all waits as if their time were over."""
-        for judgement in self._futures:
-            self.fail(judgement, TimeoutError())
-
-    def number(self, judgement: str) -> int:
-        """How many wait for it."""
-        return len(self._futures.get(judgement, ()))
-
-    @property
-    def ids(self) -> Collection[str]:
-        """The judgements that somebody waits for."""
-        return self._futures.keys()
-
-    def __len__(self) -> int:
-        return sum(len(futures) for futures in self._futures.values())
-
-
-_LOG = logging.getLogger(__name__)
-_POLL_SECONDS = 0.25
-"""Between looks for deadlines, and for groups that other processes have closed."""
 _KEEP_SECONDS = 5.0
 """Between writes of the time that open groups have left."""
 _LOOKED_UP_AT_ONCE = 500
@@ -93,6 +39,7 @@ class Rendezvous:
         self._limits = engine.config.limits
         self._open: set[str] = set()
         """Groups that somebody waits for here, and that were open when last seen."""
+        self._kept_at = float("-inf")
         self._count = 0
         """Open groups of all processes: as of the last look, and those that were begun here since."""
 
@@ -157,7 +104,7 @@ class Rendezvous:
         if group.is_open and not wait:
             return None
         with self._engine.waiters.waiting(group.id) as future:
-            if group.is_open:  # if it has been closed since, `watch` sees that
+            if group.is_open:  # if it has been closed since, `look` sees that
                 self._open.add(group.id)
             else:
                 record = await self._engine.store.get(group.id)
@@ -182,28 +129,23 @@ class Rendezvous:
         for group in self._open:
             self._engine.waiters.fail(group, TimeoutError())
 
-    async def watch(self) -> None:
-        """Closes groups at their deadlines, and sees which ones other processes have closed."""
-        kept_at = float("-inf")
-        while True:
-            try:
-                if await self._store.close_due():
-                    self._engine.worker.wake()
-                if time.monotonic() - kept_at > _KEEP_SECONDS:
-                    await self._store.keep_time()
-                    kept_at = time.monotonic()
-                waited_for = list(self._open)
-                for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
-                    some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
-                    self._open.difference_update(await self._store.closed(some))
-                self._count = await self._store.open_groups()
-            except ServiceError as error:
-                _LOG.warning("open groups are not watched: %s", error.message)
-            await asyncio.sleep(_POLL_SECONDS)
+    async def look(self) -> None:
+        """Closes groups whose deadline is over, and sees which ones other processes have closed."""
+        if await self._store.close_due():
+            self._engine.worker.wake()
+        if time.monotonic() - self._kept_at > _KEEP_SECONDS:
+            await self._store.keep_time()
+            self._kept_at = time.monotonic()
+        waited_for = list(self._open)
+        for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
+            some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
+            self._open.difference_update(await self._store.closed(some))
+        self._count = await self._store.open_groups()
 
     def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options
-        judge = self._engine.check(ScoreRequest(trajectories=[member], **options.model_dump()), caller)
+        alone = ScoreRequest(trajectories=[member], **options.model_dump())
+        judge, _ = self._engine.check(alone, request.project, caller)
         trajectory = member.model_dump_json(exclude_defaults=True).encode()
         options_json = options.model_dump_json(exclude_defaults=True)
         same = [request.expected, request.deadline_seconds, request.on_deadline, options_json]
@@ -218,7 +160,7 @@ class Rendezvous:
             expected=request.expected,
             options=options_json.encode(),
             settings_hash=hashlib.sha256(json.dumps(same).encode()).hexdigest(),
-            judge=judge,
+            judge=", ".join(judge.names),
             retain=request.retain,
             deadline_seconds=request.deadline_seconds or self._limits.deadline_seconds,
             on_deadline=request.on_deadline,

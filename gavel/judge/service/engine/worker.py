@@ -9,26 +9,32 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import KeyBudgets
-from gavel.judge.service.engine.judges import Judges
-from gavel.judge.service.engine.tracing import Tracing
+from gavel.judge.service.engine.telemetry import JudgementSpan, Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
 from gavel.judge.service.schemas.bodies import ScoreRequest
 from gavel.judge.service.schemas.records import LeasedWork, Record, Verdict
 from gavel.judge.service.store import leases
+from gavel.judge.service.store.database import every
 from gavel.judge.service.store.group_store import DeadlineClock
 from gavel.judge.service.store.judgement_store import Store
-from gavel.judge.service.store.reply_store import replies_of
+from gavel.judge.service.store.reply_store import asked_by
 from gavel.llm.budget import Ledger, noted_calls
 from gavel.scenarios.group import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from gavel.judge.service.engine.engine import Judges
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -36,7 +42,7 @@ _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 0.5, 5.0
 """First and longest pause while the database is away."""
 _STUCK_SECONDS = 10.0
-"""After which those who wait for an outcome that cannot be written are told so."""
+"""Seconds until callers that wait for an outcome which cannot be written get an error."""
 _TAKEN_AT_ONCE = 32
 _JUDGED_AT_MOST = 3
 _AGAIN = "Send the group again, with the same Idempotency-Key or as the same members, once the judge answers."
@@ -49,9 +55,9 @@ class Worker:
     def __init__(
         self,
         store: Store,
-        judges: Judges,
+        judges: "Judges",
         limits: ServiceLimits,
-        tracing: Tracing,
+        tracing: Tracing | None,
         budgets: KeyBudgets,
         on_finished: Callable[[str, Record | None], None],
         on_stuck: Callable[[str, ServiceError], None],
@@ -66,20 +72,19 @@ class Worker:
         self._budgets = budgets
         self._on_finished = on_finished
         self._on_stuck = on_stuck
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self.running: dict[str, asyncio.Task[None]] = {}
+        """What this process judges, by judgement."""
         self._progress: dict[str, Progress] = {}
         self._ledgers: dict[str, Ledger] = {}
-        """Of the groups whose judge is being asked."""
+        """Ledgers of the groups whose judge is being asked."""
         self._ending: set[asyncio.Task[None]] = set()
-        self._reserved = 0
+        self._processes = leases.ProcessWatch(limits.lease_seconds)
+        self.reserved = 0
+        """Groups that are about to be accepted and begun."""
         self._wake = asyncio.Event()
         self._is_queued = True
         """Whether the database may hold groups that nobody judges, as far as this process knows."""
         self._loops: list[asyncio.Task[None]] = []
-
-    def has(self, judgement: str) -> bool:
-        """Whether this process is judging it."""
-        return judgement in self._running
 
     def progress(self, judgement: str) -> Progress | None:
         """How far the judging of a group has come; None where this process does not judge it."""
@@ -88,15 +93,16 @@ class Worker:
     async def start(self) -> None:
         """Raises `DatabaseUnavailableError`."""
         await self._beat()
-        self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(self._keep_leases())]
+        keeping = every(self._limits.lease_seconds / 3, self._keep_leases, "leases are not renewed")
+        self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(keeping)]
 
     async def stop(self, seconds: float) -> None:
         """Takes no more work, waits for what is running, and leaves what is not finished then to others."""
         for loop in self._loops:
             loop.cancel()
-        if self._running:
-            await asyncio.wait(self._running.values(), timeout=seconds)
-        unfinished = [*self._running.values(), *self._ending]
+        if self.running:
+            await asyncio.wait(self.running.values(), timeout=seconds)
+        unfinished = [*self.running.values(), *self._ending]
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*self._loops, *unfinished, return_exceptions=True)
@@ -105,22 +111,15 @@ class Worker:
         except ServiceError as error:
             _LOG.warning("leases end by themselves: %s", error.message)
 
-    def reserve(self) -> bool:
-        """Keeps room for a group that is about to be accepted and begun; whether there is any. `unreserve` it."""
-        has_room = self._room > 0
-        self._reserved += has_room
-        return has_room
-
-    def unreserve(self) -> None:
-        self._reserved -= 1
-
     @property
-    def _room(self) -> int:
-        return self._limits.concurrent_groups - len(self._running) - self._reserved
+    def room(self) -> int:
+        """Groups that may be begun now."""
+        return self._limits.concurrent_groups - len(self.running) - self.reserved
 
-    def begin(self, record: Record, request: ScoreRequest) -> None:
-        """Judges a group that this process has leased."""
-        self._spawn(record.id, self._run(record, request))
+    def begin(self, judgement: str, judging: Coroutine[None, None, None]) -> None:
+        """Runs the judging of a group that this process has leased."""
+        task = self.running[judgement] = asyncio.create_task(judging)
+        task.add_done_callback(partial(self._ended, judgement))
 
     def cancel(self, judgement: str) -> None:
         """Ends the judging of a group, which is left to others if it is still wanted.
@@ -129,7 +128,7 @@ class Worker:
         """
         ledger = self._ledgers.get(judgement)
         if ledger is not None and not ledger.is_closed:
-            ending = asyncio.create_task(self._end(judgement, self._running[judgement], ledger))
+            ending = asyncio.create_task(self._end(judgement, self.running[judgement], ledger))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
@@ -139,13 +138,9 @@ class Worker:
         if self._ledgers.get(judgement) is ledger:
             task.cancel()
 
-    def _spawn(self, judgement: str, work: Coroutine[None, None, None]) -> None:
-        task = self._running[judgement] = asyncio.create_task(work)
-        task.add_done_callback(partial(self._ended, judgement))
-
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
-        if self._running.get(judgement) is task:  # else the group was begun again after it failed
-            del self._running[judgement]
+        if self.running.get(judgement) is task:  # else the group was begun again after it failed
+            del self.running[judgement]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
         if self._is_queued:
@@ -164,7 +159,7 @@ class Worker:
                 taken = await self._take_some()
             except DatabaseUnavailableError as error:
                 _LOG.warning("no work is taken: %s", error.message)
-            if taken and self._room:
+            if taken and self.room:
                 continue
             try:
                 async with asyncio.timeout(_POLL_SECONDS):
@@ -173,74 +168,74 @@ class Worker:
                 continue
 
     async def _take_some(self) -> int:
-        wanted = min(self._room, _TAKEN_AT_ONCE)
+        wanted = min(self.room, _TAKEN_AT_ONCE)
         if wanted <= 0:
             return 0
-        self._reserved += wanted
+        self.reserved += wanted
         try:
             self._is_queued = False
             if not await self._store.database.read(leases.has_free_work):
                 return 0
             self._is_queued = True
-            running = list(self._running)
+            running = list(self.running)
             works = await self._store.database.write(lambda c: leases.take(c, self.owner, wanted, running))
         finally:
-            self._reserved -= wanted
+            self.reserved -= wanted
         for work in works:
-            self._spawn(work.record.id, self._run_leased(work))
+            self.begin(work.record.id, self._judge_leased(work))
         return len(works)
 
     async def _keep_leases(self) -> None:
-        seconds = self._limits.lease_seconds
-        watch = leases.ProcessWatch(seconds)
-        while True:
-            try:
-                await self._beat()
-                dead = watch.dead(await self._store.database.read(leases.beats))
-                if dead := [owner for owner in dead if owner != self.owner]:
-                    await self._store.database.write(partial(leases.end, owners=dead))
-                    self.wake()
-                ids = list(self._running)
-                kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
-                for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
-                    self.cancel(lost)
-            except DatabaseUnavailableError as error:
-                _LOG.warning("leases are not renewed: %s", error.message)
-            await asyncio.sleep(seconds / 3)
+        await self._beat()
+        dead = self._processes.dead(await self._store.database.read(leases.beats))
+        if dead := [owner for owner in dead if owner != self.owner]:
+            await self._store.database.write(partial(leases.end, owners=dead))
+            self.wake()
+        ids = list(self.running)
+        kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
+        for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
+            self.cancel(lost)
 
     async def _beat(self) -> None:
         await self._store.database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))
 
-    async def _run_leased(self, work: LeasedWork) -> None:
+    async def _judge_leased(self, work: LeasedWork) -> None:
+        record = work.record
         try:
             request = ScoreRequest.model_validate_json(work.payload)
         except ValidationError:
             error = JudgeError("the stored request cannot be read by this version of Gavel.", "Send it again.")
-            await self._over(work.record, Verdict.failed(["?"] * work.record.members, error))
+            await self._over(record, Verdict.failed(["?"] * record.members, error))
             return
         if work.leases > self._limits.leases:
             error = JudgeError(
                 f"the group was begun {work.leases - 1} times, and each time the process that judged it ended.",
                 "Look at the service's log and memory; send a smaller group.",
             )
-            await self._over(work.record, Verdict.failed(request.ids, error))
+            await self._over(record, Verdict.failed(request.ids, error))
             return
-        await self._run(work.record, request)
+        try:
+            judge, group = self._judges.prepare(request)
+        except (JudgeError, ServiceError) as error:  # the settings may have changed since it was accepted
+            await self._over(record, Verdict.failed(request.ids, JudgeError(error.message, error.remedy)))
+            return
+        await self.judge(record, request.ids, judge, group)
 
-    async def _run(self, record: Record, request: ScoreRequest) -> None:
+    async def judge(self, record: Record, ids: list[str], judge: Judge, group: TrajectoryGroup) -> None:
         """Judges a group within its key's budget, writes the outcome, and charges for it whatever happens."""
-        with noted_calls() as ledger, replies_of(record.key_id):
+        asked_by.set(record.key_id)  # in the task of this group
+        with noted_calls() as ledger:
             self._ledgers[record.id] = ledger
             try:
-                async with self._budgets.room(record.key_id):
-                    with self._tracing.judgement(record) as span:
-                        span.verdict = verdict = await self._judged(record.id, request)
+                async with self._budgets.room(record.key_id) if record.key_id else nullcontext():
+                    with self._tracing.judgement(record) if self._tracing else nullcontext(JudgementSpan()) as span:
+                        span.verdict = verdict = await self._judged(record.id, ids, judge, group)
                     self._forget(record.id, ledger)
                     await self._over(record, verdict, ledger)
                     if ledger.usd or verdict.status not in ("failed", "unscored"):
                         self._budgets.judged(record.key_id, ledger.usd)
             except OverBudgetError as error:
-                await self._over(record, Verdict.unscored(request.ids, error.message))
+                await self._over(record, Verdict.unscored(ids, error.message))
             except asyncio.CancelledError:
                 if self._ledgers.get(record.id) is ledger:  # else its outcome was being written
                     await self._given_up(record, ledger)
@@ -264,20 +259,19 @@ class Worker:
         except ServiceError as error:
             _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
-    async def _judged(self, judgement: str, request: ScoreRequest) -> Verdict:
+    async def _judged(self, judgement: str, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
         """The verdict; asked again where votes were lost because the database was away."""
         for attempt in range(_JUDGED_AT_MOST):
             outages = self._store.database.outages
             progress = self._progress[judgement] = Progress()
             try:
-                group = request.group(self._judges.rubric(request))
-                verdict = _outcome(request.ids, await self._judges.of(request).score(group, progress=progress))
-            except (JudgeError, ServiceError) as error:  # the settings may have changed since it was accepted
-                verdict = Verdict.failed(request.ids, JudgeError(error.message, error.remedy))
+                verdict = _outcome(ids, await judge.score(group, progress=progress))
+            except (JudgeError, ServiceError) as error:
+                verdict = Verdict.failed(ids, JudgeError(error.message, error.remedy))
             except Exception as error:
                 _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
                 problem = JudgeError(f"an internal error: {type(error).__name__}.", _REPORT)
-                return Verdict.failed(request.ids, problem)
+                return Verdict.failed(ids, problem)
             lost = verdict.group is None or verdict.group.lost_orders
             if not lost or outages == self._store.database.outages or attempt == _JUDGED_AT_MOST - 1:
                 return verdict

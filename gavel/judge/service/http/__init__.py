@@ -4,6 +4,5 @@ uvicorn.run(create_app(ServiceConfig()), port=8000)
 
 app       the application                              server    runs it until it is told to stop
 scores    the routes under /v1                         wires     those of other systems
-requests  who asks, and the body within limits         problems  every refusal, with what to do
-pages     what people look at
+requests  who asks, the body, and refusals             pages     what people look at
 """

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from importlib.metadata import version
 from types import FrameType
 from typing import Any
@@ -34,18 +35,17 @@ from gavel.base.network import is_loopback
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import ServiceError, without_text
+from gavel.judge.service.errors import Problem, ServiceError, without_text
 from gavel.judge.service.http import scores, wires
 from gavel.judge.service.http.pages import routes as pages
-from gavel.judge.service.http.problems import (
-    NAME_RULE,
-    Problem,
+from gavel.judge.service.http.requests import (
     ProblemOut,
+    TheCaller,
+    TheEngine,
     documented,
-    problem_of,
+    response,
     validation_problem,
 )
-from gavel.judge.service.http.requests import TheCaller, TheEngine
 from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
@@ -76,7 +76,7 @@ _GC_THRESHOLDS = 5_000, 10, 20
 """A search for cycles stops the event loop. With these it lasts milliseconds, and with those of the command line, which
 are for throughput, 0.1 s now and then; both take 4 % of the time."""
 _SWITCH_SECONDS = 0.001
-"""After which a thread that computes lets another one run. The database's thread needs the interpreter some ten times
+"""Seconds until a thread that computes lets another one run. The database's thread needs the interpreter some ten times
 for a transaction, and each time waits as long for a busy event loop."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
@@ -128,7 +128,8 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
         app.include_router(router, responses=documented(*_OF_ANY, 401, 429))
     app.include_router(health, responses=documented(*_OF_ANY))
     app.include_router(pages.router)
-    for kind in (Problem, ServiceError, JudgeError, LlmError, RequestValidationError, HTTPException):
+    app.mount("/assets", pages.assets)
+    for kind in (ServiceError, JudgeError, LlmError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refuse)
     app.openapi = lambda: _described(app)
     return app
@@ -202,16 +203,14 @@ async def metrics(engine: TheEngine, _: TheCaller) -> Response:
 async def _refuse(request: Request, error: Exception) -> Response:
     """The refusal as a problem."""
     match error:
-        case Problem():
-            return error.response()
         case ServiceError():
-            return problem_of(error).response()
+            return response(error)
         case JudgeError() | LlmError():
-            return Problem(502, "judge-failed", error.message, error.remedy).response()
+            return response(Problem(502, "judge-failed", error.message, error.remedy))
         case RequestValidationError():
-            return validation_problem(error.errors()).response()
+            return response(validation_problem(error.errors()))
         case HTTPException():
-            return _routing_problem(request, error).response()
+            return response(_routing_problem(request, error))
         case _:
             raise error
 
@@ -222,12 +221,7 @@ def _routing_problem(request: Request, error: HTTPException) -> Problem:
     if error.status_code == 405:  # the router names the methods of the first route with this path
         headers["Allow"] = ", ".join(sorted(_methods(path)))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
-    remedy = "GET /openapi.json lists the routes."
-    if error.status_code == 404 and b"%2f" in request.scope.get("raw_path", b"").lower():
-        return Problem(422, "invalid-request", f"{NAME_RULE}.", "Use another sign than / in names.")
-    if error.status_code == 404 and path.endswith("/") and _methods(path.rstrip("/")):
-        remedy = f"It is {path.rstrip('/')}, without a slash at the end."
-    return Problem(error.status_code, kind, f"{error.detail}.", remedy, headers)
+    return Problem(error.status_code, kind, f"{error.detail}.", "GET /openapi.json lists the routes.", headers)
 
 
 def _methods(path: str) -> set[str]:
@@ -282,7 +276,7 @@ class Guard:
             inner["method"] = "GET"  # the server leaves the body out; a GET under /v1/ may erase what it answers
         try:
             if (problem := self._refusal(Headers(scope=scope), scope["http_version"])) is not None:
-                await problem.response()(scope, receive, answer)
+                await response(problem)(scope, receive, answer)
             else:
                 await self._app(inner, receive, answer)
         except Exception as error:
@@ -290,7 +284,7 @@ class Guard:
             if status:  # the connection is closed, so that the answer does not pass for a whole one
                 raise RuntimeError(type(error).__name__) from None
             failed = Problem(500, "internal", f"an internal error: {type(error).__name__}.", "Look at the log.")
-            await failed.response()(scope, receive, answer)
+            await response(failed)(scope, receive, answer)
         finally:
             if self._state.engine is not None:
                 route = getattr(inner.get("route"), "path", "") or "none"
@@ -301,15 +295,15 @@ class Guard:
             if len(headers.getlist(name)) > 1:
                 return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
         host, origin, engine = headers.get("host", ""), headers.get("origin"), self._state.engine
-        if self._is_on_loopback and not (engine is not None and engine.admission.is_required):
-            is_old = not host and http_version == "1.0"  # no browser, which names a host in every request
-            if not is_old and not is_loopback(_name(host)):
-                return Problem(
-                    421,
-                    "host",
-                    f"this service has no keys and answers to this machine's own names only, not to {host:.100}.",
-                    "Ask 127.0.0.1, or make keys (gavel keys create).",
-                )
+        is_old = not host and http_version == "1.0"  # no browser, which names a host in every request
+        is_elsewhere = self._is_on_loopback and not is_old and not _is_of_this_machine(host)
+        if is_elsewhere and (engine is None or not engine.admission.is_required):
+            return Problem(
+                421,
+                "host",
+                f"this service has no keys and answers to this machine's own names only, not to {host:.100}.",
+                "Ask 127.0.0.1, or make keys (gavel keys create).",
+            )
         if origin is not None and urlsplit(origin).netloc != host:
             return Problem(
                 403, "origin", f"pages of {origin:.100} may not use this service.", "Ask it from a program instead."
@@ -317,12 +311,13 @@ class Guard:
         return None
 
 
-def _name(host: str) -> str:
-    """The name in a Host header, without the port."""
+@lru_cache(1024)
+def _is_of_this_machine(host: str) -> bool:
+    """Whether a Host header names a loopback address."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:
-        return ""
+        return False
 
 
 async def _end_with(parent: int) -> None:

@@ -1,4 +1,4 @@
-"""A request before its route: who sends it, its query, and its body within limits of size, time and form.
+"""A request before its route: who sends it, its query, its body within limits, and every refusal (RFC 9457).
 
     caller: TheCaller                                   authenticated before the body is read
     asked = await read_json(request, ScoreRequest)      strict JSON, checked against the model
@@ -11,23 +11,27 @@ reads NaN and 1e999 as numbers, and of a name that stands twice the last value; 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from email.message import Message
+from http import HTTPStatus
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import jiter
 from fastapi import Depends, Header, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.http.problems import Problem, invalid, validation_problem
+from gavel.judge.service.errors import InvalidRequestError, Problem, ServiceError
+from gavel.judge.service.schemas.bodies import NAME_PATTERN
+from gavel.judge.service.schemas.records import Record
 
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -43,7 +47,7 @@ _MOST_VALUES = 200_000
 """JSON values of a body: Python takes about 50 ms to make an object of each."""
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
-"""In which substrings are looked for: a pattern over digits takes ten times as long."""
+"""Translation before a search for substrings: a pattern over digits takes ten times as long."""
 _MAY_BE_INFINITE = (b"e000", b"e+000", b"0" * 200)
 _WANTED = (
     "Send one JSON object in UTF-8 without a byte order mark; no NaN or Infinity, no name twice in an object, no half "
@@ -60,21 +64,16 @@ async def _caller(
     authorization = request.headers.get("authorization")
     if authorization is None and (key := request.headers.get("x-api-key")) is not None:
         authorization = f"Bearer {key}"
-    caller = await engine.admission.authenticate(authorization, address_of(request))
-    if engine.tracing.is_on and (header := request.headers.get("traceparent")):
+    caller = await engine.admission.authenticate(authorization, request.client.host if request.client else "")
+    if request.scope["query_string"]:
+        _check_query(request)
+    if engine.tracing is not None and (header := request.headers.get("traceparent")):
         caller = replace(caller, traceparent=engine.tracing.traceparent(header))
     return caller
 
 
-def address_of(request: Request) -> str:
-    """The client's; empty where it has none."""
-    return request.client.host if request.client else ""
-
-
-async def known_parameters(request: Request) -> None:
+def _check_query(request: Request) -> None:
     """Refuses a query with a name that the route does not know: a filter with a slip would show everything."""
-    if not request.query_params:
-        return
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
     known: dict[str, Any] = {}
@@ -89,10 +88,15 @@ async def known_parameters(request: Request) -> None:
             near = get_close_matches(name, known, 1)
             there_are = f"There are: {', '.join(known)}." if known else "It has none."
             remedy = f"Did you mean {near[0]}?" if near else there_are
-            raise invalid(f"there is no query parameter {name[:60]!r} here.", remedy)
+            raise InvalidRequestError(f"there is no query parameter {name[:60]!r} here.", remedy)
         is_list = any(get_origin(each) is list for each in (known[name], *get_args(known[name])))
         if not is_list and len(request.query_params.getlist(name)) > 1:
-            raise invalid(f"the query has several values of {name}.", "Send one of them.")
+            raise InvalidRequestError(f"the query has several values of {name}.", "Send one of them.")
+
+
+def address_of(request: Request) -> str:
+    """The client's; empty where it has none."""
+    return request.client.host if request.client else ""
 
 
 async def _engine(request: Request) -> Engine:
@@ -136,21 +140,18 @@ async def read_json(request: Request, model: type[_Model]) -> _Model:
     return await parse(model, await read_body(request))
 
 
-async def read_body(request: Request) -> bytes:
-    """The whole body. Raises `Problem` for one that is too large, too slow, or not JSON by its headers.
+async def read_body(request: Request, *types: str, most: int | None = None) -> bytes:
+    """The whole body, of one of these types (JSON) and of `most` bytes (`limits.body_bytes`). Raises `Problem` for one
+    that is of another type, too large, or too slow.
 
     The server drops the rest of a body that is refused, so that its sender reads why.
     """
     limits: ServiceLimits = request.app.state.engine.config.limits
-    _check_headers(request, _JSON)
+    most = most or limits.body_bytes
+    _check_headers(request, *(types or (_JSON,)))
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limits.body_bytes:
-        raise _too_large(limits)
-    return await read_bytes(request, limits)
-
-
-async def read_bytes(request: Request, limits: ServiceLimits) -> bytes:
-    """The whole body, of any type. Raises `Problem` for one that is too large or too slow."""
+    if length.isdigit() and int(length) > most:
+        raise _too_large(most)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -158,8 +159,8 @@ async def read_bytes(request: Request, limits: ServiceLimits) -> bytes:
             async for chunk in request.stream():
                 chunks.append(chunk)
                 size += len(chunk)
-                if size > limits.body_bytes:
-                    raise _too_large(limits)
+                if size > most:
+                    raise _too_large(most)
     except TimeoutError:
         raise _too_slow(limits) from None
     except ClientDisconnect:
@@ -197,7 +198,7 @@ async def read_lines(request: Request) -> AsyncIterator[bytes | Problem]:
                 yield _too_many(limits)
                 return
             if is_cut or len(line) > limits.body_bytes:
-                yield _too_large(limits)
+                yield _too_large(limits.body_bytes)
             elif line.strip():
                 yield line
             is_cut = False
@@ -225,17 +226,16 @@ def _parse(model: type[_Model], body: bytes) -> _Model:
         check_json(body)
     except ValueError as error:
         raise Problem(400, "not-json", f"the body is no JSON: {error!s:.250}.", _WANTED) from None
-    return _checked(lambda: model.model_validate_json(body))
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise validation_problem(error.errors(include_url=False, include_input=False)) from None
 
 
 def built(model: type[_Model], **values: Any) -> _Model:
     """The model with these values, translated from another body. Raises `Problem` as `read_json` does."""
-    return _checked(lambda: model(**values))
-
-
-def _checked(make: Callable[[], _T]) -> _T:
     try:
-        return make()
+        return model(**values)
     except ValidationError as error:
         raise validation_problem(error.errors(include_url=False, include_input=False)) from None
 
@@ -291,8 +291,8 @@ def _incomplete() -> Problem:
     return Problem(400, "incomplete", "the connection was closed before the body was complete.")
 
 
-def _too_large(limits: ServiceLimits) -> Problem:
-    why = f"the body is larger than {limits.body_bytes:,} bytes."
+def _too_large(most: int) -> Problem:
+    why = f"the body is larger than {most:,} bytes."
     return Problem(413, "too-large", why, "Send a smaller group, or raise the service's setting limits.body_bytes.")
 
 
@@ -316,3 +316,54 @@ def describe_body(
     if example is not None:
         content["example"] = example
     return {"requestBody": {"required": media_type == _JSON, "content": {media_type: content}}}
+
+
+MEDIA_TYPE = "application/problem+json"
+_SHOWN_ERRORS = 10
+NAME_RULE = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
+
+
+class ProblemOut(BaseModel):
+    """Why a request was refused (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+    type: str
+    """`urn:gavel:problem:` and the kind, for programs."""
+    title: str
+    status: int
+    detail: str
+    remedy: str = ""
+    """What to do."""
+
+
+def response(error: ServiceError) -> JSONResponse:
+    """The refusal as a problem."""
+    retry = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    return JSONResponse(error.problem, error.status, {**error.headers, **retry}, MEDIA_TYPE)
+
+
+def validation_problem(errors: Sequence[Any]) -> ServiceError:
+    """The problem of what pydantic found, with the first mistakes and their places."""
+    found = [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors[:_SHOWN_ERRORS]]
+    words = f"{found[0]['at'] or 'the body'}: {found[0]['message']}"
+    error = InvalidRequestError(words, "GET /openapi.json describes it.")
+    error.more = {"errors": found}
+    return error
+
+
+def _words(error: Any) -> str:
+    is_name = error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN
+    return NAME_RULE if is_name else error["msg"]
+
+
+def raise_failure(record: Record) -> None:
+    """Raises the problem of a judgement that failed; nothing for any other."""
+    if (verdict := record.verdict) is not None and verdict.group is None:
+        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI descriptions of these statuses, all of them problems."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemOut"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}

@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.problems import Problem, documented, problem_of, raise_failure
+from gavel.judge.service.errors import Problem, ServiceError
 from gavel.judge.service.http.requests import (
     NDJSON,
     UNBUFFERED,
@@ -21,8 +20,10 @@ from gavel.judge.service.http.requests import (
     TheCaller,
     TheEngine,
     describe_body,
-    known_parameters,
+    documented,
     parse,
+    raise_failure,
+    read_body,
     read_json,
     read_lines,
     while_connected,
@@ -41,7 +42,7 @@ from gavel.judge.service.schemas.bodies import (
 )
 from gavel.judge.service.schemas.records import GroupRecord, Record
 
-router = APIRouter(dependencies=[Depends(known_parameters)])
+router = APIRouter()
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
 _EXAMPLE = {
     "rubric": "Looks the order up before it refunds.",
@@ -77,7 +78,6 @@ _EXAMPLE = {
 )
 async def score(
     request: Request,
-    engine: TheEngine,
     caller: TheCaller,
     idempotency_key: IdempotencyKey = None,
     wait: Annotated[bool, Query(description="false: answer 202 with the id at once.")] = True,
@@ -87,8 +87,10 @@ async def score(
     The group is stored before anything else, and judged even when the connection is closed. With `wait=false`, or when
     judging takes too long, the answer is 202 with the place of the judgement in `Location`.
     """
-    group = await read_json(request, ScoreRequest)
-    record = await while_connected(request, engine.score(group, caller, idempotency_key, None if wait else 0))
+    engine: Engine = request.app.state.engine
+    group = await parse(ScoreRequest, await read_body(request))
+    accepted = await engine.submit(group, caller, idempotency_key)
+    record = await while_connected(request, engine.result(accepted.record, None if wait else 0))
     return await _answer(engine, record, failure_is_a_problem=True)
 
 
@@ -143,10 +145,8 @@ async def batch(
                 of_body = line
                 raise line
             record = (await engine.submit(await parse(ScoreRequest, line), caller, key)).record
-        except Problem as problem:
-            refused.append(_line(number, problem.body))
         except ServiceError as error:
-            refused.append(_line(number, problem_of(error).body))
+            refused.append(_line(number, error.problem))
         else:
             accepted.setdefault(record.id, []).append(number)
             records[record.id] = record
@@ -165,7 +165,7 @@ async def _answers(
             body = finished.answer.model_dump()
             await engine.answered(finished)  # before: who has read the last line may close the connection
         except ServiceError as error:
-            body = problem_of(error).body
+            body = error.problem
         return [_line(number, body) for number in numbers[record.id]]
 
     for each in refused:

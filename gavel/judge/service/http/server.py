@@ -16,20 +16,20 @@ from uvicorn.supervisors import Multiprocess
 from gavel.base.network import is_loopback
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import Admission
-from gavel.judge.service.engine.metrics import MULTIPROCESS_VARIABLE
+from gavel.judge.service.engine.telemetry import MULTIPROCESS_VARIABLE
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.app import create_app, settle_process
 from gavel.judge.service.store.database import Database
 
 _IDLE_SECONDS = 75
-"""That a connection is kept open between two requests."""
+"""Seconds that a connection is kept open between two requests."""
 _CLOSING_SECONDS = 5.0
-"""That open connections get to send their last answers."""
+"""Grace period of open connections at shutdown, in seconds."""
 _BACKLOG = 1024
 _MAX_HEAD_BYTES = 64 * 2**10
-"""Of a request's address and headers."""
+"""Max bytes of a request's address and headers."""
 _START_SECONDS = 120
-"""In which a process must answer its supervisor, also while it loads libraries on a busy machine."""
+"""Seconds in which a process must answer its supervisor, also while it loads libraries on a busy machine."""
 _OTHER_FILES = 256
 """Files that a service has open besides its connections: the database, and connections to judges."""
 

@@ -26,15 +26,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.http.problems import Problem, documented, invalid, problem_of, raise_failure
+from gavel.judge.service.errors import InvalidRequestError, Problem, ServiceError
 from gavel.judge.service.http.requests import (
     UNBUFFERED,
     TheCaller,
     TheEngine,
     built,
     describe_body,
+    documented,
     parse,
+    raise_failure,
     read_body,
     read_json,
     while_connected,
@@ -138,7 +139,7 @@ class OrsScoreGroup(BaseModel):
 
     candidates: list[OrsCandidate] = Field(min_length=1)
     task_id: str | None = Field(default=None, max_length=100, pattern=r"^[\w-]+$")
-    """Of a stream that broke: goes on with it."""
+    """Id of a stream that broke, to go on with it."""
 
 
 @router.post(
@@ -177,7 +178,7 @@ def _ors_scores(record: Record, kept: list[dict[str, JsonValue] | None]) -> dict
     """`reward` and `metadata` of each candidate: its own, with Gavel's explanation and standard error."""
     rewards, members = _rewards(record), judged_members(record)
     if len(rewards) != len(kept):
-        raise invalid("the task_id is that of another group.", "Leave task_id out.")
+        raise InvalidRequestError("the task_id is that of another group.", "Leave task_id out.")
     scores: list[dict[str, Any]] = []
     for reward, own, member in zip(rewards, kept, members, strict=True):
         ours = {"explanation": member.explanation, "standard_error": member.standard_error}
@@ -194,10 +195,8 @@ async def _events(engine: Engine, record: Record, kept: list[dict[str, JsonValue
         finished = waiting.result()
         yield _event("end", json.dumps(_ors_scores(finished, kept)))
         await engine.answered(finished)
-    except Problem as problem:
-        yield _event("error", problem.detail)
     except ServiceError as error:
-        yield _event("error", problem_of(error).detail)
+        yield _event("error", error.message)
     finally:
         waiting.cancel()
 
@@ -332,7 +331,7 @@ def _chat_of_items(items: _Chat) -> list[dict[str, Any]]:
         return messages(items)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = f"the items cannot be read as those of OpenAI's Responses: {type(error).__name__} ({error!s:.60})."
-        raise invalid(why, "Send input and output as in the Responses API.") from error
+        raise InvalidRequestError(why, "Send input and output as in the Responses API.") from error
 
 
 def _tool(tool: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -403,7 +402,7 @@ async def remote_rm(
     asked = (await read_json(request, SlimeSamples)).root
     if isinstance(asked, list):
         if any((one.reference, one.prompt) != (asked[0].reference, asked[0].prompt) for one in asked):
-            raise invalid("the samples have different labels or prompts.", "Send one group of one task.")
+            raise InvalidRequestError("the samples have different labels or prompts.", "Send one group of one task.")
         chats = [sample.messages for sample in asked]
         record = await _score(request, engine, caller, chats, reference=asked[0].reference)
         return await _answered(engine, record, _rewards(record))

@@ -5,7 +5,6 @@
 Numbers and truth values are taken as what they are: pydantic alone would make 1 of `true`, and 3 of `"3"`.
 """
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -27,7 +26,7 @@ from gavel.judge.panel.modes import ModeName
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupStatus
 from gavel.scenarios.trajectory import History, Trajectory
-from gavel.scenarios.truth import KEY, Truth, read_truth
+from gavel.scenarios.truth import KEY, read_truth
 
 _T = TypeVar("_T")
 
@@ -48,7 +47,7 @@ Integer = Annotated[int, BeforeValidator(_no_other_kind)]
 Number = Annotated[float, BeforeValidator(_no_other_kind), AllowInfNan(False)]
 Boolean = Annotated[bool, Strict()]
 SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
-"""Of settings, which are texts in the environment."""
+"""Integer of a setting, which is a text in the environment."""
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
 
 
@@ -160,10 +159,10 @@ class TrajectoryIn(ConversationIn):
 
     def trajectory(self) -> Trajectory:
         return Trajectory(
-            messages_and_choices=list(self.messages),
-            tools=_listed(self.tools),
+            messages_and_choices=[*self.messages],
+            tools=self.tools and [*self.tools],
             additional_histories=[
-                History(messages_and_choices=list(one.messages), tools=_listed(one.tools), agent=one.agent)
+                History(messages_and_choices=[*one.messages], tools=one.tools and [*one.tools], agent=one.agent)
                 for one in self.histories
             ],
             status=self.status,
@@ -171,10 +170,6 @@ class TrajectoryIn(ConversationIn):
             metadata=dict(self.metadata),
             agent=self.agent,
         )
-
-
-def _listed(tools: list[dict[str, JsonValue]] | None) -> list[dict[str, Any]] | None:
-    return None if tools is None else list(tools)
 
 
 class CriterionIn(BaseModel):
@@ -231,28 +226,15 @@ class ScoreRequest(JudgingOptions):
         """The members' names, in order."""
         return [str(index) if member.id is None else member.id for index, member in enumerate(self.trajectories)]
 
-    def filed_under(self, project: str) -> "ScoreRequest":
-        """The same request in this project."""
-        return self if project == self.project else self.model_copy(update={"project": project})
-
-    def truth(self, rubric: str | None) -> Truth:
-        """What the judge is told of the task; `rubric` is that of the preset. Raises `JudgeError`."""
+    def group(self, preset: str | None = None) -> TrajectoryGroup:
+        """The group to judge; `preset` is the text of the rubric that it names. Raises `JudgeError` for criteria that
+        cannot be read."""
         criteria = [
             one if isinstance(one, str) else {"name": one.name, "text": one.text, "weight": one.weight}
             for one in self.criteria or ()
         ]
-        return read_truth({"rubric": self.rubric or rubric, "reference": self.reference, "criteria": criteria})
-
-    def group(self, rubric: str | None = None) -> TrajectoryGroup:
-        """The group to judge. Raises `JudgeError` for criteria that cannot be read."""
-        return self._group((member.trajectory() for member in self.trajectories), rubric)
-
-    def outline(self, rubric: str | None = None) -> TrajectoryGroup:
-        """The group without its conversations: all that its truth is in. Raises as `group` does."""
-        return self._group((Trajectory(metadata=dict(member.metadata)) for member in self.trajectories), rubric)
-
-    def _group(self, members: Iterable[Trajectory], rubric: str | None) -> TrajectoryGroup:
-        truth = self.truth(rubric)
+        truth = read_truth({"rubric": self.rubric or preset, "reference": self.reference, "criteria": criteria})
+        members = [member.trajectory() for member in self.trajectories]
         return TrajectoryGroup(members, metadata={KEY: truth.dump()} if truth else {})
 
 
@@ -365,7 +347,7 @@ class PageOut(BaseModel):
 
 
 NAME_PATTERN = r"^(?:\.{0,2}[^/\x00.][^/\x00]*|\.{3}[^/\x00]*)$"
-"""Of names that stand in a path: no slash, and neither "." nor "..", which clients take out of an address."""
+"""Pattern of names that stand in a path: no slash, and neither "." nor "..", which clients take out of an address."""
 PathName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 OnDeadline = Literal["judge", "unscored"]
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
@@ -406,7 +388,7 @@ class MemberAnswer(BaseModel):
     judgement: str
     """Id of the group's judgement: `GET /v1/judgements/{id}` has all its members."""
     status: FinishedStatus
-    """That of the group, as in `POST /v1/score`."""
+    """Status of the group, as in `POST /v1/score`."""
     score: float | None
     """From 0 to 1; null = not scored, and `reason` says why."""
     standard_error: float | None = None

@@ -2,12 +2,9 @@
 
 import hashlib
 import secrets
-import threading
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
-from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,32 +23,6 @@ from gavel.judge.service.schemas.bodies import (
 )
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
-
-_COUNTER_BITS = 32
-_lock = threading.Lock()
-_last = 0
-
-
-def new_id() -> str:
-    """A new id: 48 bits of Unix milliseconds, a counter that starts at random, and random bits."""
-    global _last
-    with _lock:
-        milliseconds = time.time_ns() // 1_000_000
-        # The counter's first bit starts at 0, so that it cannot overflow within a millisecond.
-        fresh = milliseconds << _COUNTER_BITS | secrets.randbits(_COUNTER_BITS - 1)
-        _last = max(_last + 1, fresh)
-        stamp, bits = _last, secrets.randbits(42)
-    milliseconds, counter = stamp >> _COUNTER_BITS, stamp & (2**_COUNTER_BITS - 1)
-    high, low = counter >> 20, counter & (2**20 - 1)
-    tail = low << 42 | bits
-    return str(UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | tail))
-
-
-def first_id_at(seconds: float) -> str:
-    """The lowest id of this time: those made earlier sort before it."""
-    milliseconds = int(min(max(seconds * 1000, 0), 2**48 - 1))
-    return str(UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62))
-
 
 HASH_PREFIX = "sha256:"
 """Before a hash where people see it."""
@@ -98,7 +69,7 @@ class Verdict(BaseModel):
     """What a judge said of a group, or why it could not be asked."""
 
     ids: list[str]
-    """Of the members, in the request's order."""
+    """Ids of the members, in the request's order."""
     members: list[Judgement]
     group: GroupJudgement | None = None
     """None: the judge could not be asked."""
@@ -109,19 +80,19 @@ class Verdict(BaseModel):
 
     @classmethod
     def of(cls, ids: list[str], judged: TrajectoryGroup) -> "Verdict":
-        """That of a judged group."""
+        """The verdict of a judged group."""
         members = [trajectory.judgement or Judgement(reason="not judged") for trajectory in judged.trajectories]
         return cls(ids=ids, members=members, group=judged.judgement)
 
     @classmethod
     def failed(cls, ids: list[str], error: JudgeError) -> "Verdict":
-        """That of a group whose judge could not be asked."""
+        """The verdict of a group whose judge could not be asked."""
         members = [Judgement(reason=error.message) for _ in ids]
         return cls(ids=ids, members=members, problem=error.message, remedy=error.remedy)
 
     @classmethod
     def unscored(cls, ids: list[str], reason: str) -> "Verdict":
-        """That of a group which is not judged."""
+        """The verdict of a group which is not judged."""
         group = GroupJudgement(status="unscored", reason=reason)
         return cls(ids=ids, members=[Judgement(reason=reason) for _ in ids], group=group)
 
@@ -191,7 +162,7 @@ class NewJudgement:
     retain: bool = True
     idempotency_key: str | None = None
     request_hash: str = ""
-    """Of the payload, where there is an idempotency key."""
+    """Hash of the payload, where there is an idempotency key."""
     traceparent: str | None = None
     """W3C trace context that the judgement belongs to."""
     scope: KeyScope | None = None
@@ -270,7 +241,7 @@ class NewMember:
     options: bytes
     """How the group is judged, as JSON."""
     settings_hash: str
-    """Of all that is the same in the members of a group."""
+    """Hash of all that is the same in the members of a group."""
     judge: str
     retain: bool
     deadline_seconds: float

@@ -11,13 +11,14 @@ lost in a power cut (`durable=False`) do not wait.
 """
 
 import asyncio
+import logging
 import os
 import queue
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +30,18 @@ from sqlalchemy import event, exc
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.store.tables import create_tables, read_version, write_version
 
+_LOG = logging.getLogger(__name__)
 _CONFLICTS = ("40001", "40P01")
 """PostgreSQL's states for a serialization failure and a deadlock."""
 _READ_ONLY = "25006"
 """PostgreSQL's state for a write to a server that allows reading alone."""
 _BROKEN = "Stop the service, and restore the file from a copy, or begin with a new one."
+_WRITABLE = "Make the database's file and its directory writable for the service, or name another --database."
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "Make room on the disk of the database's file.",
     sqlite3.SQLITE_IOERR: "Make room on the disk of the database's file, and look at the disk.",
-    sqlite3.SQLITE_READONLY: "Make the database's file and its directory writable for the service.",
+    sqlite3.SQLITE_READONLY: _WRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _WRITABLE,
     sqlite3.SQLITE_CORRUPT: _BROKEN,
     sqlite3.SQLITE_NOTADB: _BROKEN,
 }
@@ -78,28 +82,6 @@ _OF_NETWORKS = {
     *("afs", "beegfs", "ceph", "cifs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"),
     *("fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
 }
-
-
-def check_place(path: Path) -> None:
-    """Raises `ServiceError` where the file cannot be opened and written, or is on a network file system."""
-    file = path.absolute()
-    if not file.parent.is_dir():
-        raise ServiceError(f"the database {path} cannot be opened: its directory does not exist.", "Make it first.")
-    if file.is_dir():
-        raise ServiceError(f"the database {path} cannot be opened: it is a directory.", "Name a file in it.")
-    for place, what, access in ((file.parent, "its directory", os.X_OK), (file, "it", 0)):
-        if place.exists() and not os.access(place, os.R_OK | os.W_OK | access):
-            raise ServiceError(
-                f"the database {path} cannot be used: {what} is read-only or not writable for user {os.geteuid()}.",
-                f"Make {place} writable (SQLite also keeps its log in that directory), or name another --database.",
-            )
-    mounts = _MOUNTS.read_text(errors="replace") if _MOUNTS.exists() else ""
-    kind = file_system(file.resolve(), mounts)
-    if kind in _OF_NETWORKS:
-        raise ServiceError(
-            f"the database {path} is on a network file system ({kind}), which SQLite's log does not work on.",
-            "Name a file on a disk of this machine, or a PostgreSQL (GAVEL_DATABASE_URL).",
-        )
 
 
 def file_system(file: Path, mounts: str) -> str:
@@ -193,11 +175,11 @@ _MAX_BATCH = 256
 _TRIES = 5
 """For a work that conflicts with those of other processes."""
 _WRITE_SECONDS = 45.0
-"""After which a write that is not committed is an error: a disk may hang."""
+"""Seconds until a write that is not committed is an error: a disk may hang."""
 _PROBE_SECONDS = 4.0
 """Less than load balancers wait for an answer of /readyz."""
 _FOUND_SECONDS = 1.0
-"""For which a probe's finding holds."""
+"""Seconds for which a probe's result holds."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -211,7 +193,7 @@ class _Pending(Generic[_T]):
     work: Work[_T]
     future: "Future[_T] | asyncio.Future[_T]"
     loop: asyncio.AbstractEventLoop | None
-    """Of an asyncio future."""
+    """Event loop of an asyncio future."""
     order: str = ""
     is_durable: bool = True
 
@@ -220,19 +202,18 @@ class _Pending(Generic[_T]):
         return not self.future.cancelled() if self.loop else self.future.set_running_or_notify_cancel()  # type: ignore[union-attr]
 
     def settle(self, outcome: "_T | _Failure") -> None:
-        """Tells whoever waits."""
-        if self.loop is None:
-            self._resolve(outcome)
-        elif not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._resolve, outcome)
-
-    def _resolve(self, outcome: "_T | _Failure") -> None:
+        """Tells whoever waits, in the thread or the event loop that it waits in."""
         if self.loop and self.future.done():
             return
         if isinstance(outcome, _Failure):
             self.future.set_exception(outcome.error)
         else:
             self.future.set_result(outcome)
+
+
+def _settle(outcomes: "list[tuple[_Pending[Any], Any]]") -> None:
+    for pending, outcome in outcomes:
+        pending.settle(outcome)
 
 
 class Database:
@@ -244,7 +225,12 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self._file = Path(url.database or "").absolute() if self.is_sqlite else None
         if self._file is not None:
-            check_place(Path(url.database or ""))
+            kind = file_system(self._file.resolve(), _MOUNTS.read_text(errors="replace") if _MOUNTS.exists() else "")
+            if kind in _OF_NETWORKS:
+                raise ServiceError(
+                    f"the database {url.database} is on a network file system ({kind}), on which SQLite's log fails.",
+                    "Name a file on a disk of this machine, or a PostgreSQL (GAVEL_DATABASE_URL).",
+                )
         self._write_engine = engine_of(url, writes=True)
         self._hasty_engine = self._write_engine.execution_options(durable=False)
         """For writes that need not survive a power cut."""
@@ -255,9 +241,11 @@ class Database:
                 os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
             with self._write_engine.begin() as connection:
                 create_tables(connection)
+                write_version(connection)  # fails where nothing can be written
         except (exc.SQLAlchemyError, OSError) as error:
             where, why = url.render_as_string(hide_password=True), _reason(error).rstrip("?.")
-            remedy = _WHICH if self.is_sqlite else f"Does it run, and is all of its URL right? {_WHICH}"
+            remedy = _REMEDIES.get(_code(getattr(error, "orig", None)), _WRITABLE)
+            remedy = remedy if self.is_sqlite else f"Does it run, and is all of its URL right? {_WHICH}"
             raise ServiceError(f"the database {where} cannot be used: {why}.", remedy) from error
         self._opened = self._identity()
         self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
@@ -309,15 +297,13 @@ class Database:
                 raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
             self._pending.put(pending)
 
-    async def write(self, work: Work[_T], order: str = "", *, durable: bool = True) -> _T:
-        """What the work returns, once it is committed. Options as in `begin`; raises as the future of `submit` does,
-        and `DatabaseUnavailableError` after 45 s. Then the work may be committed later."""
-        return await self._within(_WRITE_SECONDS, self.begin(work, order, durable=durable))
-
-    async def _within(self, seconds: float, future: "asyncio.Future[_T]") -> _T:
+    async def write(self, work: Work[_T], order: str = "", seconds: float | None = None) -> _T:
+        """What the work returns, once it is committed. Raises as the future of `submit` does, and
+        `DatabaseUnavailableError` after so many seconds (45). Then the work may be committed later."""
+        seconds = seconds or _WRITE_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                return await future
+                return await self.begin(work, order)
         except TimeoutError:
             self.outages += 1
             raise DatabaseUnavailableError(
@@ -350,7 +336,7 @@ class Database:
                     "Make room on it, or set retention_days, which deletes old judgements.",
                 )
             await self.read(read_version)
-            await self._within(_PROBE_SECONDS, self.begin(write_version))
+            await self.write(write_version, seconds=_PROBE_SECONDS)
         except DatabaseUnavailableError as error:
             return error
         except OSError as error:
@@ -392,8 +378,13 @@ class Database:
             batch, is_last = self._next_batch()
             live = sorted((each for each in batch if each.is_wanted), key=lambda each: each.order)
             if live:
-                for each, outcome in zip(live, self._committed(live), strict=True):
-                    each.settle(outcome)
+                settled = list(zip(live, self._committed(live), strict=True))
+                for loop in {each.loop for each in live}:
+                    theirs = [pair for pair in settled if pair[0].loop is loop]
+                    if loop is None:
+                        _settle(theirs)
+                    elif not loop.is_closed():
+                        loop.call_soon_threadsafe(_settle, theirs)  # an event loop is woken once for a transaction
 
     def _next_batch(self) -> tuple[list[_Pending[Any]], bool]:
         """What waits, in order, at least one; and whether nothing comes after it."""
@@ -452,6 +443,19 @@ class Database:
         except OSError:
             return None
         return status and (status.st_dev, status.st_ino)
+
+
+async def every(seconds: float, work: Callable[[], Awaitable[object]], failing: str, *, after: float = 0.0) -> None:
+    """Does the work for ever, first `after` so many seconds, with a pause after each time; `failing` is logged while
+    the database is away."""
+    await asyncio.sleep(after)
+    while True:
+        try:
+            await work()
+        except (ServiceError, exc.SQLAlchemyError, sqlite3.Error) as error:
+            why = error.message if isinstance(error, ServiceError) else type(error).__name__
+            _LOG.warning("%s: %s", failing, why)
+        await asyncio.sleep(seconds)
 
 
 def database_url(text: str) -> sa.URL:

@@ -23,9 +23,9 @@ from gavel.judge.service.errors import (
     MemberDiffersError,
     ServiceError,
 )
-from gavel.judge.service.schemas.records import GroupRecord, NewJudgement, NewMember, Verdict, new_id
+from gavel.judge.service.schemas.records import GroupRecord, NewJudgement, NewMember, Verdict
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import columns_of, outcome_columns
+from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns
 from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.tables import decompress, groups, judgements, members, processes
 
@@ -62,8 +62,8 @@ _CLOSED_AT_ONCE = 100
 _JUDGED_AT = sa.select(_j.finished_at).where(_j.id == sa.bindparam("of_group"))
 _NO_OPTIONS = b"{}"
 _REPLAY_SECONDS = 60.0
-"""That a judged round still answers a member that comes again, as after a lost answer. Later the member begins another
-round: the same text of a later epoch would get a score relative to other attempts than its own group's."""
+"""Seconds for which a judged round still answers a member that comes again, as after a lost answer. Later the member
+begins another round: the same text of a later epoch would get a score relative to attempts of another group."""
 
 
 class DeadlineClock:
@@ -136,7 +136,7 @@ class GroupStore:
             await self.database.write(work, "group")
 
     async def closed(self, ids: Collection[str]) -> list[str]:
-        """Those of these groups that wait for members no more."""
+        """The ids of the groups that wait for members no more."""
         query = sa.select(_g.id).where(_IS_OPEN, _g.id.in_(list(ids)))
         still = {row.id for row in await self._rows(query)}
         return [group for group in ids if group not in still]

@@ -5,10 +5,13 @@ process whose lease has ended may still finish, and another one's outcome is the
 """
 
 import dataclasses
+import secrets
+import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -21,7 +24,6 @@ from gavel.judge.service.schemas.records import (
     Record,
     Status,
     Verdict,
-    first_id_at,
 )
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import refusal_of_group
@@ -46,6 +48,32 @@ _FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.fin
 """Stores an outcome, unless there is one."""
 _EXPIRED_AT_ONCE = 200
 """Judgements that one transaction deletes."""
+
+
+_COUNTER_BITS = 32
+_lock = threading.Lock()
+_last = 0
+
+
+def new_id() -> str:
+    """A new id: 48 bits of Unix milliseconds, a counter that starts at random, and random bits."""
+    global _last
+    with _lock:
+        milliseconds = time.time_ns() // 1_000_000
+        # The counter's first bit starts at 0, so that it cannot overflow within a millisecond.
+        fresh = milliseconds << _COUNTER_BITS | secrets.randbits(_COUNTER_BITS - 1)
+        _last = max(_last + 1, fresh)
+        stamp, bits = _last, secrets.randbits(42)
+    milliseconds, counter = stamp >> _COUNTER_BITS, stamp & (2**_COUNTER_BITS - 1)
+    high, low = counter >> 20, counter & (2**20 - 1)
+    tail = low << 42 | bits
+    return str(UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | tail))
+
+
+def first_id_at(seconds: float) -> str:
+    """The lowest id of this time: those made earlier sort before it."""
+    milliseconds = int(min(max(seconds * 1000, 0), 2**48 - 1))
+    return str(UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62))
 
 
 class Store:

@@ -81,7 +81,7 @@ def take(connection: sa.Connection, owner: str, limit: int, running: Collection[
 
 
 def keep(connection: sa.Connection, owner: str, ids: Collection[str]) -> set[str]:
-    """Those of `ids`, which the owner is judging, that are its own: also those that it lost and nobody has taken."""
+    """The `ids`, which the owner is judging, that are its own: also those that it lost and nobody has taken."""
     lost = sa.update(judgements).where(_c.id.in_(list(ids)), _UNFINISHED, _c.lease_owner.is_(None))
     connection.execute(lost.values(status="running", lease_owner=owner))
     own = sa.select(_c.id).where(_c.id.in_(list(ids)), _UNFINISHED, _c.lease_owner == owner)

@@ -6,18 +6,17 @@ groups are committed at once.
 
 import asyncio
 import hashlib
-import json
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
+from pydantic_core import to_json
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -85,17 +84,8 @@ _DELETED_AT_ONCE = 500
 """Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
 
-_API_KEY: ContextVar[str] = ContextVar("gavel_api_key", default="")
-
-
-@contextmanager
-def replies_of(key_id: str) -> Generator[None]:
-    """Judging within the block is answered from this API key's stored replies."""
-    token = _API_KEY.set(key_id)
-    try:
-        yield
-    finally:
-        _API_KEY.reset(token)
+asked_by: ContextVar[str] = ContextVar("gavel_asked_by", default="")
+"""Id of the API key from whose stored replies judging is answered."""
 
 
 def database_cassette(database: Database, *, is_shared: bool = False) -> Cassette:
@@ -121,7 +111,7 @@ class _CassetteOfKeys(Cassette):
 
 
 def _own(question: Question) -> Question:
-    key_id = _API_KEY.get()
+    key_id = asked_by.get()
     return replace(question, params={**question.params, "asked_by": key_id}) if key_id else question
 
 
@@ -166,9 +156,13 @@ class _WriterThread(StorageThread):
             other = storage.claim(key, self._holder)
             if other and is_dead(other):
                 other = storage.claim(key, self._holder, dead=other)
-            if other is None:
-                self._claimed.add(key)
-            return other is None
+            if other is not None:
+                return False
+            if not self._database.is_sqlite and len(storage.replies(key)) > known:  # kept between the two statements
+                storage.release(key, self._holder)
+                return False
+            self._claimed.add(key)
+            return True
 
         if self._renewing is None:
             self._renewing = threading.Thread(target=self._renew, name="claims", daemon=True)
@@ -271,7 +265,7 @@ def _row(entry: Entry) -> dict[str, object]:
         "key": question.key,
         "text_hash": hashlib.sha256(text).hexdigest(),
         "model": question.model,
-        "question": compress(json.dumps(parts).encode()),
+        "question": compress(to_json(parts)),
         "text": compress(text),
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,

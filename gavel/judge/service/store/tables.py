@@ -12,7 +12,7 @@ from gavel.judge.service.errors import ServiceError
 
 VERSION = 1
 _LOCK = 0x6761_7665_6C00
-"""Of PostgreSQL's advisory locks; SQLite's transaction is a lock by itself."""
+"""Key of PostgreSQL's advisory lock; SQLite's transaction is a lock by itself."""
 _LEVEL = 1
 
 metadata = sa.MetaData(

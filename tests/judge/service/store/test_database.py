@@ -22,7 +22,7 @@ from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.schemas.records import KeyScope
 from gavel.judge.service.store import database as database_module
-from gavel.judge.service.store.database import Database, check_place, database_url, engine_of, file_system
+from gavel.judge.service.store.database import Database, database_url, engine_of, file_system
 from gavel.judge.service.store.key_store import KeyStore
 from gavel.judge.service.store.tables import VERSION, claims
 from gavel.judge.service.store.tables import keys as key_rows
@@ -94,7 +94,7 @@ async def test_a_commit_waits_for_the_disk_unless_no_write_is_to_be_durable(toge
         return connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
     for before in (True, False):
-        await database.write(lambda connection: None, durable=before)
+        await database.begin(lambda connection: None, durable=before)
         waited = await asyncio.gather(*(database.begin(waits, durable=each) for each in together))
         assert all(has_waited or not durable for has_waited, durable in zip(waited, together, strict=True))
         assert any(together) or not any(waited)
@@ -300,7 +300,9 @@ def test_what_the_service_s_user_may_not_write_is_named(tmp_path: Path, what: st
     process.start()
     try:
         assert receiver.poll(HANG_SECONDS)
-        assert str(folder) in receiver.recv()
+        message, remedy = receiver.recv()
+        assert str(folder) in message
+        assert "writable" in remedy
     finally:
         process.join(HANG_SECONDS)
         folder.chmod(0o755)
@@ -310,11 +312,11 @@ def _check_as_nobody(path: Path, sender: "multiprocessing.connection.Connection"
     if os.geteuid() == 0:
         os.setuid(65534)
     try:
-        check_place(path)
+        Database.open(str(path))
     except ServiceError as error:
-        sender.send(error.remedy)
+        sender.send((error.message, error.remedy))
     else:
-        sender.send("nothing")
+        sender.send(("nothing", ""))
 
 
 def test_a_damaged_file_is_an_outage_with_what_to_do(tmp_path: Path):

@@ -25,13 +25,11 @@ from gavel.judge.service.schemas.records import (
     NewMember,
     Record,
     Verdict,
-    first_id_at,
-    new_id,
 )
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
-from gavel.judge.service.store.judgement_store import Store
+from gavel.judge.service.store.judgement_store import Store, first_id_at, new_id
 from gavel.judge.service.store.key_store import KeyStore, settings_key_id
 from gavel.judge.service.store.tables import compress, groups, judgements, keys
 from gavel.scenarios.judgement import GroupJudgement, Judgement

@@ -23,13 +23,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from gavel.judge.service.engine.admission import SESSION_SECONDS, Visitor
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
+from gavel.judge.service.errors import NotFoundError, Problem, ServiceError, UnauthorizedError
 from gavel.judge.service.http.pages.views import FILTERS, ListFilter, member_rows
-from gavel.judge.service.http.problems import Problem, problem_of, validation_problem
-from gavel.judge.service.http.requests import TheEngine, address_of, read_bytes
+from gavel.judge.service.http.requests import TheEngine, address_of, read_body, response, validation_problem
 from gavel.judge.service.schemas.bodies import STATUSES, ScoreRequest
 from gavel.judge.service.schemas.records import Record
 from gavel.scenarios.judgement import Judgement
@@ -45,12 +45,8 @@ HEADERS = {
 }
 """With `no-referrer`, which other answers have, browsers hide from the service that its own forms are its own."""
 _HERE = FilePath(__file__).parent
-_ASSETS = {
-    "style.css": "text/css; charset=utf-8",
-    "live.js": "text/javascript; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
-_A_YEAR = 31_536_000
+assets = StaticFiles(directory=_HERE / "assets")
+"""Files of the pages, at /assets."""
 _LIST_SECONDS, _GROUP_SECONDS = 3, 1
 """Between looks of the script at the newest page, and at a group that is not finished."""
 _OPEN_GROUPS = 20
@@ -66,7 +62,7 @@ async def _viewer(request: Request) -> Visitor:
 
 
 TheViewer = Annotated[Visitor, Depends(_viewer)]
-"""Of a route: who looks. Its page needs a session where the service has keys."""
+"""Parameter of a route: who looks. Its page needs a session where the service has keys."""
 
 
 class PageRoute(APIRoute):
@@ -80,24 +76,22 @@ class PageRoute(APIRoute):
                 return await handler(request)
             except UnauthorizedError:
                 return _without_session(request)
-            except Problem as problem:
-                return _problem_page(request, problem)
             except ServiceError as error:
-                return _problem_page(request, problem_of(error))
+                return _problem_page(request, error)
             except (RequestValidationError, ValidationError) as error:
                 return _problem_page(request, validation_problem(error.errors()))
 
         return answer
 
 
-def _problem_page(request: Request, problem: Problem) -> Response:
-    return page(request, "problem.html.j2", status=problem.status, headers=problem.headers, problem=problem.body)
+def _problem_page(request: Request, error: ServiceError) -> Response:
+    headers = response(error).headers
+    kept = {name: headers[name] for name in ("retry-after", "allow") if name in headers}
+    return page(request, "problem.html.j2", status=error.status, headers=kept, problem=error.problem)
 
 
 def _without_session(request: Request) -> Response:
-    """To the form. A link on another site's page brings no cookie; the same page asked for by its own does."""
-    if request.headers.get("sec-fetch-site") == "cross-site":
-        return page(request, "again.html.j2")
+    """To the form."""
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     where = "/sign-in" if path == "/" else f"/sign-in?{urlencode({'next': path})}"
     return RedirectResponse(where, 303)
@@ -126,35 +120,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update({**FILTERS, "asset": asset_path})  # pyright: ignore[reportUnknownMemberType]
+    environment.filters.update({**FILTERS, "asset": "/assets/{}".format})  # pyright: ignore[reportUnknownMemberType]
     return environment
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-
-
-@router.get("/assets/{version}/{name}")
-async def asset(version: str, name: str) -> Response:
-    """A file of the pages. Raises `NotFoundError`."""
-    if name not in _ASSETS:
-        raise NotFoundError("there is no such file.", "Reload the page.")
-    kept = f"public, max-age={_A_YEAR}, immutable" if version == _version(name) else "no-store"
-    return Response(_read(name), 200, {"Cache-Control": kept}, _ASSETS[name])
-
-
-def asset_path(name: str) -> str:
-    """Where a page finds the file; the path changes with the content, so that browsers may keep it."""
-    return f"/assets/{_version(name)}/{name}"
-
-
-@cache
-def _read(name: str) -> bytes:
-    return (_HERE / "assets" / name).read_bytes()
-
-
-@cache
-def _version(name: str) -> str:
-    return hashlib.sha256(_read(name)).hexdigest()[:12]
 
 
 @router.get("/")
@@ -260,9 +230,7 @@ async def sign_in(request: Request, engine: TheEngine) -> Response:
     answer = RedirectResponse(following, 303)
     # Behind a proxy that ends TLS the request itself looks like plain HTTP; the browser says what it sees.
     scheme = urlsplit(request.headers.get("origin", "")).scheme or request.url.scheme
-    answer.set_cookie(
-        COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=scheme == "https"
-    )
+    answer.set_cookie(COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="lax", secure=scheme == "https")
     return answer
 
 
@@ -271,7 +239,7 @@ async def sign_out(request: Request) -> Response:
     """Ends the browser's session."""
     _from_own_page(request)
     answer = RedirectResponse("/sign-in", 303)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    answer.delete_cookie(COOKIE, httponly=True, samesite="lax")
     return answer
 
 
@@ -289,10 +257,7 @@ def _from_own_page(request: Request) -> None:
 
 
 async def _fields(request: Request) -> dict[str, str]:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
-        raise Problem(415, "media-type", "the form's body is of another type.", "Use the form of the page.")
-    limits = request.app.state.engine.config.limits.model_copy(update={"body_bytes": _FORM_BYTES})
-    body = (await read_bytes(request, limits)).decode("utf-8", "replace")
+    body = (await read_body(request, _FORM_TYPE, most=_FORM_BYTES)).decode("utf-8", "replace")
     return {name: values[-1] for name, values in parse_qs(body).items()}
 
 

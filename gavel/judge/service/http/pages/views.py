@@ -67,7 +67,7 @@ class ScoreBar:
 
     score: float
     low: float
-    """Of the score less its standard error, not below 0."""
+    """Position of the score less its standard error, not below 0."""
     high: float
     votes: tuple[float, ...]
 
@@ -179,4 +179,4 @@ def iso(seconds: float) -> str:
 
 
 FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock, "iso": iso}
-"""Of the templates."""
+"""Filters of the templates."""

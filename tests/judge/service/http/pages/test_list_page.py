@@ -75,14 +75,6 @@ async def test_groups_that_wait_for_members_stand_first(service: Site):
     assert "later" not in parsed(await service.client.get("/")).text
 
 
-async def test_the_form_says_what_is_filtered(service: Site):
-    page = parsed(await service.client.get("/?status=partial&project=desk&judge=j&since=2026-11-22T09:00"))
-    values = {str(a["name"]): a.get("value") for tag, a in page.elements if tag == "input"}
-    assert values == {"project": "desk", "judge": "j", "since": "2026-11-22T09:00", "until": ""}
-    assert ("option", {"selected": None}) in page.elements
-    assert "No judgement is like that." in page.text
-
-
 async def test_pages_follow_each_other_and_keep_the_filter(service: Site):
     ids = [(await accepted(service.engine, project="desk")).id for _ in range(PAGE_SIZE + 2)][::-1]
     await accepted(service.engine)
@@ -94,10 +86,6 @@ async def test_pages_follow_each_other_and_keep_the_filter(service: Site):
     assert 'rel="next"' not in second.text
     assert '<a href="/?project=desk">Newest</a>' in second.text
     assert ("live.js" in first.text, "live.js" in second.text) == (True, False)
-
-
-async def test_an_empty_service_says_how_to_begin(service: Site):
-    assert "curl http://127.0.0.1/v1/score" in parsed(await service.client.get("/")).text
 
 
 async def test_no_text_becomes_a_part_of_the_page(service: Site):

@@ -42,7 +42,7 @@ async def test_the_cookie_is_not_the_key_and_out_of_reach(service: Site):
     ]
     cookie = plain.headers["set-cookie"]
     assert token.split("_", 2)[2] not in cookie
-    assert {"HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={SECONDS}"} <= set(cookie.split("; "))
+    assert {"HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={SECONDS}"} <= set(cookie.split("; "))
     assert ("Secure" in cookie, "Secure" in tls.headers["set-cookie"]) == (False, True)
     session = {"Authorization": f"Bearer {service.client.cookies[COOKIE]}"}
     for headers in ({}, session):
@@ -134,14 +134,6 @@ async def test_pages_are_not_counted_as_the_key_s_requests(service: Site):
     assert (await service.client.get("/v1/judgements", headers=headers)).status_code == 200
     limited = await service.sign_in(token)
     assert (limited.status_code, "retry-after" in limited.headers) == (429, True)
-
-
-async def test_a_link_of_another_site_is_followed_with_the_cookie_once_it_is_our_own(service: Site):
-    await service.key()
-    answer = await service.client.get("/?project=desk", headers={"Sec-Fetch-Site": "cross-site"})
-    assert (answer.status_code, '<meta http-equiv="refresh" content="0">' in answer.text) == (200, True)
-    own = await service.client.get("/?project=desk", headers={"Sec-Fetch-Site": "same-origin"})
-    assert own.status_code == 303
 
 
 async def test_the_form_is_read_within_limits(service: Site):

@@ -1,0 +1,201 @@
+"""What a process of the service counts for Prometheus, and its OpenTelemetry traces.
+
+    tracing = Tracing.exporting()              OTLP over HTTP, to where the SDK's environment variables say
+    with tracing.judgement(record) as span:    a span of the group; those of calls begin in it (gavel/llm/client.py)
+        span.verdict = await …
+
+Spans have names, numbers and ids, and nothing of a transcript, a rubric or a reply.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from gavel.base.extras import install_line
+from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.schemas.records import Record, Verdict
+from gavel.llm.client import traced_calls
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_SCOPE = "gavel"
+_LAST_SECONDS = 5.0
+"""Max seconds that a stopping service waits for its last spans to be sent."""
+
+
+@dataclass(slots=True)
+class JudgementSpan:
+    """The span of a judgement that is being made."""
+
+    verdict: Verdict | None = None
+    """What came of it; None = it was given up."""
+
+
+class Tracing:
+    """The traces of one process."""
+
+    def __init__(self, provider: "TracerProvider") -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer(_SCOPE, version("gavel-rl"))
+
+    @classmethod
+    def exporting(cls) -> "Tracing":
+        """Sends spans as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and their kind say. Raises `ServiceError`."""
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as error:
+            raise ServiceError(
+                f"traces need {error.name}, which is not installed.",
+                f"{install_line('otel')}, or set otel = false.",
+            ) from error
+        named = Resource.create()
+        if str(named.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+            named = named.merge(Resource({SERVICE_NAME: _SCOPE}))
+        provider = TracerProvider(resource=named, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        return cls(provider)
+
+    def traceparent(self, header: str) -> str | None:
+        """The trace context in a request's `traceparent`, where it is one."""
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        sent: dict[str, str] = {}
+        propagator = TraceContextTextMapPropagator()
+        propagator.inject(sent, propagator.extract({"traceparent": header}))
+        return sent.get("traceparent")
+
+    @contextlib.contextmanager
+    def judgement(self, record: Record) -> Generator[JudgementSpan]:
+        """The span of a group's judging; a part of its request's trace, where there is one."""
+        told = JudgementSpan()
+        from opentelemetry.trace import StatusCode, use_span
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        parent = TraceContextTextMapPropagator().extract({"traceparent": record.traceparent or ""})
+        span = self._tracer.start_span("judge group", parent, attributes=_of_record(record))
+        try:
+            with (
+                use_span(span, record_exception=False, set_status_on_exception=False),
+                traced_calls(self._tracer),
+            ):
+                yield told
+        finally:
+            verdict = told.verdict
+            if verdict is None or verdict.group is None:
+                span.set_attribute("error.type", "given_up" if verdict is None else "judge_failed")
+                span.set_status(StatusCode.ERROR)
+            if verdict is not None:
+                span.set_attributes(_of_verdict(verdict))
+            span.end()
+
+    async def stop(self) -> None:
+        """Sends what is left, within some seconds."""
+        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        await asyncio.to_thread(sending.join, _LAST_SECONDS)
+
+
+def _of_record(record: Record) -> dict[str, Any]:
+    known: dict[str, Any] = {"id": record.id, "members": record.members, "judge": record.judge}
+    known["queued_seconds"] = max(time.time() - record.created_at, 0.0)
+    if record.project:
+        known["project"] = record.project
+    return {f"gavel.judgement.{name}": value for name, value in known.items()}
+
+
+def _of_verdict(verdict: Verdict) -> dict[str, Any]:
+    known: dict[str, Any] = {"gavel.judgement.status": verdict.status}
+    if (group := verdict.group) is None:
+        return known
+    known["gavel.judgement.scored_members"] = sum(member.score is not None for member in verdict.members)
+    known |= {f"gavel.judgement.{name}": getattr(group, name) for name in ("calls", "cached_calls", "lost_orders")}
+    known |= {"gen_ai.usage.input_tokens": group.prompt_tokens, "gen_ai.usage.output_tokens": group.completion_tokens}
+    return known if group.cost_usd is None else known | {"gavel.judgement.cost_usd": group.cost_usd}
+
+
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""The Prometheus client's environment variable for the directory that processes count in."""
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    """Counters, gauges and histograms in a registry of their own; where PROMETHEUS_MULTIPROC_DIR names a directory, as
+    among several processes of one service, they are those of all that share it."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+
+        def counter(name: str, help: str, *labels: str) -> Counter:
+            return Counter(f"gavel_{name}", help, labels, registry=registry)
+
+        def histogram(name: str, help: str, *labels: str) -> Histogram:
+            return Histogram(f"gavel_{name}_seconds", help, labels, buckets=_SECONDS, registry=registry)
+
+        def gauge(name: str, help: str, mode: Literal["livemostrecent", "livesum"], *labels: str) -> Gauge:
+            return Gauge(f"gavel_{name}", help, labels, registry=registry, multiprocess_mode=mode)
+
+        self._groups = counter("groups", "Groups judged, by status.", "status")
+        self._unscored = counter("unscored_members", "Members without a score, by the status of their group.", "status")
+        self._calls = counter("judge_calls", "Calls to judge models, by who answered.", "answered_by")
+        self._tokens = counter("judge_tokens", "Tokens that were paid for.", "kind")
+        self._cost = counter("judge_cost_usd", "US dollars, where the price is known.")
+        self._unpriced = counter("unpriced_groups", "Groups whose cost is not known.")
+        self._judging = histogram("judging", "From the beginning of judging to its end.")
+        self._group_seconds = histogram("group", "From acceptance to the judgement.")
+        self._requests = histogram("request", "Requests over HTTP, by route and status.", "route", "status")
+        unfinished = "Groups of all processes that are not judged yet."
+        self._unfinished = gauge("unfinished_groups", unfinished, "livemostrecent", "status")
+        self._waiters = gauge("waiting_requests", "Requests that wait for a judgement.", "livesum")
+
+    def judged(self, record: Record) -> None:
+        """A group is finished."""
+        self._groups.labels(record.status).inc()
+        if record.finished_at is not None:
+            self._group_seconds.observe(max(record.finished_at - record.created_at, 0))
+        verdict = record.verdict
+        if verdict is None:
+            return
+        self._unscored.labels(record.status).inc(sum(member.score is None for member in verdict.members))
+        if (group := verdict.group) is None:
+            return
+        self._judging.observe(group.seconds)
+        self._calls.labels("model").inc(group.calls)
+        self._calls.labels("cassette").inc(group.cached_calls)
+        self._tokens.labels("prompt").inc(group.prompt_tokens)
+        self._tokens.labels("completion").inc(group.completion_tokens)
+        if group.cost_usd is None:
+            self._unpriced.inc()
+        else:
+            self._cost.inc(group.cost_usd)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """A request was answered; `route` is its pattern, not its path."""
+        self._requests.labels(route, str(status)).observe(seconds)
+
+    def waiting(self, unfinished: Mapping[str, int], waiters: int) -> None:
+        """What is unfinished now."""
+        for status, groups in unfinished.items():
+            self._unfinished.labels(status).set(groups)
+        self._waiters.set(waiters)
+
+    def exposition(self) -> tuple[bytes, str]:
+        """The text that Prometheus reads, and its media type."""
+        registry = self._registry
+        if MULTIPROCESS_VARIABLE in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        return generate_latest(registry), CONTENT_TYPE_LATEST
