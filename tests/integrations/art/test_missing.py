@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import gavel.integrations.art
-from gavel.integrations.art import langgraph, mcp
 from gavel.integrations.art.errors import NotInGavelError
 
 LATER = [
@@ -44,12 +43,6 @@ def test_names_for_later_can_be_imported_and_stop_when_they_are_used(module: str
             use()
 
 
-async def test_skypilot_is_where_scripts_import_it_from():
-    backend = importlib.import_module("gavel.integrations.art.skypilot.backend").SkyPilotBackend
-    with pytest.raises(NotInGavelError, match="LocalBackend"):
-        await backend.initialize_cluster(cluster_name="c", gpu="H100")
-
-
 def test_every_module_that_is_there_can_be_imported_and_a_misspelt_one_cannot():
     for module in pkgutil.walk_packages(gavel.integrations.art.__path__, "gavel.integrations.art."):
         importlib.import_module(module.name)
@@ -62,12 +55,3 @@ def test_every_module_that_is_there_can_be_imported_and_a_misspelt_one_cannot():
 def test_a_name_that_no_part_has_cannot_be_imported(line: str):
     with pytest.raises(ImportError):
         exec(line.format("gavel.integrations.art"), {})
-
-
-def test_what_art_defines_in_modules_of_their_own_is_found_there():
-    assert (
-        importlib.import_module("gavel.integrations.art.langgraph.llm_wrapper").wrap_rollout is langgraph.wrap_rollout
-    )
-    assert (
-        importlib.import_module("gavel.integrations.art.mcp.default_tools").complete_task_tool is mcp.complete_task_tool
-    )

@@ -65,17 +65,6 @@ def test_a_field_that_is_not_known_is_named() -> None:
     assert told[0].filename == __file__, "the user's own line"
 
 
-def test_costs_are_those_of_the_calculator_that_a_script_sets() -> None:
-    model = a_model()
-    assert model.cost_calculator(10, 5, "train") == {}
-    model.set_cost_calculator(
-        lambda prompt, completion, what: {f"costs/{what}": (prompt or 0) + 2.0 * (completion or 0)}
-    )
-    assert model.cost_calculator(10, 5, "train") == {"costs/train": 20.0}
-    model.set_cost_calculator(None)
-    assert model.cost_calculator(10, 5, "train") == {}
-
-
 @pytest.mark.parametrize("owner", [a_model(), Model(name="a", project="mail")])
 def test_what_is_not_there_says_where_to_look(owner: object) -> None:
     assert not hasattr(owner, "activate_metrics_context")

@@ -62,9 +62,3 @@ async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None
     got = await ruler(lists, judge_model=JUDGE, extra_litellm_params=endpoint.params)
     assert [(score.trajectory_id, score.score) for score in got] == [("1", 0.5), ("2", 0.5)]
     assert await ruler([], JUDGE) == []
-
-
-async def test_a_group_without_members_stays_one() -> None:
-    judged = await ruler_score_group(TrajectoryGroup([], exceptions=[ValueError("no")]), JUDGE)
-    assert judged is not None
-    assert (len(judged), len(judged.exceptions)) == (0, 1)

@@ -11,12 +11,9 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 import gavel.integrations.art as art
-from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
 from gavel.integrations.art.local import LocalBackend
-from gavel.integrations.art.rewards import ruler_score_group
 from gavel.integrations.art.utils.sft import train_sft_from_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.runs.run_directory import NamedCheckpointError
 
 pytestmark = pytest.mark.slow
@@ -120,38 +117,6 @@ async def test_demonstrations_a_prompted_model_and_state_work_as_in_a_notebook_r
     await backend.close()
     assert model.read_state() == {"run": {"0": True, "1": True}}
     assert art.utils.get_model_step(model, str(tmp_path)) == 2
-
-
-async def test_what_cannot_be_stops_with_one_sentence() -> None:
-    for refused in (art.ServerlessBackend, art.skypilot.SkyPilotBackend):
-        with pytest.raises(NotInGavelError, match="Gavel"):
-            refused()
-    with pytest.raises(NotRegisteredError, match="register"):
-        a_model().backend()
-    with pytest.raises(AttributeError, match=r"docs/art\.md"):
-        _ = art.nothing  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.warns(IgnoredSetting, match="gpu_cost_per_hour_usd"):
-        LocalBackend(gpu_cost_per_hour_usd=2.0)
-
-
-async def test_the_judge_is_called_after_each_group() -> None:
-    async def attempt(reply: str) -> art.Trajectory:
-        call = {"id": "1", "type": "function", "function": {"name": reply, "arguments": "{}"}}
-        said = {"role": "assistant", "content": "", "tool_calls": [call]}
-        return art.Trajectory(messages_and_choices=[{"role": "user", "content": "Refund!"}, said])
-
-    (group,) = await art.gather_trajectory_groups(
-        [art.TrajectoryGroup(attempt(name) for name in ("refund", "look"))],
-        after_each=lambda group: ruler_score_group(group, "stand-in", rubric="- calls refund"),
-    )
-    assert [member.metrics["ruler_score"] for member in group] == [member.reward for member in group]
-
-
-def test_what_a_backend_does_not_have_says_where_to_look(tmp_path: Path) -> None:
-    backend = LocalBackend(path=str(tmp_path))
-    assert not hasattr(backend, "down")
-    with pytest.raises(AttributeError, match=r"LocalBackend\.down is not in gavel.integrations.art; docs/art.md"):
-        backend.down()  # type: ignore[attr-defined]
 
 
 @pytest.mark.filterwarnings("ignore::gavel.integrations.art.errors.IgnoredSetting")
