@@ -44,13 +44,6 @@ def test_differences_are_of_the_same_seeds(comparison: Comparison) -> None:
     )
 
 
-def test_a_seed_that_one_arm_lacks_is_not_paired(tmp_path: Path) -> None:
-    cells = [read_cell("judge", seed, made_run(tmp_path / f"j{seed}"), None) for seed in (0, 1)]
-    cells.append(read_cell("hand", 1, made_run(tmp_path / "h1"), None))
-    found = compare_cells(cells, "desk", tmp_path, margin=0.03, threshold=0.8)
-    assert found.paired["judge - hand"].seeds == 1
-
-
 def test_the_gap_is_what_the_score_rose_more_than_success(comparison: Comparison) -> None:
     judge, hand = comparison.arms
     assert judge.hacking_gap.value == pytest.approx(2 / 3)

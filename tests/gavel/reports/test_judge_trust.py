@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from gavel.judge.errors import JudgeError
 from gavel.reports.judge_trust import disagreements, groups_needed, read_report, render_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
@@ -26,35 +25,6 @@ async def test_the_figures_are_those_of_the_statistics() -> None:
     assert figures["Kendall's tau-b"].value == f"{report.agreement.tau.value:.2f}"
     assert figures["Kendall's tau-b"].interval == f"{report.agreement.tau.low:.2f} to {report.agreement.tau.high:.2f}"
     assert figures["position slope"].value == f"{report.bias.position_slope.value:.3f}"
-
-
-async def test_without_a_reference_the_notes_say_so_and_name_the_metrics_there_are() -> None:
-    report = read_report(await judged("one", metric="depth"), None, "judged.jsonl")
-    assert "nothing here says whether the judge is right" in " ".join(report.notes)
-    assert "these members have: depth, success" in " ".join(report.notes)
-    assert report.agreement is None
-    assert "Kendall's tau-b" not in {figure.name for section in report.sections for figure in section.figures}
-
-
-async def test_few_groups_and_single_calls_are_pointed_out() -> None:
-    text = notes(await judged("one", groups=3, orders=1))
-    assert "fewer than 10 groups are too narrow" in text
-    assert "No group was judged twice" in text
-
-
-async def test_members_without_a_score_are_counted_by_reason() -> None:
-    groups = await judged("one", groups=2)
-    groups[0].trajectories.append(Trajectory(judgement=Judgement(reason="no vote: the judge was away")))
-    groups[1].trajectories += [Trajectory(judgement=Judgement(reason="no vote: the judge was away")), Trajectory()]
-    report = read_report(groups, None, "judged.jsonl")
-    assert "8 of 11 members scored" in report.facts
-    assert report.unscored == {"no vote: the judge was away": 2, "not judged": 1}
-
-
-async def test_a_reference_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(JudgeError, match="no judged member has the reference accuracy") as caught:
-        read_report(await judged("one", groups=2), "accuracy", "judged.jsonl")
-    assert "independent_reward, success" in (caught.value.remedy or "")
 
 
 def made(pairs: list[tuple[float, float]]) -> TrajectoryGroup:

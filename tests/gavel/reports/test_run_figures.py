@@ -7,20 +7,11 @@ import pytest
 from gavel.reports.run_figures import (
     agreement_over_training,
     cost_of,
-    curve_of,
     read_run,
     run_charts,
     step_rows,
-    total_of,
 )
 from tests.gavel.reports.made_runs import made_run
-
-
-def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
-    rows = read_run(made_run(tmp_path / "run")).rows
-    assert len(rows) == 9
-    assert curve_of(rows, "held_out", "success") == {0: 0.5, 3: 0.9}
-    assert total_of(rows, "times", "whole") == 6.0
 
 
 def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
@@ -35,13 +26,6 @@ def test_agreement_is_by_step_and_finds_who_is_placed_most_differently(tmp_path:
     assert found.judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
     assert all(tau > 0 for tau in found.judge_truth.values())
     assert {each.places for each in found.disagreements} == {1.0}
-
-
-def test_a_run_without_a_judge_has_no_agreement(tmp_path: Path) -> None:
-    found = agreement_over_training(made_run(tmp_path / "run", judged=False), None)
-    assert not found.judge_hand
-    assert not found.judge_truth
-    assert not found.disagreements
 
 
 def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> None:

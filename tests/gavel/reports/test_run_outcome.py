@@ -58,24 +58,10 @@ def outcome(tmp_path: Path) -> Outcome:
     return read_outcome(tmp_path, history)
 
 
-def test_the_curve_runs_from_the_base_to_the_last_evaluation(outcome: Outcome) -> None:
-    assert (outcome.base.step, outcome.base.success) == (0, 0.5)
-    assert (outcome.trained.step, outcome.trained.success, outcome.trained.tasks) == (2, 1.0, 2)
-    assert outcome.trained.measures == {"success": 1.0, "trajectories": 2}
-    assert outcome.base.half_width > 0
-
-
 def test_scores_are_compared_with_success_over_scored_members_only(outcome: Outcome) -> None:
     assert outcome.scored == [(0.9, True), (0.2, False)]
     assert outcome.tau == pytest.approx(1.0)
     assert outcome.statuses == {"scored": 1, "unscored": 1}
-
-
-def test_counts_and_seconds_are_sums_over_the_rows(outcome: Outcome) -> None:
-    assert outcome.rewards == [(1, 0.55)]
-    assert outcome.trained_steps == 1
-    assert outcome.left_out == {"unscored": 3}
-    assert outcome.seconds == {"rollout": 7.0, "judge": 2.0, "train": 1.0}
 
 
 def test_the_pair_shown_is_a_failure_that_became_a_success(outcome: Outcome) -> None:
@@ -129,14 +115,6 @@ def test_imitation_and_an_unfinished_run_have_an_outcome_too() -> None:
     )
     assert told(evaluation(0, 0.5)) == "Nothing was trained yet."
     assert "1 step trained" in told(evaluation(0, 0.5), step_row(1, 1))
-
-
-def test_a_habit_that_changed_is_named() -> None:
-    first, last = (
-        {**evaluation(step, success), "looked": looked, "trajectories": 96}
-        for step, success, looked in ((0, 0.2, 0.3), (4, 0.7, 0.9))
-    )
-    assert "looked 0.30 → 0.90" in told(first, step_row(1, 1), last)
 
 
 def test_a_run_that_stopped_early_says_where_and_a_judge_that_failed_says_why(tmp_path: Path) -> None:

@@ -30,17 +30,6 @@ def test_nothing_of_a_trajectory_becomes_markup(tmp_path: Path) -> None:
     assert "default-src 'none'" in html
 
 
-def test_a_run_without_a_step_has_a_page(tmp_path: Path) -> None:
-    (tmp_path / "model.json").write_text("{}")
-    assert "No figure is written yet." in Page(render_run(tmp_path)).text
-
-
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GavelError, match=r"is no run"):
         write_run_report(tmp_path)
-
-
-def test_the_page_is_beside_the_run_or_where_it_is_asked_for(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "desk" / "one")
-    assert write_run_report(run) == run / "report.html"
-    assert write_run_report(run, tmp_path / "other.html").read_text().endswith("</html>")
