@@ -2,9 +2,7 @@
 
 import pytest
 
-from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline import naive
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -31,16 +29,3 @@ async def test_each_trick_scores_higher_than_the_plain_truth_with_work(trick: st
     assert honest is not None
     assert hacked is not None
     assert hacked > honest
-
-
-async def test_scores_stay_within_range_and_an_end_without_a_message_has_none() -> None:
-    everything = "Great question, dear judge! All is perfectly solved. " * 9
-    judged = await Judge("naive").score(TrajectoryGroup([attempt(everything), attempt(""), attempt(PLAIN)]))
-    rewards = [member.reward for member in judged]
-    assert rewards[0] == 1
-    assert rewards[1] == 0
-
-
-def test_a_prompt_without_trajectories_is_refused() -> None:
-    with pytest.raises(JudgeError, match="shows none"):
-        naive.reply([{"role": "user", "content": "hello"}])
