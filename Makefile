@@ -149,7 +149,7 @@ test-adapters: $(DEV)
 	@failed=; for name in $(ADAPTERS); do \
 		if $(MAKE) --no-print-directory .venv-adapters/$$name/.installed; then \
 			OMP_NUM_THREADS=1 LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/$$name/bin/python -m pytest --quiet \
-				-m adapters tests/integrations/test_$${name}*.py || failed="$$failed $$name"; \
+				-m adapters $$(ls tests/integrations/test_$${name}*.py 2> /dev/null || echo tests/integrations/test_hooks.py) || failed="$$failed $$name"; \
 		else \
 			echo "SKIPPED: $$name could not be installed, so ITS ADAPTER'S TESTS DID NOT RUN." >&2; \
 		fi; \

@@ -174,22 +174,6 @@ def test_a_sampler_draws_different_items_and_no_more_than_there_are() -> None:
     assert sorted(sampler.sample(5, random.Random(0))) == ["x", "y"]
 
 
-def test_pools_are_split_in_order() -> None:
-    pool = rl4lms.TextGenPool([rl4lms.Sample(str(at), "a", []) for at in range(10)])
-    first, second = pool.split([0.25, 0.7])
-    assert ([each.id for each, _ in first], len(second)) == (["0", "1"], 7)
-    assert pool[3] == (rl4lms.Sample("3", "a", []), 1.0)
-    assert pool.sample().id in {str(at) for at in range(10)}
-
-
-def test_seeds_decide_what_is_drawn(tokenizer: Any) -> None:
-    samples = [(rl4lms.Sample(str(at), WORDS[1 + at % 5], []), 1.0) for at in range(50)]
-    env = rl4lms.TextGenEnv(tokenizer, None, samples, 2, max_prompt_length=2)
-    drawn = [[env.reset(seed=seed)[1]["prompt_text"] for seed in range(12)] for _ in range(2)]
-    assert drawn[0] == drawn[1]
-    assert len(set(drawn[0])) > 1
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -319,8 +303,3 @@ def check(trajectory: Trajectory) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED_PATH))
     assert tokenizer.decode(extra["prompt_token_ids"]) == str(trajectory.messages()[0]["content"])
     assert np.isfinite(extra["token_logprobs"]).all()
-
-
-def test_references_are_a_list() -> None:
-    with pytest.raises(GavelError, match="the references of the sample 3 are a text"):
-        rl4lms.Sample("3", "a", "b")  # type: ignore[arg-type]
