@@ -3,6 +3,8 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gavel
 from gavel.judge.drafts import (
@@ -11,11 +13,13 @@ from gavel.judge.drafts import (
     draft_prompt,
     draft_rubric,
     draft_schema,
+    merge_near_duplicates,
     read_draft,
 )
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.task import Task
 from tests.endpoint import says
 from tests.judge.groups import saying
@@ -52,6 +56,17 @@ def test_what_is_no_rubric_is_no_draft(reply):
 def test_what_are_no_criteria_is_no_draft(reply):
     with pytest.raises(DraftError):
         read_draft(reply, criteria=True)
+
+
+@given(st.text(max_size=40), st.booleans())
+def test_any_reply_is_a_usable_rubric_or_a_draft_error(reply, criteria):
+    for text in (reply, json.dumps({"text": reply}), json.dumps({"criteria": [*TWO, {**TWO[0], "name": reply}]})):
+        try:
+            rubric = read_draft(text, criteria=criteria)
+        except DraftError:
+            continue
+        assert bool(rubric.criteria) == criteria
+        assert Rubric.of(rubric.dump().encode().decode()) == rubric
 
 
 async def test_a_draft_that_breaks_the_rules_goes_back_with_the_reason(endpoint):
@@ -151,6 +166,13 @@ async def test_drafted_criteria_judge_all_attempts_of_their_task_alike():
     assert judged.judgement.prompt_ids[0] == Rubric("Be kind.", task.criteria).id
 
 
+async def test_attempts_that_are_all_alike_need_no_call():
+    model = Model()
+    assert await gavel.draft_criteria("Who?", saying("Austen", "Austen"), model) == []
+    assert await gavel.draft_criteria("Who?", TrajectoryGroup([]), model) == []
+    assert not model.prompts
+
+
 async def test_a_judge_that_scores_nobody_keeps_no_criteria():
     model = Model()
 
@@ -165,6 +187,20 @@ async def test_a_judge_that_scores_nobody_keeps_no_criteria():
         )
     with pytest.raises(JudgeError):
         await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), "stand-in")
+
+
+SCORED = st.builds(
+    ScoredCriterion,
+    st.builds(Criterion, st.sampled_from("abcd"), st.sampled_from(["one two", "three four"]), st.floats(0.5, 3)),
+    st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=3),
+)
+
+
+@given(st.lists(SCORED, max_size=6))
+def test_merging_keeps_the_sum_of_weights_and_is_final(criteria):
+    merged = merge_near_duplicates(criteria)
+    assert sum(each.criterion.weight for each in merged) == pytest.approx(sum(c.criterion.weight for c in criteria))
+    assert merge_near_duplicates(merged) == merged
 
 
 def test_a_criterion_must_differ_by_more_than_chance():

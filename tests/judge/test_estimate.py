@@ -6,6 +6,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.llm.budget import Budget
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Endpoint, scores
 from tests.judge.groups import saying
@@ -34,6 +35,13 @@ async def test_a_jury_is_asked_all_its_first_models_and_no_fallback():
     assert (estimate.calls, estimate.unpriced) == (4, ())
     assert estimate.completion_tokens == 4 * 3 * 80 + 2 * 1500
     assert estimate.cost_usd > 0
+
+
+async def test_an_estimate_needs_neither_key_nor_price_nor_budget():
+    judge = Judge("openai/mine", budget=Budget(max_cost_usd=1e-9))
+    estimate = await estimate_groups(judge, GROUPS)
+    assert estimate.unpriced == ("openai/mine",)
+    assert "cost unknown: openai/mine has no price" in estimate.words
 
 
 async def test_prompt_tokens_are_those_of_the_prompts_that_judging_sends():

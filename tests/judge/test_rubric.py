@@ -22,6 +22,10 @@ CRITERIA = st.lists(
 )
 
 
+def test_a_string_and_a_rubric_of_it_are_the_same():
+    assert Rubric.of("Be kind.\n") == Rubric.of(Rubric("Be kind."))
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_rubrics_file_is_read_in_the_encodings_of_editors(tmp_path, encoding):
     (tmp_path / "rubric.txt").write_text("- says “für”\r\n", encoding=encoding, newline="")
@@ -58,6 +62,12 @@ def test_the_judge_is_told_texts_names_and_letters_but_no_weights():
     assert words.splitlines()[0] == "Be kind."
     assert "Criterion a: looks first\nReads the policy before it acts.\n\nCriterion b: tells\n" in words
     assert "2" not in words
+
+
+def test_an_empty_rubric_is_refused():
+    for empty in ("  ", Rubric):
+        with pytest.raises(JudgeError, match="empty"):
+            Rubric.of(empty) if isinstance(empty, str) else empty()
 
 
 @pytest.mark.parametrize(

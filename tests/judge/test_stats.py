@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.stats import PositionBias, mean_and_error, order_agreement, score_interval
+from gavel.judge.panel.modes import orders
+from gavel.judge.stats import PositionBias, centred_positions, mean_and_error, order_agreement, score_interval
 from gavel.scenarios.judgement import Judgement
 
 scores = st.lists(st.floats(0, 1), min_size=2, max_size=12)
@@ -28,6 +29,16 @@ def test_a_weighted_mean_lies_among_its_votes(votes, data):
     assert error >= 0
 
 
+def test_one_vote_has_no_standard_error():
+    assert mean_and_error([0.7], [3.0]) == (0.7, None)
+
+
+def test_positions_are_evenly_spaced_around_zero():
+    assert centred_positions(5) == [-1.0, -0.5, 0.0, 0.5, 1.0]
+    assert centred_positions(1) == [0.0]
+    assert centred_positions(0) == []
+
+
 def test_an_interval_is_that_of_students_t_and_stays_within_the_scale():
     judgement = Judgement(score=0.5, standard_error=0.1, degrees_of_freedom=4)
     assert score_interval(judgement) == pytest.approx((0.5 - 0.21318, 0.5 + 0.21318), abs=1e-4)
@@ -36,6 +47,19 @@ def test_an_interval_is_that_of_students_t_and_stays_within_the_scale():
         pytest.approx(0.7368, abs=1e-3),
         1.0,
     )
+
+
+@pytest.mark.parametrize("judgement", [Judgement(reason="no vote"), Judgement(score=0.5)])
+def test_without_a_score_or_its_error_there_is_no_interval(judgement: Judgement):
+    assert score_interval(judgement) is None
+
+
+def test_the_offset_of_each_position_is_found_over_many_ballots():
+    bias = PositionBias()
+    for row in orders(4, 64, "seed"):
+        bias.add([0.2 + member / 10 - position / 20 for position, member in enumerate(row)])
+    assert bias.means == pytest.approx([0.075, 0.025, -0.025, -0.075])
+    assert bias.slope == pytest.approx(-0.075)
 
 
 @pytest.mark.parametrize(
