@@ -1,7 +1,7 @@
 """Does training through Atropos reach what training in process reaches? `returns_desk`, the same batches and settings.
 
     OMP_NUM_THREADS=1 python benchmarks/atropos.py --runs runs/atropos-benchmark
-    … --python .venv-bridges/atropos/bin/python --seeds 0 1 2      with atroposlib's environment too; more seeds
+    … --python .venvs/atropos/bin/python --seeds 0 1 2      with atroposlib's environment too; more seeds
 
 Three ways of one seed: in process (`train_scenario`), `gavel send-atropos` over HTTP, and an environment of the
 released atroposlib (examples/atropos_environment.py, where --python has it). All train the embedded policy by `success`

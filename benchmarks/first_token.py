@@ -1,6 +1,6 @@
 """Time to the first token of a streamed chat completion: the endpoint over vLLM against the same vLLM's own API.
 
-    OMP_NUM_THREADS=1 GAVEL_VLLM_PYTHON=.venv-vllm/bin/python python benchmarks/first_token.py --json
+    OMP_NUM_THREADS=1 GAVEL_VLLM_PYTHON=.venvs/vllm/bin/python python benchmarks/first_token.py --json
 
 One vLLM (started here, on the CPU) with the embedded policy and an adapter serves both sides. Every request has a
 conversation of its own, with a number at its beginning, so that no prefix cache helps. Conversations are of one length,

@@ -13,7 +13,7 @@ to it. The server of each protocol is one `gavel serve-env` process. Legs:
                  episode
     oe_rollout   gavel's rollout over openenv:URL
     oe_client    its sessions without a rollout: a WebSocket an episode, reset, steps
-    oe_own       openenv's own GenericEnvClient, where it is installed (.venv-bridges/openenv/bin/python)
+    oe_own       openenv's own GenericEnvClient, where it is installed (.venvs/openenv/bin/python)
 
 Each figure is the best of `--rounds`. A protocol more is a leg more: a function in LEGS.
 """

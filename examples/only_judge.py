@@ -2,7 +2,7 @@ import asyncio
 
 import gavel
 
-RUBRIC = "- calls look_up_order before refund.\n- ends with a message to the customer."
+RUBRIC = "- calls look_up_order before refund.\n- ends with a message."
 
 
 def attempt(*calls: str, answer: str) -> gavel.Trajectory:
@@ -15,13 +15,10 @@ def attempt(*calls: str, answer: str) -> gavel.Trajectory:
 
 
 async def main() -> None:
-    attempts = [
-        attempt("look_up_order", "refund", answer="45 EUR are on their way to you."),
-        attempt("refund", answer="45 EUR are on their way to you."),
-        attempt("refund", answer=""),
-    ]
+    careful = attempt("look_up_order", "refund", answer="45 EUR are on their way.")
+    hasty = attempt("refund", answer="45 EUR are on their way.")
     judge = gavel.Judge("stand-in", rubric=RUBRIC, orders=4)  # or a language model: "openai/gpt-5-mini"
-    judged = await judge.score(gavel.TrajectoryGroup(attempts))
+    judged = await judge.score(gavel.TrajectoryGroup([careful, hasty]))
     for trajectory in judged.trajectories:
         print(trajectory.reward, "±", trajectory.judgement.standard_error, trajectory.judgement.explanation)
 

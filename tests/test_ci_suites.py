@@ -41,7 +41,7 @@ def commit(git: Git, folder: Path, path: str) -> None:
 
 
 def three(suites: ModuleType, minutes: int) -> list:
-    return [suites.Suite(name, name, (f"{name}/",), minutes) for name in ("a", "b", "c")]
+    return [suites.Suite(name, minutes, (f"{name}/",)) for name in ("a", "b", "c")]
 
 
 def order(suites: ModuleType, changed: list[str] | None, turn: int = 0) -> list[str]:
@@ -57,9 +57,11 @@ def test_what_the_changes_touch_runs_first(suites: ModuleType) -> None:
     ]
 
 
-def test_each_file_of_thorough_tests_is_run_by_a_suite() -> None:
-    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
-    run = [word for line in makefile.splitlines() if "-m thorough" in line for word in line.split()]
+def test_each_file_of_thorough_tests_is_run_by_a_suite(suites: ModuleType) -> None:
+    texts = [
+        suite.tests + run["tests"] for suite in suites.table()[1] for run in suite.runs if suite.marker == "thorough"
+    ]
+    run = " ".join(texts).split()
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.thorough" in path.read_text()]
     marked.remove(Path(__file__))
     left_out = [path for path in marked if not any((ROOT / word) in (path, *path.parents) for word in run)]
@@ -105,7 +107,7 @@ def test_on_a_slow_machine_a_suite_may_take_longer(
 ) -> None:
     limits: list[float] = []
     monkeypatch.setattr(suites, "run", lambda suite, minutes: limits.append(minutes) or True)
-    few, many = suites.Suite("few", "few", (), 2), suites.Suite("many", "many", (), 5)
+    few, many = suites.Suite("few", 2), suites.Suite("many", 5)
     assert suites.run_in_time([(few, "its turn"), (many, "its turn")], 60 * 9, slowness=2.0)
     assert limits == [4.0]
     assert "Suite many LEFT OUT (its turn): it may take 10 minutes" in capfd.readouterr().err
@@ -119,11 +121,11 @@ def test_a_machine_is_never_taken_for_faster_than_the_reference(
         assert suites.slowness() == pytest.approx(factor)
 
 
-@pytest.mark.usefixtures("makefile")
-def test_a_suite_that_fails_does_not_stop_the_next_one(suites: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    failing, other = suites.Suite("bad", "bad", (), 1), suites.Suite("a", "a", (), 1)
-    assert not suites.run_in_time([(failing, ""), (other, "")], 3600)
-    assert capfd.readouterr().out.split() == ["a"]
+def test_a_suite_that_fails_does_not_stop_the_next_one(suites: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(suites, "run", lambda suite, _: ran.append(suite.name) or suite.name != "a")
+    assert not suites.run_in_time([(suite, "") for suite in three(suites, 1)], 3600)
+    assert ran == ["a", "b", "c"]
 
 
 def test_the_base_is_the_last_tag_else_the_last_merge_else_the_oldest_commit(
@@ -159,9 +161,16 @@ def test_thirty_commits_back_where_there_is_no_tag_and_no_merge(suites: ModuleTy
 
 
 @pytest.fixture
-def makefile(suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "Makefile").write_text("good:\n\t@true\nbad:\n\t@false\nendless:\n\t@sleep 600\na b c:\n\t@echo $@\n")
+def root(suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose Python is this one, with tests that pass and tests that fail."""
     monkeypatch.setattr(suites, "ROOT", tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    for name, body in (("good", "assert True"), ("bad", "assert False"), ("endless", "__import__('time').sleep(600)")):
+        (tmp_path / f"test_{name}.py").write_text(f"def test_it():\n    {body}\n")
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)
@@ -171,52 +180,73 @@ def no_make_above(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.usefixtures("makefile")
+@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize(
-    ("target", "prepare", "passes", "said"),
+    ("tests", "passes", "said"),
     [
-        ("good", "", True, "Suite s passed (make good)."),
-        ("bad", "good", False, "Suite s FAILED (make bad)."),
-        ("bad", "bad", True, "SKIPPED: suite s: `make bad` did not succeed, so ITS TESTS DID NOT RUN."),
+        (["good", "good"], True, "Suite s passed (make test-s)."),
+        (["bad", "good"], False, "Suite s FAILED (make test-s)."),
     ],
 )
-def test_a_suite_passes_fails_or_cannot_be_installed(
-    suites: ModuleType, capfd: pytest.CaptureFixture[str], target: str, prepare: str, passes: bool, said: str
+def test_a_suite_passes_where_all_of_its_runs_do(
+    suites: ModuleType, capfd: pytest.CaptureFixture[str], tests: list[str], passes: bool, said: str
 ) -> None:
-    assert suites.run(suites.Suite("s", target, (), 1, prepare), 1) is passes
+    runs = [{"tests": f"test_{name}.py"} for name in tests]
+    assert suites.run(suites.Suite("s", 1, runs=runs), 1) is passes
     assert said in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("makefile")
+@pytest.mark.usefixtures("root")
+def test_a_suite_that_cannot_be_installed_is_skipped_aloud(
+    suites: ModuleType, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suites, "table", lambda: ({"e": {}}, []))
+    monkeypatch.setattr(suites, "_environment_commands", lambda name: [["false", name]])
+    assert suites.run(suites.Suite("s", 1, runs=[{"environment": "e", "tests": "test_bad.py"}]), 1)
+    assert "SKIPPED: suite s" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("root")
+def test_an_environment_is_made_once_and_anew_when_its_packages_change(suites: ModuleType) -> None:
+    (made,) = suites._environment_commands("e")
+    assert suites.execute(made, 60) == 0
+    assert suites._environment_commands("e") == []
+    assert suites._environment_commands("e", packages=["another"]) != []
+
+
+@pytest.mark.usefixtures("root")
 def test_a_suite_that_hangs_is_killed_with_its_processes(suites: ModuleType) -> None:
-    assert suites.make("endless", seconds=0.2) is None
+    assert suites.test(suites.Suite("s", 1, runs=[{"tests": "test_endless.py"}]), seconds=2) is None
 
 
 def test_what_every_suite_needs_is_installed_before_the_first_one_starts(
-    suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    suites: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "Makefile").write_text(f"{suites.INSTALL}:\n\t@echo installed\nlint a b:\n\t@echo $@\n")
-    monkeypatch.setattr(suites, "ROOT", tmp_path)
-    monkeypatch.setattr(suites, "SUITES", [suites.Suite(name, name, (), 1) for name in ("a", "b")])
+    (root / "Makefile").write_text(f"{suites.INSTALL}:\n\t@echo installed\nlint:\n\t@echo $@\n")
+    monkeypatch.setattr(suites, "table", lambda: ({}, three(suites, 1)))
+    monkeypatch.setattr(suites, "run", lambda suite, _: print(suite.name, flush=True) or True)
     assert suites.main([]) == 0
     made = capfd.readouterr().out.split()
-    assert (made[:2], set(made[2:])) == (["installed", "lint"], {"a", "b"})
+    assert (made[:2], set(made[2:])) == (["installed", "lint"], {"a", "b", "c"})
 
 
 def test_no_slow_suite_runs_over_what_the_linters_refuse(
-    suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    suites: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "Makefile").write_text(f"{suites.INSTALL}:\nlint:\n\t@exit 1\na:\n\t@echo a suite ran\n")
-    monkeypatch.setattr(suites, "ROOT", tmp_path)
-    monkeypatch.setattr(suites, "SUITES", [suites.Suite("a", "a", (), 1)])
+    (root / "Makefile").write_text(f"{suites.INSTALL}:\nlint:\n\t@exit 1\n")
+    monkeypatch.setattr(suites, "table", lambda: ({}, three(suites, 1)))
+    monkeypatch.setattr(suites, "run", lambda suite, _: pytest.fail(f"suite {suite.name} ran"))
     assert suites.main([]) == 1
-    assert "a suite ran" not in capfd.readouterr().out
 
 
-def test_the_table_names_targets_and_paths_that_exist_and_fits_the_time(suites: ModuleType) -> None:
+def test_the_table_names_tests_and_paths_that_exist_and_fits_the_time(suites: ModuleType) -> None:
+    environments, all_suites = suites.table()
     makefile = (ROOT / "Makefile").read_text()
     assert f"\nDEV := {suites.INSTALL}\n" in makefile
-    for suite in suites.SUITES:
-        assert f"\n{suite.target}:" in makefile
-        assert [path for path in suite.paths if not (ROOT / path).exists()] == []
+    for suite in all_suites:
+        assert f"make test-{suite.name} " in makefile
+        tests = [word for run in suite.runs for word in (suite.tests + " " + run.get("tests", "")).split()]
+        named = [*suite.paths, *(word for word in tests if word.startswith("tests/"))]
+        assert [path for path in named if not (ROOT / path).exists()] == []
+        assert [run for run in suite.runs if run.get("environment", "verl") not in environments] == []
         assert suite.minutes <= suites.SUITES_MINUTES

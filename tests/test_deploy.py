@@ -27,7 +27,7 @@ from tests.limits import HANG_SECONDS
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
-TOOLS = ROOT / ".venv-deploy" / "bin"
+TOOLS = ROOT / ".venvs" / "deploy" / "bin"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 OBJECTS: dict[str, Any] = {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}

@@ -12,7 +12,7 @@ from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
 from gavel.trainer.backends.skypilot.own_package import OwnPackage
 
 WHEEL = OwnPackage("id", wheel=Path("/here/gavel_rl-1.2-py3-none-any.whl"))
-TOOLS = Path(__file__).parents[5] / ".venv-deploy" / "bin"
+TOOLS = Path(__file__).parents[5] / ".venvs" / "deploy" / "bin"
 
 
 def a_job(program: str | None = None, *more: str, package: OwnPackage = WHEEL, **settings: Any) -> ExportedJob:
