@@ -96,18 +96,19 @@ def ties(group: TrajectoryGroup) -> tuple[float, float]:
 
 def length_correlation(groups: Iterable[TrajectoryGroup]) -> IntervalEstimate:
     """Pearson's r of score and log(1 + characters written), over all judged members."""
-    products: list[float] = []
-    length_squares: list[float] = []
-    score_squares: list[float] = []
-    for group in groups:
-        members = distinct_members(group)
-        scored = [(member, judgement.score) for member, judgement in members if judgement.score is not None]
-        lengths = center([math.log1p(characters_written(member)) for member, _ in scored])
-        scores = center([score for _, score in scored])
-        products.append(math.fsum(x * y for x, y in zip(lengths, scores, strict=True)))
-        length_squares.append(math.fsum(x * x for x in lengths))
-        score_squares.append(math.fsum(y * y for y in scores))
-    return correlation(products, length_squares, score_squares)
+    sums = [length_sums(group) for group in groups]
+    return correlation(*([each[at] for each in sums] for at in range(3)))
+
+
+def length_sums(group: TrajectoryGroup) -> tuple[float, float, float]:
+    """Σxy, Σx² and Σy² of log(1 + characters written) and score over the judged members, each less its mean."""
+    members = distinct_members(group)
+    scored = [(member, judgement.score) for member, judgement in members if judgement.score is not None]
+    lengths = center([math.log1p(characters_written(member)) for member, _ in scored])
+    scores = center([score for _, score in scored])
+    sides = (lengths, scores), (lengths, lengths), (scores, scores)
+    xy, xx, yy = (math.fsum(x * y for x, y in zip(one, other, strict=True)) for one, other in sides)
+    return xy, xx, yy
 
 
 def characters_written(trajectory: Trajectory) -> int:

@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import Response
 
 import gavel.judge.service.http.pages as service_pages
 from gavel.base.text import counted
 from gavel.judge.service.http.pages.views import FILTERS
-from gavel.reports.charts import BOX
+from gavel.reports.page import environment
 
 _OWN = Path(__file__).parent
 _SHARED = Path(service_pages.__path__[0], "assets")
@@ -66,14 +66,7 @@ def _version(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader([_OWN / "templates", _OWN.parent / "templates"]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    environment.filters.update({**FILTERS, "asset": _asset_path, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
-    environment.globals |= {"group_address": group_address, "box": BOX}  # pyright: ignore[reportUnknownMemberType]
-    return environment
+    found = environment(_OWN / "templates")
+    found.filters.update({**FILTERS, "asset": _asset_path, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
+    found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
+    return found
