@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("verifiers.v1", reason="make test-adapters installs verifiers")
 
-from gavel.integrations.verifiers.environment import ExportError, write_package
+from gavel.integrations.verifiers.environment import PackageError, write_package
 from gavel.llm.types import Message
 from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
@@ -195,7 +195,7 @@ def test_a_file_of_the_user_s_goes_into_the_package(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path / "out")
     again = find_scenario(f"verifiers:{name}?held_out=0")
     assert [task.user for task in again.tasks()] == ["Hi."]
-    with pytest.raises(ExportError, match="not empty"):
+    with pytest.raises(PackageError, match="not empty"):
         write_package("returns_desk", tmp_path / "out")
 
 

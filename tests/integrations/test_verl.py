@@ -364,7 +364,7 @@ def test_equal_rows_have_names_of_their_own_and_one_in_both_files_is_found_out(d
         ("?success=1", "needs a reward"),
         ("?reward=nothing", "names no function"),
         ("?reward=REWARD:not_a_function", "is a int, and no function"),
-        ("?reward=missing.py:f", "cannot be imported"),
+        ("?reward=missing.py:f", "there is no file"),
         ("?held_out=missing.parquet", "missing.parquet"),
         ("?tools=missing.yaml", "missing.yaml"),
     ],

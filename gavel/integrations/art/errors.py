@@ -89,7 +89,7 @@ _MISSING = {
 """ART's modules that Gavel does not have, by what to do instead."""
 
 
-class Missing:
+class MissingName:
     """One name of such a module: a call, an attribute of it and an item raise `NotInGavelError`."""
 
     def __init__(self, name: str, remedy: str) -> None:
@@ -113,7 +113,7 @@ class _MissingModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Missing(f"art.{self._part}.{name}", self._remedy)
+        return MissingName(f"art.{self._part}.{name}", self._remedy)
 
 
 def add_missing_modules() -> None:

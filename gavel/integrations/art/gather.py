@@ -25,7 +25,7 @@ Group = TypeVar("Group", bound=Iterable[Any])
 """A group, or the tuple of trajectories that a game with several players gives."""
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """What is used of tqdm's."""
 
     total: Any
@@ -37,7 +37,7 @@ class Bar(Protocol):
 class GatherContext:
     """One gather: its progress bar, and how many failures it bears."""
 
-    pbar: Bar | None = None
+    pbar: ProgressBar | None = None
     max_exceptions: int | float = 0
     """A count; between 0 and 1, a share of the bar's total."""
     max_metrics: int | None = None
