@@ -12,9 +12,12 @@ from pydantic import BaseModel
 
 import gavel.integrations.art as art
 from gavel.integrations.art.local import LocalBackend
+from gavel.integrations.art.rewards import ruler_score_group
 from gavel.integrations.art.utils.sft import train_sft_from_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.run_directory import NamedCheckpointError
+from tests.endpoint import Endpoint
+from tests.integrations.letters_judge import by_text
 
 pytestmark = pytest.mark.slow
 
@@ -128,3 +131,25 @@ async def test_groups_may_be_plain_lists_of_trajectories(tmp_path: Path) -> None
         result = await backend.train(model, groups)
         await model.log(groups, metrics={"extra": 1.0}, step=result.step, split="train")
         assert stored(tmp_path, "train", 1) == [3, 3]
+
+
+async def test_a_ruler_notebook_trains_tokens_on_judged_rewards(tmp_path: Path, endpoint: Endpoint) -> None:
+    endpoint.script = [by_text]
+    model = a_model()
+    async with LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        for batch in art.utils.iterate_dataset(
+            ["Where is order 1001?"], num_epochs=2, initial_step=await model.get_step()
+        ):
+            groups = await art.gather_trajectory_groups(
+                (art.TrajectoryGroup(rollout(model, question) for _ in range(3)) for question in batch.items),
+                pbar_desc="gather",
+                after_each=lambda group: ruler_score_group(
+                    group, "openai/judge", endpoint.params, swallow_exceptions=True
+                ),
+            )
+            for member in groups[0]:
+                assert member.reward == member.metrics["ruler_score"] != member.metrics["independent_reward"]
+            result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
+            assert result.metrics["tokens_trained"] > 0
+        assert await model.get_step() == 2
