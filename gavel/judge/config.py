@@ -10,9 +10,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from gavel.base.fields import Constructed, misfit
 from gavel.base.text import decoded
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.standard_errors import NoisePrior
@@ -30,7 +31,7 @@ _LIMITS = Limits()
 _NO_CASSETTE = Path("none")
 
 
-class JurorConfig(BaseModel):
+class JurorConfig(Constructed):
     """One judge model of a jury."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -41,7 +42,7 @@ class JurorConfig(BaseModel):
     """Weight of each of its votes."""
     orders: int | None = Field(default=None, ge=1)
     """Orders for a group; by default the judge's."""
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default={})
     """LiteLLM parameters for its models."""
     context: int | None = Field(default=None, ge=1)
     """Context size of its models in tokens; by default LiteLLM's table, or 128,000."""
@@ -53,7 +54,7 @@ class JurorConfig(BaseModel):
         return Juror(self.model, self.weight, self.orders, self.params, self.context)
 
 
-class JudgeConfig(BaseModel):
+class JudgeConfig(Constructed):
     """Which models judge, how often each group is judged, and what it may cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -106,7 +107,7 @@ class JudgeConfig(BaseModel):
     cassette: Path | None = None
     """SQLite file that keeps the judge's replies, so that none is paid for twice; "none" = no file. Default of the
     commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default={})
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
     prices: dict[str, tuple[float, float] | tuple[float, float, float]] | None = None
     """US dollars per million prompt, completion and (optionally) cached prompt tokens, by model. Default: GAVEL_PRICES,
@@ -144,9 +145,8 @@ class JudgeConfig(BaseModel):
         try:
             return type(self).model_validate({**dict(self), **given})
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise JudgeError(f"the judge's setting {where} cannot be {first['input']!r}: {first['msg']}.") from error
+            told = misfit(type(self), error)
+            raise JudgeError(told.message, told.remedy) from error
 
     def jurors(self) -> "list[str | Juror]":
         """The judge models that are named here; none = `GAVEL_JUDGE_MODEL`."""

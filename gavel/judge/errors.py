@@ -20,6 +20,12 @@ def llm_errors_as_judge_errors() -> Generator[None, None, None]:
         raise JudgeError(error.message, error.remedy) from error
 
 
+def no_group(given: object) -> JudgeError:
+    return JudgeError(
+        f"a {type(given).__name__} is no group.", "Give gavel.TrajectoryGroup(trajectories): all for one task."
+    )
+
+
 def as_judge_error(error: LlmError) -> JudgeError:
     """The same message and remedy; `__cause__` is the error."""
     judged = JudgeError(error.message, error.remedy)

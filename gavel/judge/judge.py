@@ -28,7 +28,7 @@ from pydantic_core import to_jsonable_python
 
 from gavel.base.text import counted
 from gavel.judge.config import JudgeConfig, read_text_option
-from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors
+from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors, no_group
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.anchors import Anchor, check_anchors, read_attempts
 from gavel.judge.panel.judgements import Ballot, Progress, judge_group, judge_members
@@ -270,9 +270,7 @@ class Judge:
         """
         started = time.monotonic()
         if not isinstance(group, TrajectoryGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise JudgeError(
-                f"a {type(group).__name__} is no group.", "Give gavel.TrajectoryGroup(trajectories): all for one task."
-            )
+            raise no_group(group)
         if group.pending:
             await group
         if not group.trajectories:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 from gavel.base.text import counted
 from gavel.judge.config import JudgeConfig
-from gavel.judge.errors import JudgeError
+from gavel.judge.errors import JudgeError, no_group
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
@@ -64,6 +64,8 @@ async def ruler_score_group(
     of identical members, or of one, is unscored without an error, unless the option `alone="scored"` is given; an empty
     one is returned as it is. `debug` prints the votes, and writes them to the logs.
     """
+    if not isinstance(group, TrajectoryGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise no_group(group)
     if group.pending:
         await group
     if not group.trajectories:

@@ -5,6 +5,7 @@ or one group's scores, until there are more than `max_exceptions` allows: then e
 """
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from typing import cast
 
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.scenarios.deadline import Deadline, name_of, unless_stuck
-from gavel.scenarios.group import MemberBound, TrajectoryGroup, discard, member_runner
+from gavel.scenarios.group import GroupError, MemberBound, TrajectoryGroup, discard, member_runner
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
 from gavel.scenarios.trajectory import RolloutError, Trajectory
@@ -25,7 +26,7 @@ class GatherError(GavelError):
 
 
 async def gather_trajectory_groups(
-    groups: Iterable[Awaitable[TrajectoryGroup]],
+    groups: Iterable[Awaitable[TrajectoryGroup]] | TrajectoryGroup,
     *,
     pbar_desc: str | None = "gather",
     pbar_total_completion_tokens: bool = True,
@@ -64,7 +65,8 @@ async def gather_trajectory_groups(
     """
     sources: list[Awaitable[TrajectoryGroup]] = []
     try:
-        sources.extend(groups)
+        sources.extend([groups] if isinstance(groups, TrajectoryGroup) else groups)
+        _check_sources(sources)
         tallies = [_tally(source) for source in sources]
         gathering = _Gathering(
             sources,
@@ -298,6 +300,16 @@ class _Gathering:
             f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: {first}",
             "Mend what raised it, or bear some failures: max_exceptions=0.1 bears one rollout in ten.",
         )
+
+
+def _check_sources(sources: Sequence[object]) -> None:
+    """Raises `GroupError` for what is neither a group nor a coroutine."""
+    for each in sources:
+        if not inspect.isawaitable(each):
+            raise GroupError(
+                f"groups are gathered, or coroutines that return one, not a {type(each).__name__}",
+                "Give gavel.TrajectoryGroup(rollout(model, task) for _ in range(4)) for each task.",
+            )
 
 
 def _tally(source: Awaitable[TrajectoryGroup]) -> GroupTally:

@@ -3,19 +3,29 @@ are run concurrently and bounded; a failure affects one member only."""
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from types import CoroutineType
 from typing import Any, Self, cast
 
-from pydantic import Field, JsonValue, PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from gavel.base.errors import contain_cancellation
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import name_of, unless_stuck
 from gavel.scenarios.judgement import GroupJudgement
-from gavel.scenarios.trajectory import Metrics, Record, RolloutError, Trajectory
+from gavel.scenarios.trajectory import Metadata, Metrics, Record, RolloutError, Trajectory
 
 Member = Trajectory | BaseException | Awaitable[Trajectory]
 MemberRunner = Callable[[Awaitable[Trajectory]], Awaitable[Trajectory]]
@@ -105,8 +115,12 @@ def discard(awaitable: object) -> None:
             pass
 
 
-class PendingGroupError(RuntimeError):
+class PendingGroupError(GavelError, RuntimeError):
     """A group of awaitables was read before it was awaited."""
+
+
+class GroupError(GavelError, ValueError):
+    """Something else was given in place of trajectories, or of groups of them."""
 
 
 class TrajectoryGroup(Record):
@@ -119,7 +133,7 @@ class TrajectoryGroup(Record):
     """
 
     trajectories: list[Trajectory] = Field(default_factory=list[Trajectory])
-    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
     metrics: Metrics = Field(default_factory=dict)
     logs: list[str] = Field(default_factory=list)
     exceptions: list[RolloutError] = Field(default_factory=list[RolloutError])
@@ -134,7 +148,7 @@ class TrajectoryGroup(Record):
         exceptions: Iterable[RolloutError | BaseException | Message] = (),
         **fields: Any,
     ) -> None:
-        members = list(trajectories)
+        members = _members(trajectories)
         errors = [RolloutError.of(e) if isinstance(e, BaseException) else e for e in exceptions]
         if any(inspect.isawaitable(member) for member in members):
             super().__init__(**fields | {"exceptions": errors})
@@ -143,6 +157,8 @@ class TrajectoryGroup(Record):
         errors += [RolloutError.of(member) for member in members if isinstance(member, BaseException)]
         kept = [member for member in members if not isinstance(member, BaseException)]
         super().__init__(**fields | {"trajectories": kept, "exceptions": errors})
+
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]  # records are read without it
 
     @property
     def pending(self) -> int:
@@ -173,8 +189,8 @@ class TrajectoryGroup(Record):
     def _settled(self) -> list[Trajectory]:
         if self._pending:
             raise PendingGroupError(
-                f"this group still has {self.pending} rollouts to run: `await group` first, "
-                "or pass it to gather_trajectory_groups"
+                f"this group still has {self.pending} rollouts to run",
+                "First: await group, or groups = await gavel.gather_trajectory_groups(groups).",
             )
         return self.trajectories
 
@@ -186,3 +202,71 @@ class TrajectoryGroup(Record):
 
     def log(self, line: str) -> None:
         self.logs.append(line)
+
+
+def _members(given: Any) -> list[Any]:
+    """What a group is made of. Raises `GroupError`."""
+    if isinstance(given, Trajectory) or (inspect.isawaitable(given) and not isinstance(given, TrajectoryGroup)):
+        discard(given)
+        raise GroupError(
+            f"a group was given one {type(given).__name__}, and is made of several attempts at one task",
+            "Put them in a list: gavel.TrajectoryGroup([…]).",
+        )
+    if not _is_list(given):
+        raise GroupError(
+            f"a group was given a {type(given).__name__}, not trajectories", "Write gavel.TrajectoryGroup([…])."
+        )
+    members = list(given)
+    fit = (Trajectory, BaseException, Mapping)
+    for at, member in enumerate(members):
+        if isinstance(member, fit) or (inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)):
+            continue
+        for each in members:
+            discard(each)
+        raise GroupError(f"member {at} of a group is a {type(member).__name__}, not a Trajectory", _made_from(member))
+    return members
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+
+
+def _made_from(member: Any) -> str:
+    match member:
+        case TrajectoryGroup():
+            return "Give groups in a list of their own: train([group, group])."
+        case list():
+            return "A conversation becomes one by gavel.Trajectory(messages_and_choices=[…])."
+        case Callable():
+            return "Call the rollout: gavel.TrajectoryGroup(rollout(model, task) for _ in range(4))."
+        case _:
+            return "Give trajectories, or calls of an async function that returns one."
+
+
+def as_groups(given: Any, *, single: bool = True) -> list[TrajectoryGroup]:
+    """The groups that were given: one, or several; a trajectory is a group of its own if `single`.
+
+    Raises `GroupError` for anything else.
+    """
+    if isinstance(given, TrajectoryGroup | Trajectory):
+        given = [given]
+    if not _is_list(given):
+        discard(given)
+        raise GroupError(
+            f"groups of trajectories are wanted, not a {type(given).__name__}",
+            "Give a list of gavel.TrajectoryGroup. Numbers of your own go into train(…, metrics={…}).",
+        )
+    groups: list[TrajectoryGroup] = []
+    for each in given:
+        match each:
+            case TrajectoryGroup():
+                groups.append(each)
+            case Trajectory() if single:
+                groups.append(TrajectoryGroup([each]))
+            case _:
+                discard(each)
+                raise GroupError(
+                    f"groups of trajectories are wanted, not a {type(each).__name__}",
+                    "Put the attempts at one task together: [gavel.TrajectoryGroup([…]), …].",
+                )
+    return groups

@@ -226,6 +226,8 @@ def find_scenario(reference: str) -> Scenario:
 
     Raises `ScenarioError` when there is none, and when the file cannot be loaded.
     """
+    if not isinstance(reference, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ScenarioError(f"{reference!r:.80} names no scenario", "Name one in quotes, or a file: desk.py.")
     path, _, variable = reference.partition(":")
     if path.endswith(".py"):
         return _from_file(Path(path), variable)

@@ -3,15 +3,17 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
-from pydantic import BaseModel, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from gavel.base.fields import Constructed
 from gavel.scenarios.criterion import Criterion
-from gavel.scenarios.truth import Truth
+from gavel.scenarios.trajectory import Metadata
+from gavel.scenarios.truth import Truth, as_criteria
 
 
-class Task(BaseModel):
+class Task(Constructed):
     """A task: what the user says, what only the world and the checks know, and what only the judge is told.
 
     The agent is shown `user` alone.
@@ -19,13 +21,13 @@ class Task(BaseModel):
 
     user: str
     """The user's first message."""
-    data: dict[str, JsonValue] = Field(default_factory=dict)
+    data: Metadata = Field(default_factory=dict)
     """The hidden state: for tools and checks, never shown to the agent or to the judge."""
     rubric: str | None = None
     """What good work on this task is, for the judge: replaces the scenario's rubric. A text, or JSON of a rubric."""
     reference: str | None = None
     """An answer or a fact sheet that the judge is shown beside the attempts."""
-    criteria: list[Criterion] = Field(default_factory=list[Criterion])
+    criteria: Annotated[list[Criterion], BeforeValidator(as_criteria)] = Field(default_factory=list[Criterion])
     """What the judge scores separately on this task: replaces the criteria of the rubric."""
     id: str = ""
     """Stable name; by default a hash of `user` and `data`."""

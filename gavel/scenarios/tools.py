@@ -18,7 +18,6 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, g
 from weakref import WeakKeyDictionary
 
 import docstring_parser
-from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from gavel.base.errors import GavelError, contain_cancellation
@@ -48,6 +47,10 @@ logger = logging.getLogger(__name__)
 
 class ToolDefinitionError(GavelError):
     """A function cannot be offered as a tool."""
+
+
+class ToolCallError(GavelError, ValueError):
+    """What is to be answered is no call of a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,8 @@ class Toolbox:
     """The tools of one scenario, by name."""
 
     def __init__(self, functions: Iterable[ToolFunction]) -> None:
+        if not isinstance(functions, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolDefinitionError(f"tools are a list of functions, not {functions!r:.80}", _NO_FUNCTION)
         self._set([Tool(function) for function in functions])
 
     @classmethod
@@ -210,11 +215,26 @@ class Toolbox:
         return no_such_tool(name, self._tools) if tool is None else await tool.call(arguments, task)
 
     async def answer(self, call: Any, task: Task | None = None) -> Message:
-        """The tool message that answers an OpenAI tool call: the client's object, or a dict of the same form."""
-        if isinstance(call, Mapping):
-            call = ChatCompletionMessageFunctionToolCall.model_validate(call)
-        result = await self.call(call.function.name, call.function.arguments, task)
-        return {"role": "tool", "tool_call_id": call.id, "content": result.content}
+        """The tool message that answers an OpenAI tool call: the client's object, or a dict of the same form.
+
+        Raises `ToolCallError` for anything else.
+        """
+        function = _part(call, "function")
+        name, arguments, number = _part(function, "name"), _part(function, "arguments"), _part(call, "id")
+        if not (isinstance(name, str) and isinstance(number, str) and isinstance(arguments, str | Mapping | None)):
+            remedy = (
+                "Answer each of its calls: [await tools.answer(call) for call in message.tool_calls]."
+                if isinstance(call, list) or _part(call, "tool_calls")
+                else 'Pass one of message.tool_calls: {"id": "…", "function": {"name": "…", "arguments": "{}"}}.'
+            )
+            raise ToolCallError(f"this is no call of a tool: {call!r:.120}", remedy)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, default=dict)
+        result = await self.call(name, text, task)
+        return {"role": "tool", "tool_call_id": number, "content": result.content}
+
+
+def _part(value: Any, name: str) -> Any:
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 async def result_of(

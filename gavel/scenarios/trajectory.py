@@ -10,15 +10,16 @@ import json
 import numbers
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from openai.types.chat.chat_completion import Choice
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from gavel.base.errors import GavelError
+from gavel.base.fields import Constructed
 from gavel.llm.types import Message
 from gavel.scenarios.foreign_choices import as_item
 from gavel.scenarios.judgement import Judgement
@@ -45,7 +46,7 @@ def _jsonable(value: Any) -> Any:
             return to_jsonable_python(value, fallback=repr)
 
 
-class Record(BaseModel):
+class Record(Constructed):
     """A value that a JSON round trip leaves unchanged, including NaN, infinities and lone surrogates."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants", defer_build=True)
@@ -143,6 +144,29 @@ def _as_metrics(given: Any) -> Any:
 Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(_as_metrics)]
 
 
+def _as_json(given: Any, validate: Callable[[Any], Any]) -> Any:
+    try:
+        return validate(given)
+    except ValidationError:
+        return validate(_with_plain_values(given))
+
+
+def _with_plain_values(value: Any) -> Any:
+    """The value with tuples as lists, and NumPy's and torch's values as those of Python."""
+    match value:
+        case dict():
+            return {name: _with_plain_values(each) for name, each in cast("dict[Any, Any]", value).items()}
+        case list() | tuple():
+            return [_with_plain_values(each) for each in cast("Sequence[Any]", value)]
+        case _Scalar():
+            return value.tolist()
+        case _:
+            return value
+
+
+Metadata = Annotated[dict[str, JsonValue], WrapValidator(_as_json)]
+
+
 class History(_Conversation):
     """A further conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
@@ -169,7 +193,7 @@ class Trajectory(_Conversation):
     with a value head (`Ppo`) learns from them."""
     judgement: Judgement | None = None
     metrics: Metrics = Field(default_factory=dict)
-    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
     logs: list[str] = Field(default_factory=list)
     status: Literal["finished", "truncated", "failed"] = "finished"
     status_reason: str | None = None

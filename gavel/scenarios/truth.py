@@ -67,7 +67,7 @@ def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
     return Truth(
         None if rubric is None else _text(rubric),
         None if reference is None else _text(reference),
-        () if criteria is None else _criteria(criteria),
+        () if criteria is None else tuple(as_criteria(criteria)),
     )
 
 
@@ -119,14 +119,15 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _criteria(value: Any) -> tuple[Criterion, ...]:
+def as_criteria(value: Any) -> list[Criterion]:
+    """Criteria as tasks and files give them: a list of texts or of objects, or its JSON. Raises `JudgeError`."""
     try:
         entries = json.loads(value) if isinstance(value, str) else value
     except ValueError:
         entries = None
     if not isinstance(entries, list | tuple):
         raise _unreadable(value)
-    return tuple(_criterion(number, entry) for number, entry in enumerate(entries, start=1))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return [_criterion(number, entry) for number, entry in enumerate(entries, start=1)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _criterion(number: int, entry: Any) -> Criterion:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from gavel.base.errors import GavelError
+from gavel.base.fields import Constructed
 
 
-class VllmSettings(BaseModel):
+class VllmSettings(Constructed):
     """vLLM as the engine of rollouts: a process that is started and ended here, or a server that runs already."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -87,7 +88,7 @@ TurnLimits = dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]]
 """Turns of a rollout by the first step that they are for."""
 
 
-class Settings(BaseModel):
+class Settings(Constructed):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
@@ -416,7 +417,7 @@ class LoopConfig(Settings):
     """Maximum tokens of one turn of the agent. Default: 1024."""
     concurrency: int = Field(default=128, ge=1)
     """Rollouts at once."""
-    turn_limits: TurnLimits = {}
+    turn_limits: TurnLimits = Field(default={})
     """Turns of a training rollout, from a step on, as in ScalingInter-RL (arXiv 2509.08755): {0: 10, 20: 20, 40: 30}.
     Held-out episodes have the scenario's own limit, or the largest of these if that is more. Default: its own."""
     reward: dict[RewardName, float] = Field(default_factory=lambda: {"judge": 1.0})

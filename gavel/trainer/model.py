@@ -7,7 +7,7 @@ import asyncio
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine
 from gavel.llm.failures import openai_httpx
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.group import TrajectoryGroup, as_groups
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
@@ -111,7 +111,7 @@ class Model(ModelSpec):
         step: int | None = None,
     ) -> dict[str, float]:
         """Stores trajectories and their mean metrics under a step, by default the current one; returns the means."""
-        return await self.backend.log(self, _as_groups(groups), split, step)
+        return await self.backend.log(self, as_groups(groups), split, step)
 
     def _address(self) -> tuple[str | None, str | None]:
         return self.inference_base_url, self.inference_api_key
@@ -133,25 +133,22 @@ class TrainableModel(Model, TrainableSpec):
     async def train(
         self,
         groups: Iterable[TrajectoryGroup] | TrajectoryGroup,
-        config: TrainConfig | None = None,
+        config: TrainConfig | Mapping[str, Any] | None = None,
         *,
         metrics: Mapping[str, float] | None = None,
     ) -> TrainResult:
         """One training step on judged groups; the new adapter is saved and live when this returns.
 
-        `metrics` join those that the step is logged with. Raises `GavelError` for trajectories outside of groups:
-        rewards are compared within a group.
+        `config`: a `TrainConfig`, or its fields in a dict. `metrics` join those that the step is logged with. Raises
+        `GavelError` for trajectories outside of groups: rewards are compared within a group.
         """
-        groups = [groups] if isinstance(groups, TrajectoryGroup) else list(groups)
-        if any(isinstance(each, Trajectory) for each in groups):
-            raise GavelError(
-                "train got trajectories, and learns from groups of them",
-                "Put the attempts at one task together: train([gavel.TrajectoryGroup([…]), …]).",
-            )
-        return await self.backend.train(self, _as_groups(groups), config or TrainConfig(), metrics)
+        groups = as_groups(groups, single=False)
+        return await self.backend.train(self, groups, _settings(TrainConfig, config), metrics)
 
     async def train_sft(
-        self, trajectories: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup, config: SftConfig | None = None
+        self,
+        trajectories: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup,
+        config: SftConfig | Mapping[str, Any] | None = None,
     ) -> TrainResult:
         """One supervised training step: raises the probability of every assistant turn, whatever the rewards.
 
@@ -159,8 +156,8 @@ class TrainableModel(Model, TrainableSpec):
         assistant messages. The optimiser state is shared with `train`. Trajectories that cannot be trained are counted
         in the result; a malformed message raises `DemonstrationError`.
         """
-        members = [trajectory for group in _as_groups(trajectories) for trajectory in group]
-        return await self.backend.train_sft(self, members, config or SftConfig())
+        members = [trajectory for group in as_groups(trajectories) for trajectory in group]
+        return await self.backend.train_sft(self, members, _settings(SftConfig, config))
 
     def get_inference_name(self) -> str:
         """`name@step` of the live policy."""
@@ -304,7 +301,13 @@ async def _close_with_loop(client: AsyncOpenAI) -> None:
         await client.close()
 
 
-def _as_groups(groups: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup) -> list[TrajectoryGroup]:
-    if isinstance(groups, TrajectoryGroup):
-        return [groups]
-    return [item if isinstance(item, TrajectoryGroup) else TrajectoryGroup([item]) for item in groups]
+_Config = TypeVar("_Config", TrainConfig, SftConfig)
+
+
+def _settings(kind: type[_Config], given: _Config | Mapping[str, Any] | None) -> _Config:
+    if isinstance(given, kind):
+        return given
+    if given is None or isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return kind(**given or {})
+    name = kind.__name__
+    raise GavelError(f"config is a {type(given).__name__}, not a {name}", f"Write config=gavel.{name}(…).")

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
+from gavel.base.fields import Constructed
 from gavel.trainer.config import LoraSettings, PolicySettings
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(Constructed):
     """Names a model: its run is kept under `<project>/<name>`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

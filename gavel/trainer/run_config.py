@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from gavel.base.fields import Constructed
 from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY, SCENARIOS
@@ -23,7 +24,7 @@ _EMBEDDED_LEARNING_RATE = 2e-3
 _EMBEDDED_IMITATION_RATE, _EMBEDDED_EPOCHS = 4e-3, 3
 
 
-class _Config(BaseModel):
+class _Config(Constructed):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
@@ -106,7 +107,7 @@ class RunConfig(_Config):
 
     scenario: str
     """A shipped scenario, file.py, or file.py:variable; several with + between them are trained on together."""
-    weights: dict[str, float] = {}
+    weights: dict[str, float] = Field(default={})
     """Of several scenarios, their shares of a step's groups: returns_desk=3. 20:returns_desk=3 is the weight from step
     20 on, and 0 before, unless there is another. Default: 1 each."""
     model: ModelConfig = ModelConfig()
@@ -144,7 +145,7 @@ class EvolveRunConfig(_Config):
 
     scenario: str
     """A shipped scenario, file.py, or file.py:variable."""
-    base: list[Path] = []
+    base: list[Path] = Field(default=[])
     """Files of trajectories that every iteration imitates, too: demonstrations, all of them; of groups with scores, the
     members that `best` and `above` choose."""
     model: ModelConfig = ModelConfig()

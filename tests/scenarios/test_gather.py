@@ -238,7 +238,7 @@ async def test_what_is_no_group_is_a_failure() -> None:
     async def wrong() -> TrajectoryGroup:
         return [Trajectory()]  # type: ignore[return-value]
 
-    for source in (wrong(), act(), 3):
+    for source in (wrong(), act()):
         [group] = await gather_trajectory_groups([source], max_exceptions=1)  # type: ignore[list-item]
         assert group.exceptions[0].type == "TypeError"
 

@@ -4,6 +4,7 @@ import grimp
 import pytest
 from pydantic import ValidationError
 
+from gavel.base.fields import FieldError
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.model import Model, TrainableModel
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
@@ -21,9 +22,9 @@ def test_a_model_has_the_fields_of_its_spec_and_no_others_are_taken() -> None:
     assert TrainableSpec.model_validate(model.model_dump(include=set(TrainableSpec.model_fields))).lora.rank == 4
     assert isinstance(model, TrainableSpec)
     assert not isinstance(Model(name="prompted", project="desk"), TrainableSpec)
-    with pytest.raises(ValidationError, match="base_model"):
+    with pytest.raises(FieldError, match="base_model"):
         Model(name="prompted", project="desk", base_model="base")  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="base_model"):
+    with pytest.raises(FieldError, match="base_model"):
         TrainableModel(name="clerk", project="desk")  # type: ignore[call-arg]
 
 

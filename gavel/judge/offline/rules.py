@@ -33,6 +33,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -197,6 +198,10 @@ def nearest_form(statement: str) -> str:
         return form if _rule(form) else ""
     if text == REFERENCE:
         return f"says {REFERENCE}"
+    if found := re.search(r"\b(call|say)s? (.+)", text, re.IGNORECASE):
+        forms = [f"{verb} {found[2]}" for verb in (f"{found[1]}s".lower(), f"does not {found[1]}".lower())]
+        if readable := [form for form in forms if _rule(form)]:
+            return "` or `- ".join(sorted(readable, key=lambda form: -SequenceMatcher(None, text, form).ratio()))
     forms = {
         "at most once": "calls TOOL at most once",
         "only one": "calls only one of TOOL, OTHER",
@@ -244,7 +249,17 @@ def _weighted(item: str) -> str:
 
 
 def _plain(statement: str) -> str:
-    return statement.strip().rstrip(".").strip()
+    """Without the marks of Markdown: a task's box, emphasis and code."""
+    return _unmarked(_BOX.sub("", statement.strip())).rstrip(".").strip()
+
+
+def _unmarked(text: str) -> str:
+    return _EMPHASIS.sub(lambda found: found[0] if found["inner"] is None else _unmarked(found["inner"]), text)
+
+
+_BOX = re.compile(r"\[[ xX]\] ")
+_EMPHASIS = re.compile(r'"[^"]*"|(?<![\w*])(?P<marks>\*{1,3}|_{1,3}|`)(?=\S)(?P<inner>.+?)(?<=\S)(?P=marks)(?![\w*])')
+"""A quotation, which stays as it is, or what stands between marks."""
 
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -615,8 +630,10 @@ def _phrases(quoted: str) -> tuple[tuple[str, ...], bool] | None:
 
 
 def _occurs(phrase: str, text: str) -> bool:
-    """Whether a phrase stands in a text as whole words and numbers, whatever the case, marks and width of spaces."""
-    (wanted, _), (found, within_numbers) = _plain_text(phrase), _plain_text(text)
+    """Whether a phrase stands in a text as whole words and numbers, whatever the case, marks and width of spaces. What
+    a reader does not see holds none, but an address is found as a link's, too."""
+    has_targets = "://" in phrase
+    (wanted, _), (found, within_numbers) = _plain_text(phrase, has_targets), _plain_text(text, has_targets)
     at = found.find(wanted) if wanted else -1
     while at >= 0:
         edges = (at, at + len(wanted))
@@ -627,9 +644,10 @@ def _occurs(phrase: str, text: str) -> bool:
 
 
 @lru_cache(256)
-def _plain_text(text: str) -> tuple[str, frozenset[int]]:
+def _plain_text(text: str, has_targets: bool) -> tuple[str, frozenset[int]]:
     """A text without case and the marks of Markdown, and the positions within its numbers."""
-    said = unicodedata.normalize("NFKC", _without_marks(text).translate(_POWERS)).translate(_STRAIGHT).casefold()
+    shown = _without_marks(text, has_targets).translate(_POWERS)
+    said = unicodedata.normalize("NFKC", shown).translate(_STRAIGHT).casefold()
     plain = " ".join(said.split())
     numbers = (found.span() for found in _NUMBER.finditer(plain))
     return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))
@@ -645,29 +663,41 @@ def _is_within_word(beside: str) -> bool:
     return len(beside) == 2 and all(each.isdigit() or each.upper() != each for each in beside)
 
 
-def _without_marks(text: str) -> str:
-    """What a reader of Markdown sees, with the numbers of lists and the addresses of links."""
+def _without_marks(text: str, has_targets: bool, *, html: bool = True) -> str:
+    """What a reader of Markdown sees, with the numbers of lists and tags as they are written; no comments.
+
+    `has_targets`: with the addresses of links and images."""
     shown: list[str] = []
-    for block in _markdown(has_links=text.count("[") <= _MOST_LINKS).parse(text):
+    for block in _markdown(html=html, has_links=text.count("[") <= _MOST_LINKS).parse(text):
         if block.children is not None:
-            shown.append("".join(each.content or "\n" * each.type.endswith("break") for each in block.children))
-            shown += [
-                str(each.attrs[name]) for each in block.children for name in ("href", "src") if name in each.attrs
-            ]
+            for each in block.children:
+                shown.append(
+                    "\n"
+                    if each.type.endswith("break")
+                    else ""
+                    if each.content.startswith("<!--") and each.type == "html_inline"
+                    else each.content
+                )
+            shown.append("\n")
+            targets = [each.attrs.get("href", each.attrs.get("src")) for each in block.children if has_targets]
+            shown += [f"{target}\n" for target in targets if target]
+        elif block.type == "html_block":
+            shown += [_without_marks(_COMMENT.sub("", block.content), has_targets, html=False), "\n"]
         elif block.nesting >= 0 and not block.type.endswith("list_open"):
-            shown += [block.info + block.markup, block.content]
-    return "\n".join(shown)
+            shown += [block.info + block.markup, "\n", block.content, "\n"]
+    return "".join(shown)
 
 
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _MOST_LINKS = 2000
 """The parser's time grows with the square of open brackets."""
 
 
-@lru_cache(2)
-def _markdown(*, has_links: bool) -> "MarkdownIt":
+@lru_cache(4)
+def _markdown(*, html: bool, has_links: bool) -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 200}).enable(["table", "strikethrough"])
+    reader = MarkdownIt("commonmark", {"html": html, "maxNesting": 200}).enable(["table", "strikethrough"])
     return reader.disable(["reference", "code", *([] if has_links else ["link", "image"])])  # these hide or keep text
 
 

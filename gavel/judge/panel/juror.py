@@ -6,7 +6,7 @@ Judge([Juror("openai/gpt-5-mini", weight=2), "ollama/qwen3"])        two jurors,
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ def jury(models: Models | None) -> tuple[Juror, ...]:
     if models is None:
         models = os.environ.get("GAVEL_JUDGE_MODEL", "")
     members = [models] if isinstance(models, str | Juror) or callable(models) else models
+    if not isinstance(members, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise JudgeError(f"{members!r:.80} names no judge model.", "Give a LiteLLM id, an async function, or a list.")
     jurors = tuple(member if isinstance(member, Juror) else Juror(member) for member in members if member)
     if not jurors:
         raise JudgeError(

@@ -201,6 +201,8 @@ _THOUGHTS = (
 """What opens and closes thoughts: tags whose name says so, gpt-oss's analysis channel, Gemma's thoughts, Open WebUI's
 details, and gpt-oss's channel at the beginning of a turn whose special tokens were left out."""
 _OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
+_LED = re.compile(r"(?:^|\s)[A-Z]\w{0,20}:\s*\Z")
+"""What leads into a reply in a text prompt: `A:`."""
 _TURN = r"(?:(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)\s*)?"
 """What a template puts before a turn, where it was logged with it."""
 _LITERAL = rf"""
@@ -261,7 +263,7 @@ class _Reader:
         called = [fields.pop(name) for name in ("tool_calls", "function_call") if not is_empty(fields.get(name))]
         pieces = list(self._contents(content))
         opened, self._opened = self._opened, ""
-        if isinstance(content, str) and (role == "assistant" or (role == "user" and is_rendered(content))):
+        if isinstance(content, str) and (role == "assistant" or (role == "user" and _begins_reply(content))):
             self._opened = opened_thoughts(content)
         if role == "assistant":
             pieces = _without_thoughts([opened, *pieces] if opened else pieces)
@@ -546,12 +548,17 @@ def _closing(family: int, text: str, position: int) -> re.Match[str] | None:
     """Where opened thoughts close: at a tag outside of code and quotations.
 
     Without one, at the first within the last literal that holds one: thoughts may end in the middle of a code block.
+    Within a line's code it is only spoken of where what follows on the line would lack the mark that closes the code.
     """
     spoken: re.Match[str] | None = None
     for found in _CLOSES[family].finditer(text, position):
         if found["literal"] is None:
             return found
-        spoken = _CLOSES_ANYWHERE[family].search(text, *found.span()) or spoken
+        within = _CLOSES_ANYWHERE[family].search(text, *found.span())
+        if within is not None and (marks := found["ticks"]) is not None:
+            rest = text[within.end() :].partition("\n")[0]
+            within = None if rest.count(marks) % 2 else within
+        spoken = within or spoken
     return spoken
 
 
@@ -569,6 +576,12 @@ def _cut(text: str, spans: Iterable[tuple[int, int]]) -> str:
             blank = part[len(part.rstrip()) :]
         position = end
     return "".join(kept) + blank
+
+
+def _begins_reply(prompt: str) -> bool:
+    """Whether a prompt ends within the reply: as a template renders it, or opens thoughts behind `A:`."""
+    opened = _OPENED_AT_END.search(prompt)
+    return is_rendered(prompt) or (opened is not None and bool(_LED.search(prompt[: opened.start()])))
 
 
 def opened_thoughts(prompt: str) -> str:

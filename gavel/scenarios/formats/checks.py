@@ -6,6 +6,8 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from gavel.base.errors import GavelError
+from gavel.base.fields import FieldError, problem
 from gavel.llm.types import Message
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
@@ -66,7 +68,7 @@ def trajectory(
         found = Trajectory(
             messages_and_choices=list[MessageOrChoice](messages), tools=tools, metadata=rest, metrics=numbers, **more
         )
-    except (ValidationError, TypeError) as error:
+    except (FieldError, TypeError) as error:
         raise unusable(where, error) from error
     return checked(found, where)
 
@@ -123,11 +125,9 @@ def checked(item: Item, where: str) -> Item:
 
 def unusable(where: str, error: Exception) -> RowError:
     """The error for a row that is not shaped as its format says, with the field."""
-    problem = str(error)
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
-    return RowError(f"{where} cannot be judged: {problem}", "Rows hold messages and tools in OpenAI's chat format.")
+    text = problem(error) if isinstance(error, ValidationError) else str(error)
+    text = error.message if isinstance(error, GavelError) else text
+    return RowError(f"{where} cannot be judged: {text}", "Rows hold messages and tools in OpenAI's chat format.")
 
 
 def as_message(value: Any, role: str) -> list[Message]:

@@ -118,6 +118,7 @@ def _each_sample(row: Row) -> Iterator[Row]:
                 raise RowError(problem, f"An answer is text, messages, or an object with {', '.join(_TEXTS)}.")
             own |= {key: value for key, value in sample.items() if key != text}
             sample = sample[text]
+        side(row, sample, "assistant", f"{name}.{number}")  # its error names the answer
         yield Row(row.where, {**own, "completion": sample})
 
 
@@ -221,7 +222,7 @@ def _column(row: Row, names: Sequence[str], known: Collection[str], option: str)
     for name in names:
         if (value := at(row.value, name)) is not ABSENT:
             return name, value
-    if found := next((name for name in names if name in known or name.partition(".")[0] in known), None):
+    if found := next((name for name in names if name in known), None):
         return found, None
     raise RowError(
         f"{row.where} has no column {' or '.join(names)}. Its columns: {', '.join(known) or 'none'}.",
@@ -238,7 +239,13 @@ def _as_said(value: Any) -> Any:
 
 def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Iterator[Attempt]:
     """The attempts of a table whose columns a user named."""
-    known = dict.fromkeys(name for row in rows if is_object(row.value) for name in row.value)
+    objects = [row.value for row in rows if is_object(row.value)]
+    known = dict.fromkeys(name for value in objects for name in value)
+    for name in columns.names:  # which may lead into an object
+        above = name.rpartition(".")[0]
+        inner = [at(value, above) for value in objects] if above else []
+        known |= dict.fromkeys(f"{above}.{each}" for value in inner if is_object(value) for each in value)
+        known |= dict.fromkeys(name for value in objects if at(value, name) is not ABSENT)
     for row in rows:
         if not is_object(row.value):
             raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")

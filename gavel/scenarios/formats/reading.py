@@ -11,6 +11,7 @@ line and fields. No row is skipped: what holds nothing to judge is counted in th
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -215,12 +216,15 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     if _likeness(nearest, fields) >= _NEAR:
         lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
         problem += f" It is nearest to {nearest.name}, but {lack}."
-    texts = [name for name, value in fields.items() if isinstance(value, str | list | dict)]
+    if empty := [name for name, value in fields.items() if value == []]:
+        problem += f" Without anything in it: {', '.join(empty)}."
+    texts = [name for name, value in fields.items() if isinstance(value, str | list | dict) and value != []]
     if len(texts) < 2:
         return RowError(problem, _FORM)
-    given = [name for name in texts if not _EXPECTED.search(name)]
+    given = [name for name in texts if not _EXPECTED.search(name) and not _IDENTIFIER.search(name)]
     asked, answered = (next((n for n in given if re.search(words, n, re.I)), "COLUMN") for words in _LIKELY)
-    columns = f"--prompt-column {asked} --answer-column {answered if answered != asked else 'COLUMN'}"
+    answered = answered if answered != asked else "COLUMN"
+    columns = f"--prompt-column {shlex.quote(asked)} --answer-column {shlex.quote(answered)}"
     return RowError(
         problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"
     )
@@ -234,6 +238,7 @@ _LIKELY = (
 """Names of columns to propose; the user decides."""
 _EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
 """Names of columns that hold what was expected: never proposed, for nobody wants it judged."""
+_IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])ids?$|Ids?$")
 _NEAR = 0.5
 """Share of a format's fields from which on a row is called near to it."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."

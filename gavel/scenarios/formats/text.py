@@ -164,7 +164,7 @@ def _items(document: Any, where: str) -> list[Row]:
                 for name, items in run.items()
                 for n, item in enumerate(items)
             ]
-        case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
+        case {"data": [{}, *_] as page, **rest} if _is_beside_rows(cast(dict[str, Any], rest), page):
             items = cast(list[Any], page)
             if _is_page_of_items(items):
                 return [Row(f"{where} data", items)]
@@ -204,6 +204,12 @@ def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
 def _is_page_of_items(page: list[Any]) -> bool:
     """Whether the rows of a page are the items of one conversation of OpenAI's, and none a thread's newest first."""
     return is_conversation(page) and not any(is_object(item, "object") for item in page)
+
+
+def _is_beside_rows(fields: dict[str, Any], rows: list[Any]) -> bool:
+    """Whether fields only describe the rows beside them, as `version` does: none is of an API's or holds anything."""
+    plain = not any(isinstance(each, list | dict) for each in fields.values())
+    return not fields.keys() - _PAGE or (plain and not is_conversation(rows) and not is_object(fields, "prompt"))
 
 
 _PAGE = {

@@ -26,14 +26,13 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, run_path, runs_root
+from gavel.trainer.runs.run_directory import EXPERIMENT, RunDirectory, RunDirectoryError, run_path, runs_root
 from gavel.trainer.runs.storage.store import open_store
 from gavel.trainer.runs.storage.transfer import push_checkpoint
 from gavel.trainer.runs.trackers.tracker import TrackerError, TrackerName
 
 _Key = tuple[str, str]
 _Done = TypeVar("_Done")
-_EXPERIMENT = "experiment.json"
 _registering = threading.Lock()
 """Models are loaded one after another: `from_pretrained` in two threads at once breaks both."""
 _holders: "weakref.WeakValueDictionary[Path, LocalBackend]" = weakref.WeakValueDictionary()
@@ -168,8 +167,8 @@ class LocalBackend:
 
     def pin(self, model: ModelSpec, settings: Mapping[str, Any]) -> None:
         directory = self._directory(model)
-        directory.check(dict(settings), _EXPERIMENT)
-        directory.describe(dict(settings), _EXPERIMENT)
+        directory.check(dict(settings), EXPERIMENT)
+        directory.describe(dict(settings), EXPERIMENT)
 
     def history(self, model: ModelSpec, split: str | None = None) -> list[dict[str, Any]]:
         return self._directory(model).metrics.rows(split)

@@ -10,6 +10,7 @@ learner differ by more than rounding, as they do where a mixture chooses other e
 """
 
 import contextlib
+import json
 import logging
 import pickle
 import threading
@@ -47,7 +48,14 @@ from gavel.trainer.policy.reference import keep_reference, reference_weights
 from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
 from gavel.trainer.runs.model_card import model_card
-from gavel.trainer.runs.run_directory import FORMAT_VERSION, RunDirectory, RunDirectoryError, check_format_version
+from gavel.trainer.runs.run_directory import (
+    EXPERIMENT,
+    FORMAT_VERSION,
+    TRAINER_STATE,
+    RunDirectory,
+    RunDirectoryError,
+    check_format_version,
+)
 from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
 
@@ -180,7 +188,7 @@ logger = logging.getLogger(__name__)
 
 DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
 """Fields of a model that its run keeps for good."""
-_STATE = Path("trainer_state") / "state.pt"
+_STATE = Path(TRAINER_STATE) / "state.pt"
 
 
 class SaveError(GavelError):
@@ -475,13 +483,15 @@ class TrainingRun:
         self.policy.tokenizer.save_pretrained(str(directory))
         (directory / CARD).write_text(self._card(step, {"step": step, "split": split, **metrics}), encoding="utf-8")
         (directory / _STATE).parent.mkdir()
+        if experiment := self.directory.description(EXPERIMENT):
+            (directory / TRAINER_STATE / EXPERIMENT).write_text(json.dumps(experiment))
         state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
         torch.save({"format_version": FORMAT_VERSION, **state}, directory / _STATE)
 
     def _card(self, step: int, *newest: dict[str, Any]) -> str:
         """The model card of a step, whose own row of metrics may not be written yet."""
         rows = [*self.directory.metrics.rows(), *newest]
-        experiment = self.directory.description("experiment.json")
+        experiment = self.directory.description(EXPERIMENT)
         return model_card(
             self._description, experiment, rows, step=step, base=source_of(self._description["base_model"])
         )

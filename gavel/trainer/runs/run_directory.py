@@ -73,6 +73,9 @@ def with_later_settings(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> d
 
 
 _LOCK = ".lock"
+EXPERIMENT = "experiment.json"
+TRAINER_STATE = "trainer_state"
+"""Of a checkpoint: what exact resume needs."""
 START = "start"
 """Holds the adapter that a run began with, if that is another run's."""
 PULLED = ".pulled"
@@ -147,12 +150,15 @@ def run_path(root: Path, project: str, name: str) -> Path:
     return root / project / name
 
 
-def check_description(run: Path, description: dict[str, Any], file_name: str = "experiment.json") -> None:
+def check_description(run: Path, description: dict[str, Any], file_name: str = EXPERIMENT) -> None:
     """Raises `RunDirectoryError` when the run was begun with another description; none yet is accepted.
 
-    Raises `FormatVersionError` for a file in a format that cannot be read.
+    Where the file was deleted, the copy in the newest checkpoint stands for it. Raises `FormatVersionError` for a file
+    in a format that cannot be read.
     """
     file = run / file_name
+    if not file.exists():
+        file = max(run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}"), default=file)
     if not file.exists():
         return
     begun = read_description(file)
@@ -291,7 +297,7 @@ class RunDirectory:
         """A prompted model, which has no description, leaves metrics of step 0 alone."""
         if (
             self.checkpoints.steps()
-            or (self.path / "experiment.json").exists()
+            or (self.path / EXPERIMENT).exists()
             or any(row["step"] > 0 for row in self.metrics.rows())
         ):
             raise RunDirectoryError(

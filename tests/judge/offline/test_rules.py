@@ -124,6 +124,8 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("lends nothing when a loan is overdue", "calls TOOL only when days <= 30"),
         ("looks before it acts", "calls TOOL before OTHER"),
         ("the reference", "says the reference"),
+        ("must call refund before ship", "calls refund before ship"),
+        ('It says "4" when days <= 30', 'says "4" when days <= 30'),
         ('says "Done" at most once', ""),
     ],
 )
@@ -343,6 +345,10 @@ def test_what_the_agent_says_itself_is_not_told_to_it():
         ('says "30 days"', "That was within **30** days.", True),
         ('says "30 days"', "It is _30_ [days](http://a.b/c).", True),
         ('says "http://a.b/c"', "See [there](http://a.b/c).", True),
+        ('says "4"', "It is [5](http://a.b/4), see ![there](http://a.b/4).", False),
+        ('says "4"', "It is 5.<!-- It is 4. -->\n\n<!-- It is\n\n4. -->", False),
+        ('says "4"', "<details><!-- 5 -->**4**</details>", True),
+        ('says "4"', "`<!-- 4 -->`", True),
         ('says "order_id" and "a * b"', "The order_id is a * b.", True),
         ('says "**Done**" and "- it"', "Done\n\n- it", True),
         ('does not say "30 days"', "**30** days", False),
@@ -354,6 +360,18 @@ def test_what_the_agent_says_itself_is_not_told_to_it():
 )
 def test_what_the_agent_says_is_a_rule(rule: str, said: str, is_kept: bool):
     assert kept(rule, facts("refund", ending=said)) is is_kept
+
+
+def test_a_line_that_may_be_turned_round_is_offered_both_ways():
+    offered = nearest_form("do not call refund").split("` or `- ")
+    assert offered == ["does not call refund", "calls refund"]
+
+
+@pytest.mark.parametrize("item", ["**calls refund**", "[ ] calls refund", "[x] *calls* `refund`.", "__calls refund__"])
+def test_a_rule_is_read_without_its_markdown(item: str):
+    assert [rule.text for rule in read_rubric(f"- {item}").rules] == ["calls refund"]
+    assert read_rubric('- says "**4**"').rules[0].text == 'says "**4**"'
+    assert not read_rubric("- ~~calls refund~~").rules
 
 
 def test_what_the_user_or_a_tool_says_is_not_said_by_the_agent():

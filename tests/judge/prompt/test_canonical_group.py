@@ -87,7 +87,14 @@ def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
 
 @pytest.mark.parametrize(
     "content",
-    ["<think>hmm", "<think>hmm</think>", "hmm</think>\n", "<|channel|>analysis<|message|>hmm", "analysisIt says hmm"],
+    [
+        "<think>hmm",
+        "<think>hmm `</think>` hm",
+        "<think>hmm</think>",
+        "hmm</think>\n",
+        "<|channel|>analysis<|message|>hmm",
+        "analysisIt says hmm",
+    ],
 )
 def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
     assert len(canonical(said(content), said("", reasoning_content="hmm"), said(None)).members) == 1
@@ -108,6 +115,7 @@ _CHATML = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
         ("user", _CHATML, ["5 or 4", "4", "4"]),
         ("user", _CHATML + "<think>\n\n</think>\n\n", ["5 or 4", "4", "4"]),
         ("user", "What opens a thought?\n<think>", ["5 or 4", "4", "4"]),
+        ("user", "Q: 2 + 2? A: <think>", ["", "4", "4"]),
     ],
 )
 def test_thoughts_that_a_rendered_prompt_or_a_prefill_opens_are_no_answer(role, prompt, shown):

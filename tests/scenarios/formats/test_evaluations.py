@@ -223,3 +223,35 @@ def test_a_table_that_cannot_be_read_names_its_columns_and_the_option(
         read_file(tmp_path / "t.csv", columns=columns)
     assert "id, ask, ours, theirs, answer" in error.value.message
     assert option in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "named"),
+    [
+        ([{"Frage": "q", "Answer A": "a", "Answer B": "b"}] * 2, None, "--answer-column 'Answer A'"),
+        ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
+        ([{"prompt": "x", "responses": ["a", 3]}] * 2, None, "responses.1"),
+        ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
+    ],
+)
+def test_an_error_names_columns_as_they_are_to_be_typed(
+    tmp_path: Path, rows: list[dict[str, Any]], columns: Columns | None, named: str
+) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    with pytest.raises(RowError) as raised:
+        read_file(tmp_path / "t.json", columns=columns)
+    assert named in str(raised.value)
+
+
+def test_an_identifier_is_not_proposed_as_a_column(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps([{"question_id": "q1", "model_a": "m", "text": "y"}]))
+    with pytest.raises(RowError) as raised:
+        read_file(tmp_path / "t.json")
+    assert "question_id" not in raised.value.remedy
+
+
+def test_rows_stand_in_an_object_that_describes_them(tmp_path: Path) -> None:
+    rows = [{"prompt": "x", "completion": "a"}, {"prompt": "x", "completion": "b"}]
+    (tmp_path / "t.json").write_text(json.dumps({"version": 1, "data": rows}))
+    [group] = read_file(tmp_path / "t.json").groups
+    assert [each.messages()[-1]["content"] for each in group] == ["a", "b"]

@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from gavel.base.fields import FieldError
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, Reinforce, SamplerCorrection, TrainConfig
 from gavel.trainer.learner.losses import (
     TokenScores,
@@ -325,8 +326,8 @@ def test_a_loss_is_chosen_by_its_kind_and_survives_json(loss):
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings):
-    with pytest.raises(ValidationError):
-        TrainConfig.model_validate(settings)
+    with pytest.raises(FieldError):
+        TrainConfig(**settings)
 
 
 @given(
@@ -340,5 +341,5 @@ def test_the_chosen_tokens_are_those_that_sorting_by_entropy_puts_first(entropie
 
 
 def test_single_tokens_of_a_loss_over_sequences_cannot_be_chosen():
-    with pytest.raises(ValidationError, match="gspo has one ratio a sequence"):
+    with pytest.raises(FieldError, match="gspo has one ratio a sequence"):
         TrainConfig(loss=Gspo(), top_entropy=0.2)

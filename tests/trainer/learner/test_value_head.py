@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pydantic import ValidationError
 
+from gavel.base.fields import FieldError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import ClippedSurrogate, LoraSettings, Ppo, SamplerCorrection, TrainConfig
@@ -100,7 +100,7 @@ def test_step_rewards_that_do_not_fit_the_turns_are_left_out_and_counted(unfit):
 
 @pytest.mark.parametrize("settings", [{"advantage": "std"}, {"minimal_spread": 0.1}])
 def test_what_compares_members_of_a_group_is_refused_beside_a_value_head(settings):
-    with pytest.raises(ValidationError, match="Ppo does not"):
+    with pytest.raises(FieldError, match="Ppo does not"):
         TrainConfig(loss=Ppo(), **settings)
     assert TrainConfig.model_validate(TrainConfig(loss=Ppo()).model_dump()).loss == Ppo()
 

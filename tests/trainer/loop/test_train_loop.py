@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from gavel.base.fields import FieldError
 from gavel.judge.audit.health import judge_health
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
@@ -119,7 +119,7 @@ async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_
 
 @pytest.mark.parametrize("metric", ["success", "/success", "held_out/"])
 def test_a_metric_without_its_split_is_refused(metric: str) -> None:
-    with pytest.raises(ValidationError, match="keep_best_by"):
+    with pytest.raises(FieldError, match="keep_best_by"):
         LoopConfig(keep_best_by=metric)
 
 
@@ -178,8 +178,14 @@ async def test_rewards_are_the_judges_scores_and_another_reward_is_another_exper
         for other in ({"judge": 0.5}, {"judge": 1.0, "hand": 0.5}, {"hand": 1.0}):
             with pytest.raises(RunDirectoryError, match="reward"):
                 await train_scenario(model, scenario, judge, loop.model_copy(update={"reward": other}), TrainConfig())
+        pinned = tmp_path / "tests" / "judged" / "experiment.json"
+        begun = pinned.read_text()
+        pinned.unlink()  # the checkpoint keeps a copy
         with pytest.raises(RunDirectoryError, match="advantage"):
             await train_scenario(model, scenario, judge, loop, TrainConfig(advantage="rank"))
+        assert not pinned.exists()
+        await train_scenario(model, scenario, judge, loop, TrainConfig())
+        assert pinned.read_text() == begun
         told = copy(scenario)
         told.tasks = lambda split="train": [t.model_copy(update={"reference": "x"}) for t in scenario.tasks(split)]  # type: ignore[method-assign]
         with pytest.raises(RunDirectoryError, match="criteria of tasks"):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.fields import FieldError
 from gavel.judge.judge import Judge
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
@@ -54,7 +54,7 @@ def test_a_sum_is_none_exactly_when_a_weighted_part_is(judge, hand, weights) -> 
 
 @pytest.mark.parametrize("weights", [{}, {"judge": 0.0}, {"judge": math.nan}, {"hand": math.inf}, {"human": 1.0}])
 def test_weights_that_make_no_reward_are_refused(weights: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match="reward"):
+    with pytest.raises(FieldError, match="reward"):
         LoopConfig(reward=weights)  # type: ignore[arg-type]
 
 

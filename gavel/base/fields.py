@@ -1,0 +1,104 @@
+"""Models that people construct by hand: a value that does not fit is told in a line, with its field and what fits.
+
+    Trajectory(status="done")  ->  FieldError: Trajectory.status is 'done': input should be 'finished', 'truncated' …
+
+`model_validate` raises pydantic's own error, for code that reads files and requests.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from gavel.base.errors import GavelError
+
+
+class FieldError(GavelError, ValueError):
+    """A model's constructor was given a value that does not fit, or a field that it does not have."""
+
+
+class Constructed(BaseModel):
+    """A model whose constructor raises `FieldError`, also for a name that is no field of it."""
+
+    if not TYPE_CHECKING:  # type checkers are to see the fields
+
+        def __init__(self, **given: Any) -> None:
+            kind = type(self)
+            unknown = given.keys() - kind.model_fields.keys()
+            if unknown and kind.model_config.get("extra") != "forbid":  # pydantic would leave it out without a word
+                raise _no_such_field(kind, min(unknown))
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                raise misfit(kind, error) from error
+
+        __init__.__pydantic_base_init__ = True  # so that pydantic does not call it for a model within another
+
+
+def _no_such_field(kind: type[BaseModel], name: str) -> FieldError:
+    longer = [field for field in kind.model_fields if field.startswith(f"{name}_")]
+    nearest = longer or difflib.get_close_matches(name, kind.model_fields, 1)
+    there = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(kind.model_fields)}."
+    return FieldError(f"{kind.__name__} has no field {name}.", there)
+
+
+def problem(error: ValidationError) -> str:
+    """The innermost thing that did not fit, as `field is value: what pydantic says of it`."""
+    details = error.errors(include_url=False)
+    first = max(details, key=lambda each: len(each["loc"]))
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, FieldError):
+        return inner.message
+    alike = [each for each in details if each["input"] is first["input"]]  # the alternatives of a union
+    says = " or ".join(dict.fromkeys(_lowered(each["msg"].removeprefix("Value error, ").rstrip(".")) for each in alike))
+    where = ".".join(str(part) for part in first["loc"] if len(alike) == 1 or part in alike[-1]["loc"])
+    value = "" if first["type"] == "missing" or not where else f" is {_shown(first['input'])}"
+    return f"{where}{value}: {says}".removeprefix(": ")
+
+
+def misfit(kind: type[BaseModel], error: ValidationError) -> FieldError:
+    """What did not fit, and what does."""
+    told = problem(error)
+    loc = max((each["loc"] for each in error.errors(include_url=False)), key=len)
+    remedy, model = "", kind
+    for name in map(str, loc):
+        if name not in model.model_fields:
+            unknown = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
+            if loc in unknown and name == loc[-1]:
+                return _no_such_field(model, name)
+            break
+        fits = model.model_fields[name].annotation
+        remedy = f"{name} is to be {_plain(fits)}."
+        if not (isinstance(fits, type) and issubclass(fits, BaseModel)):
+            break
+        model = fits
+    if "JsonValue" in remedy:
+        remedy += " JSON has text, numbers, true, false, null, lists, and dicts whose keys are text."
+    return FieldError(f"{kind.__name__}{'.' if loc else ': '}{told}", remedy)
+
+
+def _plain(annotation: Any) -> str:
+    """The type as one writes it: `list[Criterion] | None`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _plain(arguments[0])
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin in (Union, UnionType):
+        return " | ".join(map(_plain, arguments))
+    name = "None" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
+    return f"{name}[{', '.join(map(_plain, arguments))}]" if arguments else name
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    if len(text) <= 80:
+        return text
+    size = f" of {len(cast('Sequence[Any]', value))}" if isinstance(value, Sequence | Mapping) else ""
+    return f"a {type(value).__name__}{size}: {text[:60]}…"
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
