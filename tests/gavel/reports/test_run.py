@@ -1,4 +1,4 @@
-"""What a run directory tells: its figures, its outcome in words, and its page, on which hostile trajectories stay text."""
+"""What a run directory tells: its figures, its outcome in words, and its page, on which hostile text stays text."""
 
 import fcntl
 from pathlib import Path
