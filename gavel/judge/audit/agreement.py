@@ -111,16 +111,15 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
 
 
 def _advantage_correlation(groups: Sequence[Pairs]) -> IntervalEstimate:
-    products: list[float] = []
-    score_squares: list[float] = []
-    reference_squares: list[float] = []
-    for pairs in groups:
-        scores = center([score for score, _ in pairs])
-        references = center([value for _, value in pairs])
-        products.append(math.fsum(x * y for x, y in zip(scores, references, strict=True)))
-        score_squares.append(math.fsum(x * x for x in scores))
-        reference_squares.append(math.fsum(y * y for y in references))
-    return correlation(products, score_squares, reference_squares)
+    sums = [centred_sums(pairs) for pairs in groups]
+    return correlation(*([each[at] for each in sums] for at in range(3)))
+
+
+def centred_sums(pairs: Pairs) -> tuple[float, float, float]:
+    """Σxy, Σx² and Σy² of a group's pairs, each side less its mean."""
+    xs, ys = center([x for x, _ in pairs]), center([y for _, y in pairs])
+    xy, xx, yy = (math.fsum(a * b for a, b in zip(*sides, strict=True)) for sides in ((xs, ys), (xs, xs), (ys, ys)))
+    return xy, xx, yy
 
 
 def center(values: Sequence[float]) -> list[float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from gavel.judge.audit.agreement import center
+from gavel.judge.audit.agreement import centred_sums
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
 from gavel.judge.stats import PositionBias, centred_positions
@@ -101,14 +101,11 @@ def length_correlation(groups: Iterable[TrajectoryGroup]) -> IntervalEstimate:
 
 
 def length_sums(group: TrajectoryGroup) -> tuple[float, float, float]:
-    """Σxy, Σx² and Σy² of log(1 + characters written) and score over the judged members, each less its mean."""
+    """`centred_sums` of log(1 + characters written) and score over the judged members."""
     members = distinct_members(group)
-    scored = [(member, judgement.score) for member, judgement in members if judgement.score is not None]
-    lengths = center([math.log1p(characters_written(member)) for member, _ in scored])
-    scores = center([score for _, score in scored])
-    sides = (lengths, scores), (lengths, lengths), (scores, scores)
-    xy, xx, yy = (math.fsum(x * y for x, y in zip(one, other, strict=True)) for one, other in sides)
-    return xy, xx, yy
+    return centred_sums(
+        [(math.log1p(characters_written(each)), told.score) for each, told in members if told.score is not None]
+    )
 
 
 def characters_written(trajectory: Trajectory) -> int:
