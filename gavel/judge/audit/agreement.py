@@ -1,9 +1,9 @@
 # pyright: reportMissingTypeStubs=false
 """Agreement of a judge's scores with a reference: a hand-crafted reward, true success, or another judge.
 
-Scores are relative to their group, so every statistic is computed within groups and averaged over them. A group in
-which a statistic is undefined is left out of it. Between raters, ICC also counts how the scores of different groups
-differ, and how harsh a rater is.
+Scores are relative to their group, so every statistic except the AUC is computed within groups and averaged over
+them. A group in which a statistic is undefined is left out of it. Between raters, ICC and alpha also count how the
+scores of different groups differ, and how harsh a rater is.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
+from statistics import fmean, variance
 from typing import TYPE_CHECKING
 
 from gavel.judge.audit.bootstrap import (
@@ -51,12 +51,18 @@ class Agreement:
     """Members with both a score and a reference."""
     tau: IntervalEstimate
     """Kendall's tau-b (1945), -1 to 1; 0 for a group that the judge ties."""
+    spearman: IntervalEstimate
+    """Spearman's rho over mid-ranks, -1 to 1; 0 for a group that the judge ties."""
     pair_accuracy: IntervalEstimate
     """Of two members with different references, how often the better one has the higher score; a tie counts 0.5.
     For a binary reference this is the AUC within the group."""
     top_1: IntervalEstimate
     """How often the member with the highest score is one of the best by reference; of members tied for the highest
     score, the share that is."""
+    auc: IntervalEstimate
+    """Over all members of all groups, how often a member with the higher label scores above one with the lower label
+    (Mann-Whitney; a tie counts 0.5). Only for a binary reference. A score means different things in different groups,
+    which lowers it."""
     advantage_correlation: IntervalEstimate
     """Pearson's r of score and reference, each less its group's mean, as in training with `mean` advantages."""
 
@@ -104,8 +110,10 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         reference=reference,
         members=sum(map(len, groups)),
         tau=mean_over_groups([kendall_tau(pairs) for pairs in groups]),
+        spearman=mean_over_groups([spearman_rho(pairs) for pairs in groups]),
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
+        auc=_pooled_auc(groups),
         advantage_correlation=_advantage_correlation(groups),
     )
 
@@ -151,6 +159,17 @@ def mean_kendall_tau(groups: Iterable[Pairs]) -> float | None:
     return fmean(taus) if taus else None
 
 
+def spearman_rho(pairs: Pairs) -> float | None:
+    """Pearson's r of one group's mid-ranks; None where the reference is constant, 0 where the judge ties all."""
+    from scipy.stats import rankdata  # pyright: ignore[reportUnknownVariableType]
+
+    scores, references = (rankdata([pair[side] for pair in pairs]) for side in (0, 1))
+    xy, xx, yy = centred_sums(list(zip(scores, references, strict=True)))
+    if not yy:
+        return None
+    return xy / math.sqrt(xx * yy) if xx else 0.0
+
+
 def pair_accuracy(pairs: Pairs) -> float | None:
     """Of one group; None where the reference is constant."""
     right = [
@@ -169,6 +188,29 @@ def top_1(pairs: Pairs) -> float | None:
     return fmean(float(value == best) for score, value in pairs if score == highest)
 
 
+def _pooled_auc(groups: Sequence[Pairs]) -> IntervalEstimate:
+    """AUC over all members, with an interval over groups; undefined unless the reference has two values."""
+    import numpy as np
+
+    labels = {value for pairs in groups for _, value in pairs}
+    if len(labels) != 2:
+        return UNDEFINED
+    members = sorted((score, value, group) for group, pairs in enumerate(groups) for score, value in pairs)
+    scores, values, group_of = np.array(members).T
+    first_of_tie = np.flatnonzero(np.diff(scores, prepend=np.nan) != 0)
+
+    def statistic(drawn: "Indices") -> "Array":
+        times_drawn = np.array([np.bincount(row, minlength=len(groups)) for row in drawn])
+        weights = times_drawn[:, group_of.astype(int)]
+        losers, winners = (
+            np.add.reduceat(weights * (values == label), first_of_tie, axis=1) for label in sorted(labels)
+        )
+        wins = winners * (np.cumsum(losers, axis=1) - losers / 2)
+        return wins.sum(axis=1) / defined(winners.sum(axis=1) * losers.sum(axis=1))
+
+    return estimate(statistic, len(groups), sum(map(bool, groups)))
+
+
 Ratings = Sequence[Sequence[float | None]]
 """For each member of one group, the scores by rater; None where a rater gave none."""
 
@@ -180,6 +222,8 @@ class InterRaterReliability:
     """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
     icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
+    alpha: IntervalEstimate
+    """Krippendorff's alpha with the interval metric: 1 - observed / expected disagreement; scores may be missing."""
     pairs: Mapping[tuple[str, str], Agreement]
     """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
 
@@ -200,7 +244,7 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability |
         )
         for one, other in combinations(range(len(judges)), 2)
     }
-    return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), pairs)
+    return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), krippendorff_alpha(ratings), pairs)
 
 
 def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
@@ -215,7 +259,7 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
         return None
     ratings = [[[scores.get(rater) for rater in raters] for scores in members] for members in rated]
     names = tuple(f"{model} call {number}" for model, number in raters)
-    return InterRaterReliability(names, *intraclass_correlation(ratings), {})
+    return InterRaterReliability(names, *intraclass_correlation(ratings), krippendorff_alpha(ratings), {})
 
 
 def _by_judge(group: TrajectoryGroup, judges: Sequence[str]) -> Ratings:
@@ -280,3 +324,20 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate,
 
     contributing = int((count > 0).sum())
     return estimate(single, len(groups), contributing), estimate(mean, len(groups), contributing)
+
+
+def krippendorff_alpha(groups: Sequence[Ratings]) -> IntervalEstimate:
+    """Alpha over the members with at least two scores, interval metric (Krippendorff 2011, "Computing Krippendorff's
+    alpha-reliability"): 1 - mean variance within members, each counted once for each score / variance of all scores."""
+    import numpy as np
+
+    known = [[[score for score in row if score is not None] for row in members] for members in groups]
+    rated = [[row for row in members if len(row) > 1] for members in known]
+    moments = [[(len(row), sum(row), sum(s * s for s in row), len(row) * variance(row)) for row in of] for of in rated]
+    sums = np.array([np.reshape(rows, (-1, 4)).sum(axis=0) for rows in moments])
+
+    def statistic(drawn: "Indices") -> "Array":
+        count, total, squares, within = sums[drawn].sum(axis=1).T
+        return 1 - within / count / defined((squares - total**2 / count) / (count - 1))
+
+    return estimate(statistic, len(groups), sum(map(bool, moments)))

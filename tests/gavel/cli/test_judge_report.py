@@ -34,8 +34,11 @@ async def test_several_judges_and_a_reference_get_every_section() -> None:
         "Agreement between 2 judges",
         "Agreement between 4 calls on one group",
         "Kendall's tau-b",
+        "Spearman's rho",
         "ICC(2,4)",
+        "Krippendorff's alpha",
         "position slope",
+        "needs a reference of two values",
     ):
         assert shown in table
     assert "Without a reference" not in table
@@ -44,9 +47,9 @@ async def test_several_judges_and_a_reference_get_every_section() -> None:
 async def test_a_row_has_the_figure_its_interval_and_its_groups() -> None:
     groups = await judged("one")
     report = read_report(groups, "success", "judged.jsonl")
-    top = next(figure for section in report.sections for figure in section.figures if figure.name == "top-1")
-    row = next(line for line in printed(groups, "success").splitlines() if line.startswith("top-1"))
-    assert row.split()[:6] == ["top-1", top.value, *top.interval.split(), "12"]
+    auc = next(figure for section in report.sections for figure in section.figures if figure.name == "AUC")
+    row = next(line for line in printed(groups, "success").splitlines() if line.startswith("AUC"))
+    assert row.split()[:6] == ["AUC", auc.value, *auc.interval.split(), "12"]
 
 
 async def test_notes_and_unscored_members_end_the_table() -> None:
@@ -89,9 +92,9 @@ async def test_programs_read_unrounded_figures_and_where_the_page_is(
     figures = {figure["name"]: figure for section in found["sections"] for figure in section["figures"]}
     expected = read_report(groups, "success", "judged.jsonl.zst").agreement
     assert expected is not None
-    top = figures["top-1"]
-    assert (top["value"], top["low"], top["high"]) == (expected.top_1.value, expected.top_1.low, expected.top_1.high)
-    assert top["groups"] == 12
+    auc = figures["AUC"]
+    assert (auc["value"], auc["low"], auc["high"]) == (expected.auc.value, expected.auc.low, expected.auc.high)
+    assert auc["groups"] == 12
     assert (found["judges"], found["source"]) == (["one"], "judged.jsonl.zst")
     assert found["report"] == str(tmp_path / "judged.report.html")
 

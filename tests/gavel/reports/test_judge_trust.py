@@ -18,12 +18,16 @@ def notes(groups: list[TrajectoryGroup]) -> str:
 
 
 async def test_the_figures_are_those_of_the_statistics() -> None:
-    groups = await judged("one")
+    groups = await judged("one", "two")
     report = read_report(groups, "success", "judged.jsonl")
-    assert report.agreement is not None
+    of, between = report.agreement, report.between_judges
+    assert of is not None
+    assert between is not None
     figures = {figure.name: figure for section in report.sections for figure in section.figures}
-    assert figures["Kendall's tau-b"].value == f"{report.agreement.tau.value:.2f}"
-    assert figures["Kendall's tau-b"].interval == f"{report.agreement.tau.low:.2f} to {report.agreement.tau.high:.2f}"
+    for name, figure in (("Kendall's tau-b", of.tau), ("Spearman's rho", of.spearman), ("AUC", of.auc)):
+        assert figures[name].value == f"{figure.value:.2f}"
+        assert figures[name].interval == f"{figure.low:.2f} to {figure.high:.2f}"
+    assert report.sections[1].figures[2].value == f"{between.alpha.value:.2f}"
     assert figures["position slope"].value == f"{report.bias.position_slope.value:.3f}"
 
 
@@ -88,7 +92,12 @@ def words(groups: list[TrajectoryGroup], reference: str | None = None) -> str:
 
 async def test_the_page_has_the_sections_and_charts_that_its_groups_can_fill() -> None:
     page = words(await judged("one", "two"))
-    for shown in ("12 groups · 48 of 48 members scored · 192 votes", "Agreement between 4 calls", "ICC(2,4)"):
+    for shown in (
+        "12 groups · 48 of 48 members scored · 192 votes",
+        "Agreement between 4 calls",
+        "ICC(2,4)",
+        "Krippendorff's alpha",
+    ):
         assert shown in page
     assert "Agreement between judges" in page
     assert "less the group's mean" in page

@@ -1,6 +1,6 @@
 import math
 import statistics
-from itertools import combinations
+from itertools import combinations, permutations
 from random import Random
 
 import numpy as np
@@ -14,6 +14,7 @@ from gavel.judge.audit.agreement import (
     call_vs_call,
     intraclass_correlation,
     judge_vs_judge,
+    krippendorff_alpha,
     mean_kendall_tau,
 )
 from gavel.judge.audit.bootstrap import RESAMPLES, IntervalEstimate, correlation, estimate, mean_over_groups, ratio
@@ -107,6 +108,9 @@ pairs_of_a_group = st.lists(st.tuples(st.integers(0, 4).map(float), st.integers(
 Groups = list[list[tuple[float, float]]]
 
 groups_of_pairs = st.lists(pairs_of_a_group, min_size=1, max_size=4)
+labelled_groups = st.lists(
+    st.lists(st.tuples(st.integers(0, 4).map(float), st.booleans().map(float)), max_size=8), min_size=1, max_size=4
+)
 
 
 def mean_of(values: list[float | None]) -> float | None:
@@ -141,6 +145,17 @@ def accuracy(pairs: list[tuple[float, float]]) -> float | None:
     return sum(wins) / len(wins) if wins else None
 
 
+def spearman(pairs: list[tuple[float, float]]) -> float | None:
+    """Pearson's r of the ranks, each the mean of the places that equal values share."""
+    ranks = [
+        [sum(other < value for other in side) + sum(other == value for other in side) / 2 for value in side]
+        for side in zip(*pairs, strict=True)
+    ]
+    if len({value for _, value in pairs}) < 2:
+        return None
+    return pearson(list(zip(*ranks, strict=True))) or 0.0
+
+
 def first(pairs: list[tuple[float, float]]) -> float | None:
     values = [value for _, value in pairs]
     if len(set(values)) < 2:
@@ -154,6 +169,7 @@ def first(pairs: list[tuple[float, float]]) -> float | None:
 def test_within_groups_every_statistic_is_the_mean_of_its_definition(groups: Groups) -> None:
     got = agreement_of_pairs(groups, "reference")
     assert same(got.pair_accuracy.value, mean_of([accuracy(pairs) for pairs in groups]))
+    assert same(got.spearman.value, mean_of([spearman(pairs) for pairs in groups]))
     assert same(got.top_1.value, mean_of([first(pairs) for pairs in groups]))
     assert got.members == sum(map(len, groups))
 
@@ -173,6 +189,7 @@ def test_a_judge_that_ties_what_differs_has_no_agreement_and_a_group_without_an_
     pairs, expected = RANKED[case]
     got = agreement_of_pairs([pairs], "reference")
     assert same(got.tau.value, expected)
+    assert same(got.spearman.value, expected)
     assert same(mean_kendall_tau([pairs, pairs]), expected)
 
 
@@ -184,6 +201,27 @@ def test_the_advantage_correlation_is_pearsons_of_what_is_left_of_the_groups_mea
         scores, values = zip(*pairs, strict=True) if pairs else ((), ())
         centred += [(s - sum(scores) / len(scores), v - sum(values) / len(values)) for s, v in pairs]
     assert same(agreement_of_pairs(groups, "reference").advantage_correlation.value, pearson(centred))
+
+
+@untimed
+@given(labelled_groups)
+def test_the_auc_is_the_share_of_pairs_of_a_success_and_a_failure_that_are_in_order(groups: Groups) -> None:
+    assert same(agreement_of_pairs(groups, "success").auc.value, accuracy([pair for pairs in groups for pair in pairs]))
+
+
+def test_the_interval_of_the_auc_is_that_of_whole_groups_drawn_anew() -> None:
+    random = Random(3)
+    groups = [[(random.randrange(9) / 8, float(random.random() < 0.5)) for _ in range(n % 5)] for n in range(12)]
+    drawn = [accuracy([pair for n in indices for pair in groups[n]]) for indices in resampled_groups(len(groups))]
+    got = agreement_of_pairs(groups, "success").auc
+    assert (got.low, got.high) == pytest.approx(percentiles([auc for auc in drawn if auc is not None]), abs=1e-12)
+    assert got.groups == 9
+
+
+def test_a_graded_reference_has_no_auc() -> None:
+    got = agreement_of_pairs([[(0.1, 0.0), (0.5, 0.5), (0.9, 1.0)]], "grade")
+    assert got.auc.value is None
+    assert got.tau.value == pytest.approx(1)
 
 
 def judged(*members: tuple[float | None, float | None]) -> TrajectoryGroup:
@@ -235,6 +273,11 @@ def test_a_score_that_no_judge_gives_is_an_error_that_names_the_member(score: fl
 
 SHROUT_FLEISS = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
 """Table 2 of Shrout and Fleiss 1979: 6 targets, 4 raters; ICC(2,1) is .29 and ICC(2,4) is .62."""
+KRIPPENDORFF = [
+    [None if score == "." else float(score) for score in row]
+    for row in ["11.1", "2232", "3333", "3333", "2222", "1234", "4444", "1121", "2222", ".555", "..11", ".3.."]
+]
+"""The example of Krippendorff 2011: 12 units, 4 observers, some missing; its interval alpha is .849."""
 
 Ratings = list[list[list[float | None]]]
 rated_groups = st.integers(2, 4).flatmap(
@@ -266,10 +309,23 @@ def icc(groups: Ratings) -> tuple[float | None, float | None]:
     return single, mean
 
 
-def test_the_published_example_of_the_icc_comes_out() -> None:
+def alpha(groups: Ratings) -> float | None:
+    """Over all ordered pairs of scores: within members, and of any two."""
+    units = [[score for score in row if score is not None] for members in groups for row in members]
+    units = [unit for unit in units if len(unit) > 1]
+    scores = [score for unit in units for score in unit]
+    if not scores:
+        return None
+    observed = sum(sum((a - b) ** 2 for a, b in permutations(unit, 2)) / (len(unit) - 1) for unit in units)
+    expected = sum((a - b) ** 2 for a, b in permutations(scores, 2)) / (len(scores) - 1)
+    return 1 - observed / expected if expected else None
+
+
+def test_the_published_examples_come_out() -> None:
     single, mean = intraclass_correlation([[[float(score) for score in row] for row in SHROUT_FLEISS]])
     assert single.value == pytest.approx(0.29, abs=0.005)
     assert mean.value == pytest.approx(0.62, abs=0.005)
+    assert krippendorff_alpha([KRIPPENDORFF]).value == pytest.approx(0.849, abs=0.0005)
 
 
 @untimed
@@ -281,18 +337,34 @@ def test_the_icc_is_that_of_the_analysis_of_variance(groups: Ratings) -> None:
     assert same(got_mean.value, mean)
 
 
+@untimed
+@given(rated_groups)
+def test_alpha_is_one_less_observed_by_expected_disagreement(groups: Ratings) -> None:
+    assert same(krippendorff_alpha(groups).value, alpha(groups))
+
+
+def test_the_interval_of_alpha_is_that_of_whole_groups_drawn_anew() -> None:
+    random = Random(5)
+    groups: Ratings = [
+        [[random.random() if random.random() < 0.7 else None for _ in range(3)] for _ in range(2)] for _ in range(12)
+    ]
+    drawn = [alpha([groups[n] for n in indices]) for indices in resampled_groups(len(groups))]
+    got = krippendorff_alpha(groups)
+    assert (got.low, got.high) == pytest.approx(percentiles([value for value in drawn if value is not None]), abs=1e-9)
+
+
 def test_judges_that_say_the_same_agree_fully_and_noise_does_not_agree() -> None:
     random = Random(0)
     truth: Ratings = [[[random.random()] * 3 for _ in range(8)] for _ in range(60)]
     noise: Ratings = [[[random.random() for _ in range(3)] for _ in range(8)] for _ in range(60)]
-    assert all(f.value == pytest.approx(1) for f in intraclass_correlation(truth))
-    for figure in intraclass_correlation(noise):
+    assert all(f.value == pytest.approx(1) for f in (*intraclass_correlation(truth), krippendorff_alpha(truth)))
+    for figure in (*intraclass_correlation(noise), krippendorff_alpha(noise)):
         assert figure.low < 0 < figure.high
 
 
 @pytest.mark.parametrize("groups", [[], [[]], [[[0.5, None]]], [[[0.5, 0.5]], [[0.5, 0.5]]], [[[0.5]]]])
 def test_without_anything_to_compare_nothing_is_defined(groups: Ratings) -> None:
-    for figure in intraclass_correlation(groups):
+    for figure in (*intraclass_correlation(groups), krippendorff_alpha(groups)):
         assert (figure.value, figure.low, figure.high) == (None, None, None)
 
 
@@ -324,7 +396,9 @@ def test_calls_are_compared_vote_by_vote() -> None:
     group = voted({"a": [0.1, 0.9], "b": [0.2]}, {"a": [0.9, 0.1], "b": [0.8]})
     got = call_vs_call([group, group])
     assert got.raters == ("a call 1", "a call 2", "b call 1")
-    assert got.icc_mean == intraclass_correlation([[[0.1, 0.9, 0.2], [0.9, 0.1, 0.8]]] * 2)[1]
+    ratings = [[[0.1, 0.9, 0.2], [0.9, 0.1, 0.8]]] * 2
+    assert got.icc_mean == intraclass_correlation(ratings)[1]
+    assert got.alpha == krippendorff_alpha(ratings)
 
 
 async def test_of_a_real_jury_the_one_with_another_taste_stands_out() -> None:
