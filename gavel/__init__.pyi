@@ -4,7 +4,7 @@ from .cli.compare_session import compare as compare
 from .cli.evaluate_session import evaluate as evaluate
 from .cli.evaluate_session import evaluate_many as evaluate_many
 from .judge.audit.agreement import agreement as agreement
-from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
+from .judge.audit.agreement import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig
 from .judge.drafts import draft_criteria as draft_criteria
 from .judge.errors import JudgeError as JudgeError

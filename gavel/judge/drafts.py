@@ -162,12 +162,12 @@ def draft_prompt(description: str, *, criteria: bool) -> list[Message]:
 def draft_schema(*, criteria: bool) -> Schema:
     """The JSON schema of a draft."""
     if not criteria:
-        return _object({"text": {"type": "string"}})
-    criterion = _object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
-    return _object({"criteria": {"type": "array", "items": criterion}})
+        return schema_object({"text": {"type": "string"}})
+    criterion = schema_object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
+    return schema_object({"criteria": {"type": "array", "items": criterion}})
 
 
-def _object(properties: Schema) -> Schema:
+def schema_object(properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 

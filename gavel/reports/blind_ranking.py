@@ -8,7 +8,7 @@ A group holds the attempts of all contenders at one task, sampled with one seed.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 from gavel.base.text import counted
@@ -43,8 +43,8 @@ class BlindRanking:
     contenders: Sequence[str]
     overall: Mapping[str, WinRate]
     """Against all others."""
-    pairs: Mapping[tuple[str, str], WinRate]
-    """How often the first beats the second, for every two in the order of `contenders`."""
+    rates: Mapping[tuple[str, str], WinRate]
+    """How often the first beats the second, both ways round; without those that no task compares."""
     tasks: int
     """Groups that were compared, over all seeds."""
     unscored: int
@@ -62,9 +62,12 @@ class BlindRanking:
 
     def beats(self, one: str, other: str) -> WinRate | None:
         """None for a contender and itself, and where no task compares the two."""
-        if (one, other) in self.pairs:
-            return self.pairs[one, other]
-        return _mirrored(self.pairs[other, one]) if (other, one) in self.pairs else None
+        return self.rates.get((one, other))
+
+    @property
+    def pairs(self) -> dict[tuple[str, str], WinRate]:
+        """Every two once, in the order of `contenders`."""
+        return {pair: self.rates[pair] for pair in combinations(self.contenders, 2) if pair in self.rates}
 
     def as_json(self) -> dict[str, Any]:
         def figures(rate: WinRate) -> dict[str, Any]:
@@ -92,14 +95,14 @@ def blind_ranking(
     members = [member for group in asked for member in group]
     unscored = [member.judgement for member in members if member.judgement is None or member.judgement.score is None]
     why = Counter(judgement.reason for judgement in unscored if judgement is not None and judgement.reason)
-    pairs = {pair: _rate(judged, *pair) for pair in combinations(contenders, 2)}
+    rates = {pair: _rate(judged, *pair) for pair in permutations(contenders, 2)}
     return BlindRanking(
         judges=judges,
         rubric=more.get("rubric", ""),
         cost=more.get("cost", ""),
         contenders=contenders,
         overall={name: _rate(judged, name) for name in contenders},
-        pairs={pair: rate for pair, rate in pairs.items() if rate.by_seed},
+        rates={pair: rate for pair, rate in rates.items() if rate.by_seed},
         tasks=len(groups),
         unscored=len(unscored),
         why_unscored=why.most_common(1)[0][0] if why else "",
@@ -110,19 +113,3 @@ def _rate(judged: Mapping[int, Sequence[TrajectoryGroup]], one: str, other: str 
     by_seed = {seed: win_rate(groups, one, other) for seed, groups in judged.items()}
     known = {seed: mean for seed, mean in by_seed.items() if mean.value is not None}
     return WinRate(mean_over_seeds([mean.value for mean in known.values() if mean.value is not None]), known)
-
-
-def _mirrored(rate: WinRate) -> WinRate:
-    mean = rate.over_seeds
-    turned = MeanOverSeeds(None if mean.value is None else 1 - mean.value, mean.half_width, mean.seeds)
-
-    def turn(value: float | None) -> float | None:
-        return None if value is None else 1 - value
-
-    return WinRate(
-        turned,
-        {
-            seed: TaskMean(turn(each.value), turn(each.high), turn(each.low), each.tasks)
-            for seed, each in rate.by_seed.items()
-        },
-    )

@@ -55,7 +55,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BarSegment:
     """One colour of a bar; its class in the style sheet is `kind`."""
 
     kind: Literal["good", "bad"]
@@ -69,7 +69,7 @@ class Bar:
 
     x: float
     width: float
-    segments: list[Segment]
+    segments: list[BarSegment]
     """Bottom to top."""
     title: str
     label: str = ""
@@ -225,12 +225,12 @@ def _signed_axis(values: Sequence[float], start: float, end: float) -> Axis:
 def _bar(
     x: Axis, y: Axis, number: int, counts: Mapping[Literal["good", "bad"], int], title: str, label: str = ""
 ) -> Bar:
-    segments: list[Segment] = []
+    segments: list[BarSegment] = []
     top: float = BOTTOM
     for kind, count in counts.items():
         height = max(BOTTOM - y.position(count), _MIN_HEIGHT) if count else 0.0
         top -= height
-        segments.append(Segment(kind, top, height))
+        segments.append(BarSegment(kind, top, height))
     width = x.position(1) - x.position(0) - 2 * _GAP
     return Bar(x.position(number) + _GAP, width, segments, title, label)
 

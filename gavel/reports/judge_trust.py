@@ -15,16 +15,18 @@ from gavel.base.text import counted
 from gavel.judge.audit.agreement import (
     INDEPENDENT,
     Agreement,
+    InterRaterReliability,
     Pairs,
     agreement,
+    call_vs_call,
     center,
+    judge_vs_judge,
     kendall_tau,
     metric_names,
     score_pairs,
 )
 from gavel.judge.audit.bias import BiasReport, bias_report
 from gavel.judge.audit.bootstrap import IntervalEstimate
-from gavel.judge.audit.inter_rater import InterRaterReliability, call_vs_call, judge_vs_judge
 from gavel.judge.audit.votes import judged_groups, voting_models
 from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
 from gavel.reports.page import render_page

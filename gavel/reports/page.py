@@ -1,6 +1,6 @@
 """Self-contained HTML pages from Jinja templates: every value is escaped, and files are replaced atomically."""
 
-import os
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -12,17 +12,24 @@ from gavel.reports.charts import BOX
 from gavel.reports.transcript import title_of, transcribe
 
 
-def render_page(template: str, **values: object) -> str:
-    """Renders a file of `templates/` with the values."""
-    environment = Environment(
-        loader=FileSystemLoader(os.path.join(os.path.dirname(__file__), "templates")),
+@cache
+def environment(*folders: Path) -> Environment:
+    """Jinja's, over `folders` and the templates of this package."""
+    found = Environment(
+        loader=FileSystemLoader([*folders, Path(__file__).parent / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,
     )
-    environment.globals |= {"box": BOX, "transcribe": transcribe, "title_of": title_of, "counted": counted}  # pyright: ignore[reportUnknownMemberType]
-    return environment.get_template(template).render(**values)
+    found.globals |= {"box": BOX, "transcribe": transcribe, "title_of": title_of, "counted": counted}  # pyright: ignore[reportUnknownMemberType]
+    return found
+
+
+def render_page(template: str, **values: object) -> str:
+    """Renders a file of `templates/` with the values."""
+    return environment().get_template(template).render(**values)
 
 
 def write_page(path: Path, html: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
+from gavel.reports.run_figures import left_out_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -92,17 +93,14 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
     curve = [_point(row) for row in evaluations]
     training = [row for row in history if row["split"] == "train"]
     groups = list(_groups(directory / "trajectories" / "train"))
-    left_out: Counter[str] = Counter()
-    for row in training:
-        left_out.update({k.removeprefix("left_out/"): int(v) for k, v in row.items() if k.startswith("left_out/")})
     before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step), habit)
     return Outcome(
         curve=curve,
         rewards=[(row["step"], row["reward"]) for row in training if row.get("reward") is not None],
-        scored=[pair for group in groups for pair in group.scored],
-        tau=mean_kendall_tau([[(score, float(ok)) for score, ok in group.scored] for group in groups]),
-        statuses=Counter(group.status for group in groups),
-        left_out=left_out,
+        scored=[pair for _, scored in groups for pair in scored],
+        tau=mean_kendall_tau([[(score, float(ok)) for score, ok in scored] for _, scored in groups]),
+        statuses=Counter(status for status, _ in groups),
+        left_out=left_out_of(training),
         trained_steps=sum(bool(row["groups_trained"]) for row in training),
         seconds=_seconds(history),
         before=before,
@@ -207,11 +205,7 @@ def _is_trained(row: Row) -> bool:
 
 
 def _why_idle(idle: Sequence[Row]) -> str:
-    found: Counter[str] = Counter()
-    for row in idle:
-        prefix = "left_out/"
-        found.update({name.removeprefix(prefix): int(row[name]) for name in row if name.startswith(prefix)})
-    found = +found
+    found = +left_out_of(idle)
     if found and set(found) <= _ALIKE:
         return "the members of every group scored alike"
     return ", ".join(f"{count:,} {sentence_of(name)}" for name, count in found.most_common()) or "no group came of it"
@@ -276,19 +270,13 @@ async def judged_pair(outcome: Outcome, judge: Judge) -> tuple[Trajectory, Traje
     return pair.trajectories[0], pair.trajectories[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupScores:
-    status: str
-    scored: list[tuple[float, bool]]
-
-
-def _groups(directory: Path) -> Iterator[_GroupScores]:
+def _groups(directory: Path) -> Iterator[tuple[str, list[tuple[float, bool]]]]:
+    """The status of each judged group, and the (score, success) of its scored members."""
     for file in sorted(directory.glob("*.jsonl.zst")):
         for group in TrajectoryStore(file).rows():
             status = group["judgement"]["status"] if group["judgement"] else "unscored"
             members: list[Row] = group["trajectories"]
-            scored = [(t["reward"], bool(t["metrics"]["success"])) for t in members if t["reward"] is not None]
-            yield _GroupScores(status, scored)
+            yield status, [(t["reward"], bool(t["metrics"]["success"])) for t in members if t["reward"] is not None]
 
 
 def held_out(directory: Path, step: int) -> dict[str, Row]:

@@ -35,7 +35,7 @@ class HeatStrip:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ShownCall:
     name: str
     arguments: str
 
@@ -52,13 +52,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ShownTurn:
     """One message."""
 
     role: str
     text: str = ""
     reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ShownCall, ...] = ()
     strip: HeatStrip | None = None
     """Of a sampled turn with log-probs."""
     sampled: bool = False
@@ -71,11 +71,11 @@ class Transcript:
     """One history of a trajectory."""
 
     title: str
-    opening: tuple[Turn, ...]
-    rounds: tuple[tuple[Turn, ...], ...]
+    opening: tuple[ShownTurn, ...]
+    rounds: tuple[tuple[ShownTurn, ...], ...]
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> tuple[ShownTurn, ...]:
         """All of them, in order."""
         return sum(self.rounds, self.opening)
 
@@ -90,7 +90,7 @@ def title_of(trajectory: Trajectory) -> str:
     """What it was asked: the user's first message, or what stands in its place, in one line; empty without any."""
     opening = transcribe(trajectory)[0].opening
     asked = next((turn for turn in opening if turn.role == "user" and turn.text), None)
-    return shortened((asked or next((turn for turn in opening if turn.text), Turn(""))).text)
+    return shortened((asked or next((turn for turn in opening if turn.text), ShownTurn(""))).text)
 
 
 def shortened(text: str, most: int = 90) -> str:
@@ -102,7 +102,7 @@ def shortened(text: str, most: int = 90) -> str:
 def _transcript(history: History, number: int, count: int) -> Transcript:
     turns = [_turn(item) for item in history.messages_and_choices]
     first = next((at for at, turn in enumerate(turns) if turn.role == "assistant"), len(turns))
-    rounds: list[list[Turn]] = []
+    rounds: list[list[ShownTurn]] = []
     for turn in turns[first:]:
         if turn.role == "assistant" or not rounds:
             rounds.append([])
@@ -111,7 +111,7 @@ def _transcript(history: History, number: int, count: int) -> Transcript:
     return Transcript(named if count > 1 else "", tuple(turns[:first]), tuple(map(tuple, rounds)))
 
 
-def _turn(item: MessageOrChoice) -> Turn:
+def _turn(item: MessageOrChoice) -> ShownTurn:
     if isinstance(item, Choice):
         message: Message = item.message.model_dump(mode="json", warnings=False)
         return _message_turn(message, _strip(_logprobs(item)), sampled=True, cut=item.finish_reason == "length")
@@ -120,9 +120,9 @@ def _turn(item: MessageOrChoice) -> Turn:
 
 def _message_turn(
     message: Mapping[str, Any], strip: HeatStrip | None = None, *, sampled: bool = False, cut: bool = False
-) -> Turn:
+) -> ShownTurn:
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    return Turn(
+    return ShownTurn(
         role=str(message.get("role", "")),
         text=shown_text(message.get("content") or message.get("refusal")),
         reasoning=shown_text(reasoning),
@@ -133,12 +133,12 @@ def _message_turn(
     )
 
 
-def _calls(message: Mapping[str, Any]) -> Iterator[Call]:
+def _calls(message: Mapping[str, Any]) -> Iterator[ShownCall]:
     for call in cast("list[Any]", message.get("tool_calls") or []):
         given = cast("dict[str, Any]", call) if isinstance(call, dict) else {}
         function: dict[str, Any] = given.get("function") or given.get("custom") or {}
         arguments = function.get("arguments", function.get("input", ""))
-        yield Call(str(function.get("name", "")), pretty_json(arguments))
+        yield ShownCall(str(function.get("name", "")), pretty_json(arguments))
 
 
 def _logprobs(choice: Choice) -> list[float]:

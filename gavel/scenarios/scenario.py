@@ -20,6 +20,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from gavel.base import entry_points
@@ -242,9 +243,10 @@ def shipped_scenarios() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(library.__path__) if module.name[0] != "_")
 
 
-def _from_file(path: Path, variable: str) -> Scenario:
+def module_from_file(path: Path) -> ModuleType:
+    """A user's module, which may import what lies beside it. Raises `ScenarioError`."""
     if not path.is_file():
-        raise ScenarioError(f"there is no file {path.absolute()}", "Check the path to your scenario.")
+        raise ScenarioError(f"there is no file {path.absolute()}", "Check the path.")
     file = path.resolve()
     folder = file.parent
     spec = importlib.util.spec_from_file_location(f"_gavel_user_{path.stem}", file)
@@ -266,6 +268,11 @@ def _from_file(path: Path, variable: str) -> Scenario:
         ) from error
     finally:
         sys.path.remove(str(folder))
+    return module
+
+
+def _from_file(path: Path, variable: str) -> Scenario:
+    module = module_from_file(path)
     found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
     chosen = {name: value for name, value in found.items() if variable in ("", name)}
     if len(chosen) != 1:

@@ -1,12 +1,10 @@
 """The site: built strictly, from the site's own files alone; its generated pages name all that the program has."""
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,20 +15,6 @@ from tests.limits import HANG_SECONDS
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 from generate import commands, environment, errors, llms, public_names, repository, settings  # noqa: E402
-
-
-def drawing(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_picture_of_the_concepts_is_what_its_script_draws() -> None:
-    script = drawing("make_concepts")
-    assert script.TARGET.read_text() == script.picture()
 
 
 @pytest.mark.docs
@@ -51,12 +35,6 @@ def test_every_environment_variable_of_the_code_is_listed() -> None:
     for file in (ROOT / "gavel").rglob("*.py"):
         read |= set(re.findall(r"\"(GAVEL_[A-Z_0-9]+[A-Z0-9])\"", file.read_text()))
     assert {name for name in read if f"`{name}`" not in page and not name.startswith("GAVEL_SERVICE_")} == set()
-
-
-def test_no_address_of_the_project_is_claimed_before_it_has_one() -> None:
-    files = [ROOT / name for name in ("README.md", "pyproject.toml", "mkdocs.yml")] + [*(ROOT / "docs").rglob("*.md")]
-    claims = re.compile(r"github\.com/gavel|gavel-rl\.github\.io|pypi\.org/project/gavel")
-    assert [file.name for file in files if claims.search(file.read_text())] == []
 
 
 def test_errors_are_found_with_their_remedies() -> None:

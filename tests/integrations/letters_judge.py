@@ -18,6 +18,11 @@ def by_letters_and_position(request: Request) -> Answer:
     return _verdict(request, lambda attempt, position: _drawn(f"{attempt} {position}"))
 
 
+def by_text(request: Request) -> Answer:
+    """Scores that differ wherever texts do, whatever their position."""
+    return _verdict(request, lambda attempt, _: int(hashlib.sha256(attempt.encode()).hexdigest()[:4], 16) / 0xFFFF)
+
+
 async def by_letters_and_position_here(messages: list[Message], schema: Message) -> str:
     """The same judge in this process, without LiteLLM, which takes seconds to import."""
     return by_letters_and_position({"messages": messages}).body["choices"][0]["message"]["content"]

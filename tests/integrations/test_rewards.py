@@ -2,9 +2,7 @@
 
 import asyncio
 import copy
-import functools
 import inspect
-import logging
 import multiprocessing
 import os
 import pickle
@@ -172,22 +170,6 @@ class TestMissingScores:
         assert rewarded(judged("degenerate", None, None), unscored).rewards == [None, None]
         assert rewarded(judged("scored", 0.2, 0.0), unscored).rewards == [0.2, 0.0]
 
-    @pytest.mark.parametrize(
-        ("group", "level"),
-        [
-            (judged("partial", 0.9, None), logging.WARNING),
-            (judged("degenerate", None, None), logging.INFO),
-            (judged("scored", 0.9, 0.1), None),
-        ],
-        ids=["a score is missing", "all alike", "scored"],
-    )
-    def test_what_is_left_out_is_logged(
-        self, caplog: pytest.LogCaptureFixture, group: TrajectoryGroup, level: int | None
-    ):
-        with caplog.at_level(logging.INFO, "gavel.rewards"):
-            rewarded(group, "member")
-        assert [record.levelno for record in caplog.records] == ([] if level is None else [level])
-
     @given(st.lists(st.none() | st.floats(0, 1), max_size=12))
     def test_the_mean_in_its_place_leaves_the_mean_and_the_others_where_they_are(self, rewards: list[float | None]):
         filled = with_mean(rewards)
@@ -231,14 +213,6 @@ class TestScorer:
         (found,) = Scorer().score_all_now([GROUP])
         assert found.group.judgement is not None
         assert found.group.judgement.models == ["gavel/stand-in"]
-
-    def test_a_judge_with_a_rubric_is_given_no_other(self):
-        with pytest.raises(JudgeError, match="rubric"):
-            Scorer(gavel.Judge("stand-in"), rubric="Be brief.")
-
-    def test_the_judge_s_error_reaches_the_hook(self):
-        with pytest.raises(JudgeError, match="no messages"):
-            Scorer("stand-in").score_all_now([GROUP, TrajectoryGroup([gavel.Trajectory(), gavel.Trajectory()])])
 
 
 async def where() -> tuple[asyncio.AbstractEventLoop, str]:
@@ -396,15 +370,6 @@ class TestProcesses:
             found = pool.map(in_a_worker, [reward] * 3, pairs[1:], timeout=HANG_SECONDS)
             assert list(found) == [[0.5, 1.0]] * 3
         assert in_a_worker(reward, pairs[0]) == [0.5, 1.0]
-
-    def test_an_error_of_a_reward_comes_back_from_a_pool_as_it_was_raised(self, service: JudgeService):
-        reward = functools.partial(verl.compute_score(service.url, n=2, run="errors"), x=1)
-        bad = {**sample("e", "a"), "extra_info": {}}
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-            with pytest.raises(JudgeError, match="raw_prompt"):
-                pool.submit(in_a_worker, reward, [bad]).result(HANG_SECONDS)
-            ok = [sample("f", "a"), sample("f", "b")]
-            assert pool.submit(in_a_worker, reward, ok).result(HANG_SECONDS) == [1.0, 0.0]
 
     def test_one_client_serves_ever_new_event_loops_and_threads(self, service: JudgeService):
         client = gavel.JudgeClient(service.url)

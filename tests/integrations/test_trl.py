@@ -19,8 +19,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 import gavel
 from gavel.integrations._rewards import member, run
-from gavel.integrations.trl import Keyed, judge_on_all_ranks, reward_func
-from gavel.llm.budget import Budget
+from gavel.integrations.trl import reward_func
 from gavel.llm.types import Message
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
@@ -108,30 +107,6 @@ def test_columns_of_the_dataset_reach_the_judge(column: str, judge: gavel.Judge,
     assert "zebra-fact" in str(endpoint.requests[0]["messages"])
 
 
-def test_prompts_with_different_references_are_different_groups(judge: gavel.Judge, endpoint: Endpoint):
-    reward_func(judge)(**batch(*FOUR), answer=["x", "x", "y", "y"])
-    assert len(endpoint.requests) == 4
-
-
-def test_tool_calls_as_trl_writes_them_are_read(judge: gavel.Judge, endpoint: Endpoint):
-    call = {"type": "function", "function": {"name": "look_up", "arguments": {"order": 7890}}}
-    completion = [
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "name": "look_up", "content": "9 days old"},
-        {"role": "assistant", "content": "a a"},
-    ]
-
-    def look_up(order: int) -> str:
-        """Finds an order by its number."""
-        return ""
-
-    rewards = reward_func(judge, tools=[look_up])(prompts=[asked("one")] * 2, completions=[completion, said("a b")])
-    assert rewards[1] == 0.5
-    shown = str(endpoint.requests[0]["messages"])
-    assert "7890" in shown
-    assert "9 days old" in shown
-
-
 def test_an_image_of_pil_is_sent_to_the_judge(endpoint: Endpoint):
     pil = pytest.importorskip("PIL.Image")
     endpoint.script = [lambda request: says("no")]
@@ -210,21 +185,6 @@ def test_evaluation_has_a_number_of_generations_of_its_own(judge: gavel.Judge, e
     evaluation = Trainer(training=False).log_metric
     reward_func(judge, num_generations=4)(**batch(*FOUR), log_metric=evaluation)
     assert len(endpoint.requests) == 4  # two groups in two orders
-
-
-def test_a_budget_that_is_used_up_ends_the_training(endpoint: Endpoint):
-    endpoint.script = [share_of_a]
-    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=1, budget=Budget(max_tokens=1))
-    with pytest.raises(JudgeError, match="the budget is used up"):
-        reward_func(judge)(prompts=["one", "one"], completions=["a b", "a"])
-
-
-def test_one_process_is_the_only_rank():
-    def judge(groups: list[list[int]]) -> list[list[int]]:
-        return [[10 * member for member in group] for group in groups]
-
-    assert judge_on_all_ranks(lambda: [Keyed("x", 1), Keyed("y", 2), Keyed("x", 3)], judge) == [10, 20, 30]
-    assert judge_on_all_ranks(list, judge) == []
 
 
 @pytest.mark.slow

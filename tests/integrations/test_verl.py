@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from pyarrow import parquet
 from typer.testing import CliRunner
 
@@ -211,14 +210,6 @@ async def test_a_sample_that_verl_repeats_to_fill_a_batch_of_validation_is_not_a
 
 
 @pytest.mark.slow
-async def test_a_verl_that_tells_no_uid_is_named_with_what_to_do(manager: JudgeRewardManager):
-    (item,) = row("u1", 1)
-    del item.non_tensor_batch["uid"]
-    with pytest.raises(JudgeError, match="compute_score"):
-        await manager.run_single([item])
-
-
-@pytest.mark.slow
 async def test_a_sample_that_comes_too_late_has_the_reward_of_its_group_which_was_not_judged(service: JudgeService):
     manager = made(service.url, unscored="group", deadline=0.5)
     early = await manager.run_single(row("u4", 1))
@@ -339,12 +330,6 @@ async def test_a_reward_is_a_number_a_scalar_of_numpy_a_dictionary_or_a_coroutin
         assert scenario.hand_reward(found) == given
 
 
-async def test_a_reward_that_ends_the_program_is_told(data: Path):
-    scenario = verl_scenario(f"{data}?reward={data.parent / 'reward.py'}:ending")
-    with pytest.raises(ScenarioError, match=r"SystemExit\(3\)"):
-        scenario.hand_reward(await played(scenario, "x"))
-
-
 def test_columns_may_hold_their_objects_as_json_text(tmp_path: Path):
     fields = ("prompt", "reward_model", "extra_info")
     row = a_row(3)
@@ -378,16 +363,10 @@ def test_equal_rows_have_names_of_their_own_and_one_in_both_files_is_found_out(d
     [
         ("?rewards=a:b", "has no option 'rewards'"),
         ("?turns=0", "turns: "),
-        ("?turns=", "turns is given no value"),
-        ("?turns=2&turns=3", "turns is given twice"),
         ("?success=1", "needs a reward"),
-        ("?success=much&reward=a:b", "success: "),
-        ("?reference=maybe", "reference: "),
         ("?reward=nothing", "names no function"),
-        ("?reward=gavel_has_no_such_module:f", "cannot be imported"),
-        ("?reward=json:no_such_name", "cannot be imported"),
         ("?reward=REWARD:not_a_function", "is a int, and no function"),
-        ("?reward=missing.py:f", "cannot be imported"),
+        ("?reward=missing.py:f", "there is no file"),
         ("?held_out=missing.parquet", "missing.parquet"),
         ("?tools=missing.yaml", "missing.yaml"),
     ],
@@ -402,10 +381,7 @@ def test_a_mistake_in_the_address_is_told(data: Path, query: str, told: str):
     ("row", "told"),
     [
         ({"question": "x"}, "it has no prompt"),
-        ({"prompt": []}, "no list of messages"),
         ({"prompt": [{"role": "system", "content": "x"}]}, "no list of messages"),
-        ({"prompt": [{"role": "user"}]}, "no list of messages"),
-        ({"prompt": ["x"]}, "no list of messages"),
         ({"prompt": "x", "extra_info": [1]}, "extra_info is no object"),
         ({"prompt": "x", "reward_model": "rule"}, "reward_model is no object"),
     ],
@@ -438,14 +414,6 @@ def test_the_rows_are_the_tasks_and_hide_their_data_from_the_agent(tmp_path: Pat
     assert gavel.Task.model_validate_json(kwargs["refund"]["create_kwargs"]["task"]) == task
 
 
-def test_the_dataset_reads_back_as_a_scenario(tmp_path: Path):
-    export_verl(find_scenario("returns_desk"), LAUNCH, tmp_path / "out")
-    back = verl_scenario(f"{tmp_path / 'out' / 'train.parquet'}?held_out={tmp_path / 'out' / 'test.parquet'}")
-    assert [task.user for task in back.tasks("train")] == [
-        task.user for task in find_scenario("returns_desk").tasks("train")[:20]
-    ]
-
-
 def test_the_reward_file_and_the_run_script_are_sound(tmp_path: Path):
     export_verl(find_scenario("returns_desk"), LAUNCH, tmp_path / "out")
     known: dict[str, object] = {}
@@ -468,26 +436,6 @@ def test_the_reward_file_and_the_run_script_are_sound(tmp_path: Path):
     assert f"data.train_files={tmp_path / 'out' / 'train.parquet'}" in told
     assert "actor_rollout_ref.rollout.n=4" in told
     assert told[-1] == "trainer.total_epochs=1"
-
-
-def test_every_property_of_a_tool_has_a_type_as_verl_wants(tmp_path: Path):
-    def search(text: str, most: int | None = None, tags: list[str] | None = None) -> str:
-        """Search.
-
-        Args:
-            text: What for.
-        """
-        return text
-
-    scenario = Scenario("finder", tools=[search], tasks=[gavel.Task(user=str(n)) for n in range(5)])
-    export_verl(scenario, LAUNCH, tmp_path / "out")
-    (tool,) = yaml.safe_load((tmp_path / "out" / "tools.yaml").read_text())["tools"]
-    fields = tool["tool_schema"]["function"]["parameters"]["properties"]
-    assert {name: field["type"] for name, field in fields.items()} == {
-        "text": "string",
-        "most": ["integer", "null"],
-        "tags": ["array", "null"],
-    }
 
 
 def test_a_scenario_without_tools_is_a_single_turn(tmp_path: Path):

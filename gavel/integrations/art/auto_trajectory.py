@@ -11,11 +11,11 @@ import importlib
 import importlib.util
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Literal, overload
+from typing import Any
 
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
@@ -29,16 +29,8 @@ _lock = threading.Lock()
 _recordings = 0
 
 
-@overload
-def auto_trajectory(*, required: Literal[True]) -> Trajectory: ...
-
-
-@overload
-def auto_trajectory(*, required: Literal[False] = False) -> Trajectory | None: ...
-
-
-def auto_trajectory(*, required: bool = False) -> Trajectory | None:
-    """The trajectory that is being recorded. Raises `RuntimeError` when there is none and `required` is set."""
+def auto_trajectory(*, required: bool = False) -> Any:
+    """The trajectory that is being recorded, or None; with `required`, `RuntimeError` where there is none."""
     trajectory = _recording.get()
     if trajectory is None and required:
         raise RuntimeError("nothing is recorded here: run this in art.capture_auto_trajectory(…)")
@@ -68,30 +60,35 @@ class _Library:
     """httpx, or httpx2, which has the same names: OpenAI's client uses the second from its version 3 on."""
 
     def __init__(self, module: Any) -> None:
-        self._module = module
-        self._send = module.Client.send
-        self._async_send = module.AsyncClient.send
-        self._tees = _tees(module)
+        self._clients = module.Client, module.AsyncClient
+        self._own = [client.send for client in self._clients]
+        self._tee = _tee(module)
 
     def patch(self, is_recording: bool) -> None:
-        sends = self._recorded_sends() if is_recording else (self._send, self._async_send)
-        self._module.Client.send, self._module.AsyncClient.send = sends
+        sends = self._recorded_sends() if is_recording else self._own
+        for client, send in zip(self._clients, sends, strict=True):
+            client.send = send
 
     def _recorded_sends(self) -> tuple[Any, Any]:
-        send, async_send = self._send, self._async_send
-        tee, async_tee = self._tees
+        send, async_send = self._own
 
         def recorded_send(client: Any, request: Any, **options: Any) -> Any:
-            response = send(client, request, **options)
-            _watch(response, request, tee)
-            return response
+            return self._watched(send(client, request, **options), request)
 
         async def recorded_async_send(client: Any, request: Any, **options: Any) -> Any:
-            response = await async_send(client, request, **options)
-            _watch(response, request, async_tee)
-            return response
+            return self._watched(await async_send(client, request, **options), request)
 
         return recorded_send, recorded_async_send
+
+    def _watched(self, response: Any, request: Any) -> Any:
+        """The response, whose reply is recorded: now, or when its stream is closed."""
+        trajectory = _recording.get()
+        if trajectory is not None and response.is_success:
+            if response.is_stream_consumed or response.is_closed:
+                _record(trajectory, request, response.content)
+            else:
+                response.stream = self._tee(response.stream, trajectory, request)
+        return response
 
 
 @cache
@@ -108,21 +105,10 @@ def _patch(more: int) -> None:
             library.patch(_recordings > 0)
 
 
-def _watch(response: Any, request: Any, tee: Callable[..., Any]) -> None:
-    """Records the reply: now, or when its stream is closed."""
-    trajectory = _recording.get()
-    if trajectory is None or not response.is_success:
-        return
-    if response.is_stream_consumed or response.is_closed:
-        _record(trajectory, request, response.content)
-    else:
-        response.stream = tee(response.stream, trajectory, request)
+def _tee(module: Any) -> type:
+    """A stream of a library, of either kind, that records the reply when it is closed."""
 
-
-def _tees(module: Any) -> tuple[type, type]:
-    """Streams of a library that record the reply when they are closed."""
-
-    class Tee(module.SyncByteStream):
+    class Tee(module.SyncByteStream, module.AsyncByteStream):
         def __init__(self, stream: Any, trajectory: Trajectory, request: Any) -> None:
             self._stream, self._trajectory, self._request = stream, trajectory, request
             self._seen: list[bytes] = []
@@ -132,27 +118,24 @@ def _tees(module: Any) -> tuple[type, type]:
                 self._seen.append(part)
                 yield part
 
-        def close(self) -> None:
-            self._stream.close()
-            seen, self._seen = b"".join(self._seen), []
-            _record(self._trajectory, self._request, seen)
-
-    class AsyncTee(module.AsyncByteStream):
-        def __init__(self, stream: Any, trajectory: Trajectory, request: Any) -> None:
-            self._stream, self._trajectory, self._request = stream, trajectory, request
-            self._seen: list[bytes] = []
-
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for part in self._stream:
                 self._seen.append(part)
                 yield part
 
+        def close(self) -> None:
+            self._stream.close()
+            self._done()
+
         async def aclose(self) -> None:
             await self._stream.aclose()
+            self._done()
+
+        def _done(self) -> None:
             seen, self._seen = b"".join(self._seen), []
             _record(self._trajectory, self._request, seen)
 
-    return Tee, AsyncTee
+    return Tee
 
 
 def _record(trajectory: Trajectory, request: Any, reply: bytes) -> None:

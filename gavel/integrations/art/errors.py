@@ -18,38 +18,28 @@ ART = __name__.rpartition(".")[0]
 class ARTError(Exception):
     """An error with a status code, as ART's servers answer it."""
 
-    def __init__(self, message: str, status_code: int) -> None:
+    code = 500
+
+    def __init__(self, message: str, status_code: int | None = None) -> None:
         super().__init__(message)
         self.detail = message
-        self.status_code = status_code
+        self.status_code = self.code if status_code is None else status_code
 
 
 class ForbiddenBucketCreationError(ARTError):
-    """A bucket that may not be made."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, 403)
+    code = 403
 
 
 class UnsupportedLoRADeploymentProviderError(ARTError):
-    """A provider that serves no adapters."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, 400)
+    code = 400
 
 
 class UnsupportedBaseModelDeploymentError(ARTError):
-    """A base model on which a provider serves no adapters."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, 400)
+    code = 400
 
 
 class LoRADeploymentTimedOutError(ARTError):
-    """A deployment that took too long."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, 504)
+    code = 504
 
 
 class NotInGavelError(GavelError, NotImplementedError):
@@ -83,55 +73,23 @@ def _levels_to_the_user() -> int:
     return level  # this function's own frame stands for the one of what is outside
 
 
-_TRAIN = "Train with LocalBackend(), or with gavel train."
-_DEPLOY = "Use gavel export, and serve the directory with vLLM."
-_MEASURE = "Read metrics.jsonl of the run directory."
-_CLUSTER = "Run the script on the cluster, with LocalBackend(), or use gavel.SkyPilotBackend with the names of Gavel."
-_HERE = "Put LocalBackend() in its place; larger models need a GPU."
-_REMEDIES = {
-    "api_costs": _MEASURE,
-    "cli": "Use the command gavel.",
-    "costs": _MEASURE,
-    "dev.openai_server": "The endpoint needs no settings.",
-    "dev.validate": _TRAIN,
-    "distill": _TRAIN,
-    "distributed": _TRAIN,
-    "guided_completion": "Ask for the wanted form in the prompt, and let the judge rate it.",
-    "local.checkpoints": "A run's checkpoints are directories of PEFT adapters.",
-    "local.service": _TRAIN,
-    "loss": _TRAIN,
-    "megatron": _HERE,
-    "metrics": _MEASURE,
-    "metrics_taxonomy": _MEASURE,
-    "preprocessing": _TRAIN,
-    "serverless": _HERE,
-    "serverless.backend": _HERE,
-    "skypilot": _CLUSTER,
-    "skypilot.backend": _CLUSTER,
-    "test": _TRAIN,
-    "tinker": _HERE,
-    "tinker_native": _HERE,
-    "transformers": _TRAIN,
-    "unsloth": _TRAIN,
-    "utils.benchmark_rollout": _MEASURE,
-    "utils.benchmarking": _MEASURE,
-    "utils.benchmarking.charts": _MEASURE,
-    "utils.convert_moe_lora": _DEPLOY,
-    "utils.deploy_model": _DEPLOY,
-    "utils.deployment": _DEPLOY,
-    "utils.group_aggregate": _MEASURE,
-    "utils.logging": "Use Python's logging.",
-    "utils.record_provenance": _MEASURE,
-    "utils.s3": "Copy the run directory.",
-    "utils.trajectory_logging": "Read trajectories with gavel.TrajectoryStore.",
-    "vllm": 'Sample with LocalBackend(engine="vllm").',
-    "vllm_runtime": _TRAIN,
-    "weight_transfer": _TRAIN,
+_MISSING = {
+    "Train with LocalBackend(), or with gavel train; larger models need a GPU.": """
+        dev.validate distill distributed local.checkpoints local.service loss megatron preprocessing serverless
+        serverless.backend test tinker tinker_native transformers unsloth vllm vllm_runtime weight_transfer""",
+    "Use gavel export, and serve the directory with vLLM.": """
+        utils.convert_moe_lora utils.deploy_model utils.deployment""",
+    "Read metrics.jsonl of the run directory, or trajectories with gavel.TrajectoryStore.": """
+        api_costs costs metrics metrics_taxonomy utils.benchmark_rollout utils.benchmarking utils.benchmarking.charts
+        utils.group_aggregate utils.record_provenance utils.s3 utils.trajectory_logging""",
+    "Run the script on the cluster, with LocalBackend(), or use gavel.SkyPilotBackend with the names of Gavel.": """
+        skypilot skypilot.backend""",
+    "docs/art.md says what stands in its place.": "cli dev.openai_server guided_completion utils.logging",
 }
-"""What to do instead, by ART's module."""
+"""ART's modules that Gavel does not have, by what to do instead."""
 
 
-class Missing:
+class MissingName:
     """One name of such a module: a call, an attribute of it and an item raise `NotInGavelError`."""
 
     def __init__(self, name: str, remedy: str) -> None:
@@ -143,26 +101,26 @@ class Missing:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name) if name.startswith("__") else self._error
 
-    def __getitem__(self, _: object) -> Any:
-        raise self._error
+    __getitem__ = __call__
 
 
 class _MissingModule(ModuleType):
-    def __init__(self, part: str) -> None:
+    def __init__(self, part: str, remedy: str) -> None:
         super().__init__(f"{ART}.{part}", "A part of ART that Gavel does not have.")
         self.__path__ = []
-        self._part = part
+        self._part, self._remedy = part, remedy
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Missing(f"art.{self._part}.{name}", _REMEDIES[self._part])
+        return MissingName(f"art.{self._part}.{name}", self._remedy)
 
 
 def add_missing_modules() -> None:
     """Makes the parts that Gavel does not have importable."""
-    for part in _REMEDIES:
-        sys.modules.setdefault(f"{ART}.{part}", _MissingModule(part))
+    for remedy, parts in _MISSING.items():
+        for part in parts.split():
+            sys.modules.setdefault(f"{ART}.{part}", _MissingModule(part, remedy))
 
 
 def add_aliases(module: str, *names: str) -> None:

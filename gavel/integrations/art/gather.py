@@ -16,9 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from gavel.scenarios.gather import AfterEach
 from gavel.scenarios.gather import gather_trajectories as _gather_trajectories
-from gavel.scenarios.gather import gather_trajectory_groups as _gather_groups
+from gavel.scenarios.gather import gather_trajectory_groups as gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -26,7 +25,7 @@ Group = TypeVar("Group", bound=Iterable[Any])
 """A group, or the tuple of trajectories that a game with several players gives."""
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """What is used of tqdm's."""
 
     total: Any
@@ -38,7 +37,7 @@ class Bar(Protocol):
 class GatherContext:
     """One gather: its progress bar, and how many failures it bears."""
 
-    pbar: Bar | None = None
+    pbar: ProgressBar | None = None
     max_exceptions: int | float = 0
     """A count; between 0 and 1, a share of the bar's total."""
     max_metrics: int | None = None
@@ -112,26 +111,6 @@ def _counts(context: GatherContext) -> bool:
     return context.too_many_exceptions()
 
 
-async def gather_trajectory_groups(
-    groups: Iterable[Awaitable[TrajectoryGroup]],
-    *,
-    pbar_desc: str | None = "gather",
-    pbar_total_completion_tokens: bool = False,
-    max_exceptions: int | float = 0,
-    max_metrics: int | None = None,
-    after_each: AfterEach | None = None,
-) -> list[TrajectoryGroup]:
-    """Runs all groups; gives them in input order, those that `after_each` dropped left out."""
-    return await _gather_groups(
-        groups,
-        pbar_desc=pbar_desc,
-        pbar_total_completion_tokens=pbar_total_completion_tokens,
-        max_exceptions=max_exceptions,
-        max_metrics=max_metrics,
-        after_each=after_each,
-    )
-
-
 async def gather_trajectories(
     trajectories: Iterable[Awaitable[Any]],
     *,
@@ -202,8 +181,8 @@ async def trajectory_group_batches(
                 batch = gather_trajectory_groups(
                     batches.pop(0),
                     pbar_desc=pbar_desc,
-                    pbar_total_completion_tokens=pbar_total_completion_tokens,
                     max_exceptions=max_batch_exceptions,
+                    pbar_total_completion_tokens=pbar_total_completion_tokens,
                 )
                 running.append(asyncio.create_task(batch))
             yield await running.pop(0)

@@ -3,11 +3,11 @@
 import json
 import os
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, UserList
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any, Self, cast, overload
+from typing import Any, Self, cast
 
 from gavel.integrations.art.errors import add_aliases
 from gavel.judge.drafts import DraftError
@@ -78,11 +78,12 @@ class GeneratedScenario:
         return self.task if len(self.task) <= max_length else f"{self.task[:max_length].strip()}…"
 
 
-class GeneratedScenarioCollection:
+class GeneratedScenarioCollection(UserList[GeneratedScenario]):
     """Scenarios in order."""
 
-    def __init__(self, scenarios: Iterable[GeneratedScenario]) -> None:
-        self.scenarios = list(scenarios)
+    @property
+    def scenarios(self) -> list[GeneratedScenario]:
+        return self.data
 
     @classmethod
     def from_dicts(cls, data: Iterable[Mapping[str, Any]]) -> Self:
@@ -95,40 +96,24 @@ class GeneratedScenarioCollection:
         return cls.from_dicts(cast("Mapping[str, Any]", data)["scenarios"] if isinstance(data, dict) else data)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        return [scenario.to_dict() for scenario in self.scenarios]
+        return [scenario.to_dict() for scenario in self]
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps({"scenarios": self.to_dicts()}, indent=indent)
 
-    def __len__(self) -> int:
-        return len(self.scenarios)
-
-    def __iter__(self) -> Iterator[GeneratedScenario]:
-        return iter(self.scenarios)
-
-    @overload
-    def __getitem__(self, index: int) -> GeneratedScenario: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[GeneratedScenario]: ...
-
-    def __getitem__(self, index: int | slice) -> GeneratedScenario | list[GeneratedScenario]:
-        return self.scenarios[index]
-
-    def shuffle(self) -> "GeneratedScenarioCollection":
+    def shuffle(self) -> Self:
         """A shuffled copy."""
-        return GeneratedScenarioCollection(random.sample(self.scenarios, len(self.scenarios)))
+        return type(self)(random.sample(self.data, len(self)))
 
-    def split(self, train_size: int) -> tuple["GeneratedScenarioCollection", "GeneratedScenarioCollection"]:
+    def split(self, train_size: int) -> tuple[Self, Self]:
         """The first `train_size`, and the others. Raises `ValueError` when there are fewer."""
         if train_size > len(self):
             raise ValueError(f"train_size is {train_size}, but there are {len(self)} scenarios")
-        first, others = self.scenarios[:train_size], self.scenarios[train_size:]
-        return GeneratedScenarioCollection(first), GeneratedScenarioCollection(others)
+        return self[:train_size], self[train_size:]
 
-    def filter_by_difficulty(self, min_difficulty: int = 1, max_difficulty: int = 5) -> "GeneratedScenarioCollection":
+    def filter_by_difficulty(self, min_difficulty: int = 1, max_difficulty: int = 5) -> Self:
         """Those from `min_difficulty` to `max_difficulty`."""
-        return GeneratedScenarioCollection(s for s in self if min_difficulty <= s.difficulty <= max_difficulty)
+        return type(self)(s for s in self if min_difficulty <= s.difficulty <= max_difficulty)
 
     def get_difficulty_distribution(self) -> Counter[int]:
         return Counter(scenario.difficulty for scenario in self)
@@ -137,13 +122,13 @@ class GeneratedScenarioCollection:
         return {
             "total_scenarios": len(self),
             "difficulty_distribution": dict(self.get_difficulty_distribution()),
-            "avg_difficulty": fmean(scenario.difficulty for scenario in self) if self.scenarios else 0,
-            "avg_task_length": fmean(len(scenario.task) for scenario in self) if self.scenarios else 0,
+            "avg_difficulty": fmean(scenario.difficulty for scenario in self) if self else 0,
+            "avg_task_length": fmean(len(scenario.task) for scenario in self) if self else 0,
         }
 
     def preview(self, n: int = 5, max_task_length: int = 120) -> None:
         """Prints the first `n`."""
-        for number, scenario in enumerate(self.scenarios[:n], start=1):
+        for number, scenario in enumerate(self[:n], start=1):
             print(f"  {number}. {scenario.preview(max_task_length)} (difficulty {scenario.difficulty}/5)")
 
     def print_difficulty_distribution(self) -> None:

@@ -392,22 +392,21 @@ def _described(group: Any, scenario: Any) -> TrajectoryGroup:
 def _stopping(stop: Callable[[], None]) -> Generator[None]:
     """The first Ctrl-C (or SIGTERM) calls `stop`; a second one interrupts as ever."""
     loop = asyncio.get_running_loop()
-    kinds = (signal.SIGINT, signal.SIGTERM)
+
+    def release() -> None:
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(kind)
 
     def first() -> None:
         logger.warning("stopping after the step in progress; once more to stop now")
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
+        release()
         stop()
 
-    try:
-        for kind in kinds:
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # no main thread, or no signals here
+        for kind in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(kind, first)
-    except (NotImplementedError, RuntimeError, ValueError):  # no main thread, or no signals here
-        yield
-        return
     try:
         yield
     finally:
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
+        release()

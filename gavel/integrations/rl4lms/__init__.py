@@ -15,19 +15,21 @@ import lazy_loader
 
 _PARTS = {
     "environment": ["TextGenEnv", "ppo", "text_scenario"],
-    "rewards": [
+    "texts": [
         "BatchedRewardFunction",
-        "DistinctMetric",
         "IncreasingNumbersReward",
+        "Observation",
+        "PrioritySampler",
         "RewardFunction",
         "RougeCombinedReward",
         "RougeMetric",
         "RougeReward",
         "SacreBleuMetric",
         "SacreBleuReward",
+        "Sample",
+        "TextGenPool",
         "TextMetric",
     ],
-    "texts": ["Observation", "PrioritySampler", "Sample", "TextGenPool"],
 }
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_PARTS)

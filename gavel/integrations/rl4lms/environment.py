@@ -21,8 +21,16 @@ from openai import omit
 from openai.types.chat.chat_completion import Choice
 
 from gavel.base.errors import GavelError
-from gavel.integrations.rl4lms.rewards import AnyReward, TextMetric, imported, reward_of
-from gavel.integrations.rl4lms.texts import Ids, Observation, PrioritySampler, Sample
+from gavel.integrations.rl4lms.texts import (
+    AnyReward,
+    Ids,
+    Observation,
+    PrioritySampler,
+    Sample,
+    TextMetric,
+    imported,
+    reward_of,
+)
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, Split
@@ -52,12 +60,11 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
         terminate_on_eos: bool = False,
         context_start_token: int | None = None,
         prompt_truncation_side: str = "left",
-        vocabulary: int | None = None,
     ) -> None:
         """`tokenizer`: of transformers; a copy pads on the left, with EOS where it has no token for padding. `samples`:
         with their weights. `max_prompt_length`: tokens; default the tokenizer's `model_max_length`.
-        `context_start_token`: of encoder-decoders. `vocabulary`: actions; default the tokenizer's, added tokens among
-        them. Without a `reward_function` rewards are 0. Raises `GavelError` for lengths that are none.
+        `context_start_token`: of encoder-decoders. Without a `reward_function` rewards are 0. Raises `GavelError` for
+        lengths that are none.
         """
         longest = max_prompt_length or tokenizer.model_max_length
         if longest > _NO_LIMIT:
@@ -83,7 +90,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
         self.sampler_for_replaying = PrioritySampler[Sample](priority_scale)
         for sample, weight in samples:
             self.sampler_for_replaying.add(sample, weight)
-        size = vocabulary or len(self.tokenizer)
+        size = len(self.tokenizer)  # added tokens among them
         self.action_space = spaces.Discrete(size)  # pyright: ignore[reportAttributeAccessIssue]
         lengths = {"prompt_or_input": longest, "context": max_episode_length, "input": longest + max_episode_length}
         self.observation_space = spaces.Dict(  # pyright: ignore[reportAttributeAccessIssue]

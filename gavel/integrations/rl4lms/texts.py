@@ -1,24 +1,50 @@
-"""What text is generated from and what an agent of one token an action sees.
+"""What text is generated from, what an agent of one token an action sees, and what it is paid for.
 
-    sampler = PrioritySampler(priority_scale=1.0)      probability of a sample = weight ** scale / their sum
-    PrioritySampler(priority_scale=0.0)                uniform, whatever the weights
+    PrioritySampler(priority_scale=1.0)                probability of a sample = weight ** scale / their sum
 
     prompt  [pad pad 11 12]   context  [pad pad pad 21]   ->   input  [pad pad pad pad pad 11 12 21]
 
+    class Brevity(RewardFunction):
+        def __call__(self, prev_observation, action, current_observation, done, meta_info=None):
+            return -0.01 if not done else float("." in current_observation.context_text)
+
 Everything is padded on the left: the newest token is the last of `context` and of `input`. Arrays are int64 `[1, N]`.
+Most rewards are 0 until the text is complete, then a metric, which gives {name: (a value for each text, that of all)}.
+The corpus value of ROUGE is the mean over texts: RL4LMs' is the middle of a random bootstrap around it.
 """
 
+import functools
+import importlib
+import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel.base.errors import GavelError
+from gavel.base.extras import install_line
 
 Item = TypeVar("Item")
+
+
+class MissingLibraryError(GavelError, ImportError):
+    """A library of the extra is not installed."""
+
+
+def imported(module: str) -> Any:
+    """The module. Raises `MissingLibraryError`."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingLibraryError(
+            f"gavel.integrations.rl4lms needs {error.name or module}, which is not installed.",
+            install_line("rl4lms"),
+        ) from error
 
 
 @dataclass
@@ -80,13 +106,6 @@ class PrioritySampler(Generic[Item]):
         self._items.append(item)
         self._weights.append(weight)
 
-    def update(self, item: Item, weight: float) -> None:
-        """Gives an item another weight."""
-        self._weights[self._items.index(item)] = weight
-
-    def __len__(self) -> int:
-        return len(self._items)
-
     @property
     def probabilities(self) -> list[float]:
         """Of the items, in the order in which they were added. Raises `GavelError` when all weights are 0, or there
@@ -102,13 +121,10 @@ class PrioritySampler(Generic[Item]):
 
     def sample(self, size: int, chooser: random.Random | None = None) -> list[Item]:
         """`size` different items, or all that have a probability if these are fewer."""
-        chooser = chooser or random.Random()
-        left = [(item, p) for item, p in zip(self._items, self.probabilities, strict=True) if p > 0]
-        found: list[Item] = []
-        while left and len(found) < size:
-            (at,) = chooser.choices(range(len(left)), weights=[p for _, p in left])
-            found.append(left.pop(at)[0])
-        return found
+        chosen, weights = chooser or random.Random(), self.probabilities
+        # Efraimidis and Spirakis 2006: the largest u ** (1 / weight) are a weighted sample without replacement.
+        keys = [(math.log(1 - chosen.random()) / w, at) for at, w in enumerate(weights) if w > 0]
+        return [self._items[at] for _, at in sorted(keys, reverse=True)[:size]]
 
 
 Ids = NDArray[np.int64]
@@ -186,30 +202,19 @@ class Observation:
             mask,
             tokenizer.pad_token_id,
         )
-        return Observation(
-            self.prompt_or_input_encoded_pt,
-            self.prompt_or_input_attention_mask_pt,
-            self.prompt_or_input_text,
-            context,
-            mask,
-            tokenizer.decode(context[0].tolist(), skip_special_tokens=True),
-            self.target_or_reference_texts,
-            whole,
-            whole_mask,
-            [*self.action_history, tokenizer.convert_ids_to_tokens(action)],
-            self.meta_info,
+        return replace(
+            self,
+            context_encoded_pt=context,
+            context_attention_mask_pt=mask,
+            context_text=tokenizer.decode(context[0].tolist(), skip_special_tokens=True),
+            input_encoded_pt=whole,
+            input_attention_mask_pt=whole_mask,
+            action_history=[*self.action_history, tokenizer.convert_ids_to_tokens(action)],
         )
 
     def to_dict(self) -> dict[str, Ids]:
         """The arrays, flat, under the keys of the observation space."""
-        return {
-            "prompt_or_input_encoded_pt": self.prompt_or_input_encoded_pt[0],
-            "prompt_or_input_attention_mask_pt": self.prompt_or_input_attention_mask_pt[0],
-            "context_encoded_pt": self.context_encoded_pt[0],
-            "context_attention_mask_pt": self.context_attention_mask_pt[0],
-            "input_encoded_pt": self.input_encoded_pt[0],
-            "input_attention_mask_pt": self.input_attention_mask_pt[0],
-        }
+        return {name: value[0] for name, value in vars(self).items() if name.endswith("_pt")}
 
 
 def _padded(tokenizer: Any, text: str, length: int) -> tuple[Ids, Ids]:
@@ -228,3 +233,196 @@ def _joined(prompt: Ids, prompt_mask: Ids, context: Ids, context_mask: Ids, pad:
     if len(kept):
         whole[0, -len(kept) :], mask[0, -len(kept) :] = kept, 1
     return whole, mask
+
+
+Values = dict[str, tuple[list[float] | None, float]]
+"""By name, a value for each text (None where there is none) and that of all."""
+_ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+class TextMetric(ABC):
+    """Measures texts against their references."""
+
+    @abstractmethod
+    def compute(
+        self,
+        prompt_texts: Sequence[str],
+        generated_texts: Sequence[str],
+        reference_texts: Sequence[Sequence[str]],
+        meta_infos: Sequence[dict[str, Any] | None] | None = None,
+    ) -> Values: ...
+
+
+class RougeMetric(TextMetric):
+    """ROUGE-1, -2, -L and -Lsum, F-measures with a stemmer; of several references the best counts."""
+
+    def __init__(self) -> None:
+        _scorer()
+
+    def compute(self, prompt_texts: Any, generated_texts: Any, reference_texts: Any, meta_infos: Any = None) -> Values:
+        scores = [_rouge(text, refs) for text, refs in zip(generated_texts, reference_texts, strict=True)]
+        by_type = {name: [each[name] for each in scores] for name in _ROUGE}
+        return {f"lexical/{name}": (values, fmean(values) if values else 0.0) for name, values in by_type.items()}
+
+
+class SacreBleuMetric(TextMetric):
+    """SacreBLEU from 0 to 1: sentence BLEU of each text, corpus BLEU of all."""
+
+    def __init__(self, **arguments: Any) -> None:
+        """`arguments`: of sacrebleu's `BLEU`."""
+        self._bleu: Any = imported("sacrebleu").BLEU(**arguments)
+        self._sentence: Any = imported("sacrebleu").BLEU(**{"effective_order": True, **arguments})
+
+    def compute(self, prompt_texts: Any, generated_texts: Any, reference_texts: Any, meta_infos: Any = None) -> Values:
+        pairs = list(zip(generated_texts, reference_texts, strict=True))
+        each = [self._sentence.sentence_score(text, list(refs)).score / 100 for text, refs in pairs]
+        most = max((len(refs) for _, refs in pairs), default=0)
+        streams = [[refs[at] if at < len(refs) else None for _, refs in pairs] for at in range(most)]
+        corpus = self._bleu.corpus_score(list(generated_texts), streams).score / 100 if most else 0.0
+        return {"lexical/sacrebleu": (each, corpus)}
+
+
+def _rouge(text: str, references: Sequence[str]) -> dict[str, float]:
+    found = _scorer().score_multi(list(references), text)
+    return {name: float(score.fmeasure) for name, score in found.items()}
+
+
+@functools.cache
+def _scorer() -> Any:
+    return imported("rouge_score.rouge_scorer").RougeScorer(list(_ROUGE), use_stemmer=True)
+
+
+class RewardFunction(ABC):
+    """Gives the reward of one action."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        prev_observation: Observation,
+        action: int,
+        current_observation: Observation,
+        done: bool,
+        meta_info: dict[str, Any] | None = None,
+    ) -> float:
+        """`prev_observation` is the state in which `action` was taken, `current_observation` the one after it, and
+        `done` whether it ended the episode."""
+
+
+class BatchedRewardFunction(ABC):
+    """Gives the rewards of several texts at once; unfinished ones are usually 0."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        prompt_texts: list[str],
+        gen_texts: list[str],
+        ref_texts: list[list[str]],
+        dones: list[bool],
+        meta_infos: list[dict[str, Any] | None] | None = None,
+    ) -> Sequence[float]: ...
+
+
+AnyReward = RewardFunction | BatchedRewardFunction
+
+
+class _OfTheText(RewardFunction):
+    """0 until the text is complete, then its score, and what `shaping_fn` adds."""
+
+    shaping_fn: RewardFunction | None = None
+
+    @abstractmethod
+    def score(self, text: str, references: list[str]) -> float: ...
+
+    def __call__(
+        self,
+        prev_observation: Observation,
+        action: int,
+        current_observation: Observation,
+        done: bool,
+        meta_info: dict[str, Any] | None = None,
+    ) -> float:
+        if not done:
+            return 0.0
+        score = self.score(current_observation.context_text, current_observation.target_or_reference_texts)
+        shaping = self.shaping_fn
+        return score + (shaping(prev_observation, action, current_observation, done, meta_info) if shaping else 0.0)
+
+
+class RougeReward(_OfTheText):
+    """The F-measure of a ROUGE type, with a stemmer."""
+
+    def __init__(
+        self, rouge_type: str = "rougeL", shaping_fn: RewardFunction | None = None, use_single_ref: bool = True
+    ) -> None:
+        """`use_single_ref`: compares with the first reference alone, else with the best of them."""
+        _scorer()  # a missing library is told here, not in the middle of a run
+        self._type, self.shaping_fn, self._single = rouge_type, shaping_fn, use_single_ref
+
+    def score(self, text: str, references: list[str]) -> float:
+        return _rouge(text, references[:1] if self._single else references)[self._type]
+
+
+class RougeCombinedReward(_OfTheText):
+    """The mean of the F-measures of ROUGE-1, ROUGE-2 and ROUGE-L with the first reference."""
+
+    def __init__(self, shaping_fn: RewardFunction | None = None) -> None:
+        _scorer()
+        self.shaping_fn = shaping_fn
+
+    def score(self, text: str, references: list[str]) -> float:
+        return fmean(_rouge(text, references[:1])[name] for name in ("rouge1", "rouge2", "rougeL"))
+
+
+class SacreBleuReward(_OfTheText):
+    """SacreBLEU with all references, from 0 to 1."""
+
+    def __init__(self, **arguments: Any) -> None:
+        """`arguments`: of sacrebleu's `BLEU`, such as effective_order=True."""
+        self._metric = SacreBleuMetric(**arguments)
+
+    def score(self, text: str, references: list[str]) -> float:
+        return self._metric.compute([], [text], [references])["lexical/sacrebleu"][1]
+
+
+class IncreasingNumbersReward(_OfTheText):
+    """RL4LMs' synthetic task: of the numbers in the text, the longest beginning that increases, over `min_tokens`, at
+    most 1."""
+
+    def __init__(self, min_tokens: int = 20) -> None:
+        self._min_tokens = min_tokens
+
+    def score(self, text: str, references: list[str]) -> float:
+        count, last = 0, float("-inf")
+        for word in text.split():
+            try:
+                number = float(word)
+            except ValueError:
+                break
+            if not number > last:
+                break
+            count, last = count + 1, number
+        return min(count / self._min_tokens, 1.0)
+
+
+def reward_of(function: AnyReward, before: Observation, action: int, after: Observation, done: bool) -> float:
+    """The reward of one action by either kind of function. Raises `GavelError` for what is no finite number."""
+    if isinstance(function, RewardFunction):
+        return _finite(function(before, action, after, done, after.meta_info))
+    (value,) = function(
+        [after.prompt_or_input_text],
+        [after.context_text],
+        [after.target_or_reference_texts],
+        [done],
+        [after.meta_info],
+    )
+    return _finite(value)
+
+
+def _finite(value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise GavelError(f"the reward function gave {value!r:.100}.", "Let it return a finite number.")
+    return number

@@ -155,19 +155,19 @@ def check_exportable(scenario: Scenario) -> None:
 _NOT_IN_NAMES = re.compile(r"\W+")
 
 
-class ExportError(GavelError):
+class PackageError(GavelError):
     """A package cannot be written."""
 
 
 def write_package(reference: str, folder: Path) -> str:
     """Writes the package; the id by which verifiers loads it.
 
-    Raises `ScenarioError` for a scenario that is not there or has no reward, `ExportError` for a folder that is in use.
+    Raises `ScenarioError` for a scenario that is not there or has no reward, `PackageError` for a folder in use.
     """
     scenario = find_scenario(reference)
     check_exportable(scenario)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ExportError(f"{folder} is not empty", "Name a folder that is not there yet.")
+        raise PackageError(f"{folder} is not empty", "Name a folder that is not there yet.")
     module = f"gavel_{_NOT_IN_NAMES.sub('_', scenario.name).strip('_').lower()}"
     path, _, variable = reference.partition(":")
     copied = f"{module}_scenario.py" if path.endswith(".py") else None

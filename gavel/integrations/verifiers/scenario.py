@@ -39,7 +39,7 @@ class VerifiersError(GavelError):
     """An environment of verifiers cannot be played."""
 
 
-class Options(BaseModel):
+class VerifiersOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     env: str = ""
@@ -63,11 +63,11 @@ class Options(BaseModel):
 
 def scenario_at(address: str) -> Scenario:
     """The scenario of `verifiers:TASKSET?…`. Raises `ScenarioError`."""
-    name, options, rest = parsed("verifiers", address, Options)
+    name, options, rest = parsed("verifiers", address, VerifiersOptions)
     if rest:
         raise ScenarioError(
             f"verifiers:{address}: {min(rest)} is no option",
-            f"Options are {', '.join(Options.model_fields)}; the environment's own go into config={{…}}.",
+            f"Options are {', '.join(VerifiersOptions.model_fields)}; the environment's own go into config={{…}}.",
         )
     loaders: Any = installed("verifiers.v1.utils.loaders", "verifiers", f"verifiers:{name}")
     try:
@@ -94,7 +94,7 @@ def scenario_at(address: str) -> Scenario:
     )
 
 
-def _runtime(loaders: Any, name: str, options: Options) -> str:
+def _runtime(loaders: Any, name: str, options: VerifiersOptions) -> str:
     """Raises `ScenarioError` for a harness that would run on this machine what the model writes, without being told."""
     if options.runtime:
         return options.runtime
@@ -108,7 +108,7 @@ def _runtime(loaders: Any, name: str, options: Options) -> str:
     return "subprocess"
 
 
-def _settings(name: str, options: Options, runtime: str) -> Message:
+def _settings(name: str, options: VerifiersOptions, runtime: str) -> Message:
     try:
         given: Any = json.loads(options.config)
     except ValueError as error:
@@ -151,7 +151,7 @@ def _truth(data: Message) -> Truth:
 class _Environment:
     """The episodes of an environment, which is served while one is played."""
 
-    def __init__(self, environment: Any, options: Options) -> None:
+    def __init__(self, environment: Any, options: VerifiersOptions) -> None:
         self._environment = environment
         self._tasks = list(environment.taskset.take(options.tasks))
         self._success = options.success

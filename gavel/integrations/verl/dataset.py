@@ -15,11 +15,9 @@ came after the prompt as `solution_str`. A function that raises fails the measur
 import asyncio
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import json
 import math
-import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,8 +28,7 @@ from openai.types.chat.chat_completion import Choice
 from gavel.llm.types import Message
 from gavel.scenarios.formats.files import rows_by_file
 from gavel.scenarios.formats.row import Row, RowError
-from gavel.scenarios.own_imports import neighbours_first
-from gavel.scenarios.scenario import ScenarioError
+from gavel.scenarios.scenario import ScenarioError, module_from_file
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
@@ -184,33 +181,17 @@ def load_compute_score(reference: str) -> ComputeScore:
     if not place or not name:
         raise ScenarioError(f"reward={reference} names no function", _NAME_IT)
     try:
-        module: Any = _from_file(Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
+        module: Any = (
+            module_from_file(Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
+        )
         function = getattr(module, name)
-    except (ImportError, AttributeError, OSError, SyntaxError) as error:
+    except (ImportError, AttributeError) as error:
         raise ScenarioError(
             f"reward={reference} cannot be imported: {type(error).__name__}: {error}", _NAME_IT
         ) from error
     if not callable(function):
         raise ScenarioError(f"reward={reference} is a {type(function).__name__}, and no function", _NAME_IT)
     return ComputeScore(function)
-
-
-def _from_file(path: Path) -> object:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path.absolute()}")
-    spec = importlib.util.spec_from_file_location(f"_gavel_verl_{path.stem}", path.resolve())
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    folder = path.resolve().parent
-    neighbours_first(folder)
-    sys.path.insert(0, str(folder))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(folder))
-    return module
 
 
 def _awaited(work: Coroutine[Any, Any, object]) -> object:

@@ -29,7 +29,7 @@ from gavel.scenarios.trajectory import Trajectory
 _SHOW = "Write verl:train.parquet?held_out=test.parquet&reward=module:function (docs/bridges.md)."
 
 
-class Options(BaseModel):
+class VerlOptions(BaseModel):
     """What follows the dataset's path in an address."""
 
     model_config = ConfigDict(extra="forbid")
@@ -65,15 +65,15 @@ def verl_scenario(
     compute_score: Callable[..., object] | None = None,
     rubric: str | None = None,
 ) -> Scenario:
-    """The scenario of a dataset of verl's. `address`: as after `verl:`, a path and `Options`.
+    """The scenario of a dataset of verl's. `address`: as after `verl:`, a path and options.
 
     `compute_score`: in place of the address's `reward`. `rubric`: what good work is, for the judge.
     Raises `ScenarioError` for what cannot be read or imported.
     """
-    path, options, rest = parsed("verl", address, Options)
+    path, options, rest = parsed("verl", address, VerlOptions)
     if rest:
         given = f"verl:{path} has no option {min(rest)!r}"
-        raise ScenarioError(given, f"There are: {', '.join(Options.model_fields)}. {_SHOW}")
+        raise ScenarioError(given, f"There are: {', '.join(VerlOptions.model_fields)}. {_SHOW}")
     if not path:
         raise ScenarioError("verl: names no file", _SHOW)
     if options.success is not None and options.reward is None and compute_score is None:

@@ -4,6 +4,6 @@
     judge_vs_judge(groups).alpha          # inter-rater reliability between the models of a jury
     bias_report(groups).position_slope    # no reference needed
 
-`agreement` compares with a reference, `inter_rater` judges or calls with each other, `bias` needs
-neither; `bootstrap` gives the intervals, `golden` tests groups of known order, `engine_quality` simulated judges.
+`agreement` compares with a reference, and judges or calls with each other; `bias` needs neither; `bootstrap` gives the
+intervals, `golden` tests groups of known order, `engine_quality` simulated judges.
 """

@@ -2,14 +2,16 @@
 """Agreement of a judge's scores with a reference: a hand-crafted reward, true success, or another judge.
 
 Scores are relative to their group, so every statistic except the AUC is computed within groups and averaged over
-them. A group in which a statistic is undefined is left out of it.
+them. A group in which a statistic is undefined is left out of it. Between raters, ICC and alpha also count how the
+scores of different groups differ, and how harsh a rater is.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
+from statistics import fmean, variance
 from typing import TYPE_CHECKING
 
 from gavel.judge.audit.bootstrap import (
@@ -19,9 +21,8 @@ from gavel.judge.audit.bootstrap import (
     defined,
     estimate,
     mean_over_groups,
-    times_drawn,
 )
-from gavel.judge.audit.votes import judged_groups
+from gavel.judge.audit.votes import judge_calls, judged_groups, voting_models
 from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -112,22 +113,21 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         spearman=mean_over_groups([spearman_rho(pairs) for pairs in groups]),
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
-        auc=pooled_auc(groups),
+        auc=_pooled_auc(groups),
         advantage_correlation=_advantage_correlation(groups),
     )
 
 
 def _advantage_correlation(groups: Sequence[Pairs]) -> IntervalEstimate:
-    products: list[float] = []
-    score_squares: list[float] = []
-    reference_squares: list[float] = []
-    for pairs in groups:
-        scores = center([score for score, _ in pairs])
-        references = center([value for _, value in pairs])
-        products.append(math.fsum(x * y for x, y in zip(scores, references, strict=True)))
-        score_squares.append(math.fsum(x * x for x in scores))
-        reference_squares.append(math.fsum(y * y for y in references))
-    return correlation(products, score_squares, reference_squares)
+    sums = [centred_sums(pairs) for pairs in groups]
+    return correlation(*([each[at] for each in sums] for at in range(3)))
+
+
+def centred_sums(pairs: Pairs) -> tuple[float, float, float]:
+    """Σxy, Σx² and Σy² of a group's pairs, each side less its mean."""
+    xs, ys = center([x for x, _ in pairs]), center([y for _, y in pairs])
+    xy, xx, yy = (math.fsum(a * b for a, b in zip(*sides, strict=True)) for sides in ((xs, ys), (xs, xs), (ys, ys)))
+    return xy, xx, yy
 
 
 def center(values: Sequence[float]) -> list[float]:
@@ -138,29 +138,18 @@ def center(values: Sequence[float]) -> list[float]:
     return [value - mean for value in values]
 
 
-def _sides(pairs: Pairs) -> tuple[list[float], list[float]] | None:
-    """Scores and references; None where either is constant, so that there is no order to compare."""
-    scores = [score for score, _ in pairs]
-    references = [value for _, value in pairs]
-    return (scores, references) if len(set(scores)) > 1 and len(set(references)) > 1 else None
-
-
-def _without_order(pairs: Pairs) -> float | None:
-    """The rank correlation of a group in which one side is constant.
+def kendall_tau(pairs: Pairs) -> float | None:
+    """Tau-b of one group; None where the reference is constant, 0 where the judge ties all members.
 
     A judge that ties members of different value has told nothing of their order: leaving the group out would reward a
     judge that ties whatever is hard.
     """
-    return 0.0 if len({value for _, value in pairs}) > 1 else None
-
-
-def kendall_tau(pairs: Pairs) -> float | None:
-    """Tau-b of one group; 0 where the judge ties all members, None where the reference does."""
     from scipy.stats import kendalltau  # pyright: ignore[reportUnknownVariableType]
 
-    if (sides := _sides(pairs)) is None:
-        return _without_order(pairs)
-    tau = float(kendalltau(*sides)[0])  # pyright: ignore[reportArgumentType]
+    scores, references = [score for score, _ in pairs], [value for _, value in pairs]
+    if len(set(references)) < 2 or len(set(scores)) < 2:
+        return 0.0 if len(set(references)) > 1 else None
+    tau = float(kendalltau(scores, references)[0])  # pyright: ignore[reportArgumentType]
     return None if math.isnan(tau) else tau
 
 
@@ -171,12 +160,14 @@ def mean_kendall_tau(groups: Iterable[Pairs]) -> float | None:
 
 
 def spearman_rho(pairs: Pairs) -> float | None:
-    """Rho of one group; 0 where the judge ties all members, None where the reference does."""
-    from scipy.stats import spearmanr  # pyright: ignore[reportUnknownVariableType]
+    """Pearson's r of one group's mid-ranks; None where the reference is constant, 0 where the judge ties all."""
+    from scipy.stats import rankdata  # pyright: ignore[reportUnknownVariableType]
 
-    if (sides := _sides(pairs)) is None:
-        return _without_order(pairs)
-    return float(spearmanr(*sides)[0])  # pyright: ignore[reportArgumentType]
+    scores, references = (rankdata([pair[side] for pair in pairs]) for side in (0, 1))
+    xy, xx, yy = centred_sums(list(zip(scores, references, strict=True)))
+    if not yy:
+        return None
+    return xy / math.sqrt(xx * yy) if xx else 0.0
 
 
 def pair_accuracy(pairs: Pairs) -> float | None:
@@ -197,27 +188,156 @@ def top_1(pairs: Pairs) -> float | None:
     return fmean(float(value == best) for score, value in pairs if score == highest)
 
 
-def pooled_auc(groups: Sequence[Pairs]) -> IntervalEstimate:
+def _pooled_auc(groups: Sequence[Pairs]) -> IntervalEstimate:
     """AUC over all members, with an interval over groups; undefined unless the reference has two values."""
     import numpy as np
 
     labels = {value for pairs in groups for _, value in pairs}
     if len(labels) != 2:
         return UNDEFINED
-    members = sorted(
-        (score, value == max(labels), group) for group, pairs in enumerate(groups) for score, value in pairs
-    )
-    scores = np.array([score for score, _, _ in members])
-    positive = np.array([is_positive for _, is_positive, _ in members])
-    group_of = np.array([group for _, _, group in members])
+    members = sorted((score, value, group) for group, pairs in enumerate(groups) for score, value in pairs)
+    scores, values, group_of = np.array(members).T
     first_of_tie = np.flatnonzero(np.diff(scores, prepend=np.nan) != 0)
 
     def statistic(drawn: "Indices") -> "Array":
-        weights = times_drawn(drawn)[:, group_of]
-        positives = np.add.reduceat(weights * positive, first_of_tie, axis=1)
-        negatives = np.add.reduceat(weights * ~positive, first_of_tie, axis=1)
-        wins = positives * (np.cumsum(negatives, axis=1) - negatives / 2)
-        pairs = positives.sum(axis=1) * negatives.sum(axis=1)
-        return wins.sum(axis=1) / defined(pairs)
+        times_drawn = np.array([np.bincount(row, minlength=len(groups)) for row in drawn])
+        weights = times_drawn[:, group_of.astype(int)]
+        losers, winners = (
+            np.add.reduceat(weights * (values == label), first_of_tie, axis=1) for label in sorted(labels)
+        )
+        wins = winners * (np.cumsum(losers, axis=1) - losers / 2)
+        return wins.sum(axis=1) / defined(winners.sum(axis=1) * losers.sum(axis=1))
 
-    return estimate(statistic, len(groups), np.unique(group_of).size)
+    return estimate(statistic, len(groups), sum(map(bool, groups)))
+
+
+Ratings = Sequence[Sequence[float | None]]
+"""For each member of one group, the scores by rater; None where a rater gave none."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterRaterReliability:
+    raters: tuple[str, ...]
+    icc_single: IntervalEstimate
+    """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
+    icc_mean: IntervalEstimate
+    """ICC(2,k): the same for the mean of all k raters."""
+    alpha: IntervalEstimate
+    """Krippendorff's alpha with the interval metric: 1 - observed / expected disagreement; scores may be missing."""
+    pairs: Mapping[tuple[str, str], Agreement]
+    """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
+
+
+def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
+    """Reliability between the judge models that voted, each by its mean vote for a member; None with fewer than two.
+
+    Raises `JudgeError` when no member is judged.
+    """
+    groups = judged_groups(groups)
+    judges = voting_models(groups)
+    if len(judges) < 2:
+        return None
+    ratings = [_by_judge(group, judges) for group in groups]
+    pairs = {
+        (judges[one], judges[other]): agreement_of_pairs(
+            [_both(members, one, other) for members in ratings], judges[other]
+        )
+        for one, other in combinations(range(len(judges)), 2)
+    }
+    return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), krippendorff_alpha(ratings), pairs)
+
+
+def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
+    """Reliability between calls: rater n is the n-th score that a judge gave a member; None with fewer than two.
+
+    Calls differ in order of presentation, so position bias counts as error here; ICC(2,k) is the reliability of the
+    judge's score, the mean of its calls. Raises `JudgeError` when no member is judged.
+    """
+    rated = [_by_call(group) for group in judged_groups(groups)]
+    raters = list(dict.fromkeys(rater for members in rated for scores in members for rater in scores))
+    if len(raters) < 2:
+        return None
+    ratings = [[[scores.get(rater) for rater in raters] for scores in members] for members in rated]
+    names = tuple(f"{model} call {number}" for model, number in raters)
+    return InterRaterReliability(names, *intraclass_correlation(ratings), krippendorff_alpha(ratings), {})
+
+
+def _by_judge(group: TrajectoryGroup, judges: Sequence[str]) -> Ratings:
+    votes: dict[int, dict[str, list[float]]] = {}
+    for call in judge_calls(group):
+        for member, score in call.scores.items():
+            votes.setdefault(member, {}).setdefault(call.model, []).append(score)
+    return [[fmean(by[judge]) if judge in by else None for judge in judges] for by in votes.values()]
+
+
+def _by_call(group: TrajectoryGroup) -> list[dict[tuple[str, int], float]]:
+    scores: dict[int, dict[tuple[str, int], float]] = {}
+    seen: Counter[tuple[int, str]] = Counter()
+    for call in judge_calls(group):
+        for member, score in call.scores.items():
+            seen[member, call.model] += 1
+            scores.setdefault(member, {})[call.model, seen[member, call.model]] = score
+    return list(scores.values())
+
+
+def _both(members: Ratings, one: int, other: int) -> list[tuple[float, float]]:
+    return [(a, b) for row in members if (a := row[one]) is not None and (b := row[other]) is not None]
+
+
+def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
+    """ICC(2,1) and ICC(2,k) over the members that every rater scored: two-way random effects, absolute agreement.
+
+    Shrout and Fleiss 1979, cases 2; McGraw and Wong 1996, ICC(A,1) and ICC(A,k). With n members and k raters, from
+    the mean squares of members R, raters C and the rest E: (R - E) / (R + (k - 1)E + k(C - E)/n), and
+    (R - E) / (R + (C - E)/n).
+    """
+    import numpy as np
+
+    k = next((len(row) for members in groups for row in members), 0)
+    if k < 2:
+        return UNDEFINED, UNDEFINED
+    rows = [[row for row in members if None not in row] for members in groups]
+    complete = [np.array(row, float).reshape(-1, k) for row in rows]
+    count = np.array([len(scores) for scores in complete], float)
+    squares = np.array([(scores**2).sum() for scores in complete])
+    by_member = np.array([(scores.sum(axis=1) ** 2).sum() for scores in complete])
+    by_rater = np.array([scores.sum(axis=0) for scores in complete])
+
+    def mean_squares(drawn: "Indices") -> "tuple[Array, Array, Array, Array]":
+        """n, and the mean squares of members, raters and the rest."""
+        n = count[drawn].sum(axis=1)
+        n = np.where(n > 1, n, np.nan)
+        rater_sums = by_rater[drawn].sum(axis=1)
+        correction = rater_sums.sum(axis=1) ** 2 / (n * k)
+        members = by_member[drawn].sum(axis=1) / k - correction
+        raters = (rater_sums**2).sum(axis=1) / n - correction
+        rest = squares[drawn].sum(axis=1) - correction - members - raters
+        return n, members / (n - 1), raters / (k - 1), rest / ((n - 1) * (k - 1))
+
+    def single(drawn: "Indices") -> "Array":
+        n, r, c, e = mean_squares(drawn)
+        return (r - e) / defined(r + (k - 1) * e + k * (c - e) / n)
+
+    def mean(drawn: "Indices") -> "Array":
+        n, r, c, e = mean_squares(drawn)
+        return (r - e) / defined(r + (c - e) / n)
+
+    contributing = int((count > 0).sum())
+    return estimate(single, len(groups), contributing), estimate(mean, len(groups), contributing)
+
+
+def krippendorff_alpha(groups: Sequence[Ratings]) -> IntervalEstimate:
+    """Alpha over the members with at least two scores, interval metric (Krippendorff 2011, "Computing Krippendorff's
+    alpha-reliability"): 1 - mean variance within members, each counted once for each score / variance of all scores."""
+    import numpy as np
+
+    known = [[[score for score in row if score is not None] for row in members] for members in groups]
+    rated = [[row for row in members if len(row) > 1] for members in known]
+    moments = [[(len(row), sum(row), sum(s * s for s in row), len(row) * variance(row)) for row in of] for of in rated]
+    sums = np.array([np.reshape(rows, (-1, 4)).sum(axis=0) for rows in moments])
+
+    def statistic(drawn: "Indices") -> "Array":
+        count, total, squares, within = sums[drawn].sum(axis=1).T
+        return 1 - within / count / defined((squares - total**2 / count) / (count - 1))
+
+    return estimate(statistic, len(groups), sum(map(bool, moments)))

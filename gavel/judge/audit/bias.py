@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from gavel.judge.audit.agreement import center
+from gavel.judge.audit.agreement import centred_sums
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
 from gavel.judge.stats import PositionBias, centred_positions
@@ -96,18 +96,16 @@ def ties(group: TrajectoryGroup) -> tuple[float, float]:
 
 def length_correlation(groups: Iterable[TrajectoryGroup]) -> IntervalEstimate:
     """Pearson's r of score and log(1 + characters written), over all judged members."""
-    products: list[float] = []
-    length_squares: list[float] = []
-    score_squares: list[float] = []
-    for group in groups:
-        members = distinct_members(group)
-        scored = [(member, judgement.score) for member, judgement in members if judgement.score is not None]
-        lengths = center([math.log1p(characters_written(member)) for member, _ in scored])
-        scores = center([score for _, score in scored])
-        products.append(math.fsum(x * y for x, y in zip(lengths, scores, strict=True)))
-        length_squares.append(math.fsum(x * x for x in lengths))
-        score_squares.append(math.fsum(y * y for y in scores))
-    return correlation(products, length_squares, score_squares)
+    sums = [length_sums(group) for group in groups]
+    return correlation(*([each[at] for each in sums] for at in range(3)))
+
+
+def length_sums(group: TrajectoryGroup) -> tuple[float, float, float]:
+    """`centred_sums` of log(1 + characters written) and score over the judged members."""
+    members = distinct_members(group)
+    return centred_sums(
+        [(math.log1p(characters_written(each)), told.score) for each, told in members if told.score is not None]
+    )
 
 
 def characters_written(trajectory: Trajectory) -> int:

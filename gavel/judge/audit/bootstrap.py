@@ -106,12 +106,3 @@ def defined(sums: "Array") -> "Array":
     import numpy as np
 
     return np.where(sums > _RESIDUE, sums, np.nan)
-
-
-def times_drawn(drawn: "Indices") -> "Array":
-    """How often each group occurs in each resample, `[resamples, groups]`."""
-    import numpy as np
-
-    resamples, total = len(drawn), int(drawn.shape[1])
-    cells = drawn + total * np.arange(resamples)[:, np.newaxis]
-    return np.bincount(cells.ravel(), minlength=resamples * total).reshape(resamples, total).astype(float)

@@ -20,7 +20,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from gavel.base.errors import first_error
-from gavel.judge.audit.agreement import Pairs, center
+from gavel.judge.audit.agreement import Pairs, centred_sums
 from gavel.judge.audit.votes import distinct_members, judge_calls
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -265,9 +265,8 @@ def _correlation(groups: Sequence[Pairs]) -> float:
     """Of scores and references that are standardised within each group; a group that the judge ties counts as 0."""
     products = members = 0.0
     for pairs in groups:
-        scores, references = center([score for score, _ in pairs]), center([value for _, value in pairs])
-        scale = math.sqrt(math.fsum(x * x for x in scores) * math.fsum(y * y for y in references))
-        if any(references):
+        xy, xx, yy = centred_sums(pairs)
+        if yy:
             members += len(pairs)
-            products += len(pairs) * math.fsum(x * y for x, y in zip(scores, references, strict=True)) / (scale or 1.0)
+            products += len(pairs) * xy / (math.sqrt(xx * yy) or 1.0)
     return min(max(products / (members + _CAUTION), _MIN_R), _MAX_R)

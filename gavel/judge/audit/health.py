@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from gavel.judge.audit.agreement import center, kendall_tau, score_pairs
-from gavel.judge.audit.bias import characters_written, flips, slope_sums, ties
-from gavel.judge.audit.votes import distinct_members, judge_calls
+from gavel.judge.audit.agreement import kendall_tau, score_pairs
+from gavel.judge.audit.bias import characters_written, flips, length_sums, slope_sums, ties
+from gavel.judge.audit.votes import judge_calls
 from gavel.scenarios.group import TrajectoryGroup
 
 PREFIX = "health/"
@@ -63,11 +63,6 @@ def _ratio(sums: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _length_correlation(groups: Sequence[TrajectoryGroup]) -> float | None:
-    lengths: list[float] = []
-    scores: list[float] = []
-    for group in groups:
-        scored = [(member, judged.score) for member, judged in distinct_members(group) if judged.score is not None]
-        lengths += center([math.log1p(characters_written(member)) for member, _ in scored])
-        scores += center([score for _, score in scored])
-    spread = math.sqrt(math.fsum(x * x for x in lengths) * math.fsum(y * y for y in scores))
-    return math.fsum(x * y for x, y in zip(lengths, scores, strict=True)) / spread if spread > 1e-12 else None
+    xy, xx, yy = (math.fsum(sums) for sums in zip(*map(length_sums, groups), strict=True))
+    spread = math.sqrt(xx * yy)
+    return xy / spread if spread > 1e-12 else None

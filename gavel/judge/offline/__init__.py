@@ -10,9 +10,8 @@ Importing this package registers the first three by name.
 
 from functools import partial
 
-from gavel.judge.offline import naive, stand_in
+from gavel.judge.offline import stand_in
 from gavel.llm.providers import register
 
 for _name in stand_in.MODELS:
     register(_name, partial(stand_in.reply, _name))
-register(naive.NAME, naive.reply)

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gavel.base.files import write_atomically
-from gavel.judge.drafts import DraftError, ask_for, read_object
+from gavel.judge.drafts import DraftError, ask_for, read_object, schema_object
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.llm.client import Client
@@ -257,12 +257,8 @@ def _material(text: str) -> str:
 
 
 def _schema(criteria: bool) -> Schema:
-    criterion = _object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
+    criterion = schema_object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
     task: Schema = {"task": {"type": "string"}, "difficulty": {"type": "integer"}}
     if criteria:
         task["criteria"] = {"type": "array", "items": criterion}
-    return _object({"scenarios": {"type": "array", "items": _object(task)}})
-
-
-def _object(properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return schema_object({"scenarios": {"type": "array", "items": schema_object(task)}})

@@ -11,25 +11,32 @@ app = create_app(index, list_runs, token=None)
 """
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+import gavel.judge.service.http.pages as service_pages
 from gavel.base.errors import GavelError
+from gavel.base.text import counted
+from gavel.judge.service.http.pages.views import FILTERS
+from gavel.reports.page import environment
 from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
 from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
 from gavel.reports.viewer.group_view import cassette_of, compared, group_view, read_vote
 from gavel.reports.viewer.guard import Guard
-from gavel.reports.viewer.html import asset, group_address, page
 from gavel.reports.viewer.index import Index, NoSuchGroup, is_inside, place_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.metrics import whole_rows
@@ -55,7 +62,7 @@ def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, t
             Route("/annotate/{path:path}/{number:int}", pages.annotate),
             Route("/annotate/{path:path}/{number:int}", pages.annotated, methods=["POST"]),
             Route("/annotations/golden.json", pages.golden),
-            Route("/assets/{version}/{name}", asset),
+            Route("/assets/{version}/{name}", _asset),
         ],
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={GavelError: _told, 404: _not_found},
@@ -74,7 +81,7 @@ class _Pages:
         found = sorted(self._list_runs(), key=lambda run: run.age)
         counts = self._index.counts()
         files = {name: count for name, count in counts.items() if name not in {run.name for run in found}}
-        return page(
+        return _page(
             request,
             "runs.html.j2",
             runs=found,
@@ -95,7 +102,7 @@ class _Pages:
         directory = self._index.root / name
         is_readable = found.state != "unreadable" and is_inside(self._index.root, directory / "metrics.jsonl")
         rows = whole_rows(directory / "metrics.jsonl").rows if is_readable else []
-        return page(
+        return _page(
             request,
             "run.html.j2",
             run=found,
@@ -110,7 +117,7 @@ class _Pages:
     def groups(self, request: Request) -> Response:
         wanted = GroupFilter.read(request.query_params)
         entries, count = self._index.groups(wanted)
-        return page(
+        return _page(
             request,
             "groups.html.j2",
             wanted=wanted,
@@ -132,7 +139,7 @@ class _Pages:
         chosen = [int(each) for each in request.query_params.getlist("member") if each.isdecimal() and len(each) < 9]
         same = self._index.same_task(entry)
         at = next((at for at, each in enumerate(same) if (each.path, each.number) == (path, number)), 0)
-        return page(
+        return _page(
             request,
             "group.html.j2",
             entry=entry,
@@ -149,7 +156,9 @@ class _Pages:
 
     def compare(self, request: Request) -> Response:
         one, other = (self._member(request.query_params.get(name, "")) for name in ("one", "other"))
-        return page(request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]), live_seconds=None)
+        return _page(
+            request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]), live_seconds=None
+        )
 
     def vote(self, request: Request) -> Response:
         path, number = request.path_params["path"], request.path_params["number"]
@@ -163,7 +172,7 @@ class _Pages:
         vote = votes.votes[at]
         cassette = cassette_of(self._index.root, path)
         record = read_vote(cassette, vote) if cassette is not None and vote.reply_key else None
-        return page(
+        return _page(
             request,
             "vote.html.j2",
             entry=self._index.entry(path, number),
@@ -186,7 +195,7 @@ class _Pages:
         path, number = request.path_params["path"], request.path_params["number"]
         entry, group = self._index.entry(path, number), self._index.group(path, number)
         order = blind_order(path, number, len(group.trajectories))
-        return page(
+        return _page(
             request,
             "annotate.html.j2",
             entry=entry,
@@ -246,13 +255,13 @@ class _Pages:
 def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, GavelError)
     status = 404 if isinstance(error, NoSuchGroup) else 422 if isinstance(error, FilterError | AnnotationError) else 500
-    return page(
+    return _page(
         request, "problem.html.j2", status=status, message=error.message, remedy=error.remedy, live_seconds=None
     )
 
 
 def _not_found(request: Request, error: Exception) -> Response:
-    return page(
+    return _page(
         request,
         "problem.html.j2",
         status=404,
@@ -260,3 +269,60 @@ def _not_found(request: Request, error: Exception) -> Response:
         remedy="Go back to the list of runs.",
         live_seconds=None,
     )
+
+
+_OWN = Path(__file__).parent
+_SHARED = Path(service_pages.__path__[0], "assets")
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_A_YEAR = 31_536_000
+
+
+def _page(
+    request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
+) -> Response:
+    """The rendered template; 304 without a body when the browser has this content."""
+    text = _environment().get_template(template).render(path=request.url.path, **values)
+    content = text.encode("utf-8", "replace")  # half a surrogate pair cannot be encoded
+    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+    if status == 200 and request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    sent = {"ETag": tag, "Cache-Control": "no-cache", **(headers or {})}
+    return Response(content, status, sent, "text/html; charset=utf-8")
+
+
+def _asset(request: Request) -> Response:
+    """A file of the pages, by its version and name."""
+    name, version = request.path_params["name"], request.path_params["version"]
+    file = _assets().get(name)
+    if file is None:
+        return Response(status_code=404)
+    kept = f"public, max-age={_A_YEAR}, immutable" if version == _version(name) else "no-store"
+    return Response(file.read_bytes(), 200, {"Cache-Control": kept}, _TYPES[file.suffix])
+
+
+def group_address(path: str, number: int) -> str:
+    """The page of a group."""
+    return f"/group/{quote(path)}/{number}"
+
+
+def _asset_path(name: str) -> str:
+    return f"/assets/{_version(name)}/{name}"
+
+
+@cache
+def _assets() -> dict[str, Path]:
+    files = {file.name: file for folder in (_SHARED, _OWN / "assets") for file in folder.iterdir()}
+    return files | {"curves.css": _OWN.parent / "templates" / "curves.css"}
+
+
+@cache
+def _version(name: str) -> str:
+    return hashlib.sha256(_assets()[name].read_bytes()).hexdigest()[:12]
+
+
+@cache
+def _environment() -> Environment:
+    found = environment(_OWN / "templates")
+    found.filters.update({**FILTERS, "asset": _asset_path, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
+    found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
+    return found

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gavel.judge.service.http.pages.views import ScoreBar
 from gavel.llm.cassette import SqliteStorage
-from gavel.reports.transcript import Transcript, Turn, pretty_json, shown_text, transcribe
+from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
 from gavel.reports.viewer.index import is_inside
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Vote
@@ -49,7 +49,7 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ShownTool:
     """A tool as the agent was shown it."""
 
     name: str
@@ -60,11 +60,11 @@ class Tool:
 @dataclass(frozen=True, slots=True)
 class GroupView:
     members: list[MemberView]
-    opening: tuple[Turn, ...]
+    opening: tuple[ShownTurn, ...]
     """What all members begin with; empty where they begin differently."""
-    rounds: list[tuple[tuple[Turn, ...], ...]]
+    rounds: list[tuple[tuple[ShownTurn, ...], ...]]
     """The rounds of the main conversations: for each round, the turns of every member, or nothing."""
-    tools: list[Tool]
+    tools: list[ShownTool]
     """That any of the members could call."""
 
     @property
@@ -89,9 +89,9 @@ def group_view(
     return GroupView(shown, openings.pop() if len(openings) == 1 else (), list(rounds), list(tools))
 
 
-def _tool(schema: Mapping[str, Any]) -> Tool:
+def _tool(schema: Mapping[str, Any]) -> ShownTool:
     function: Mapping[str, Any] = schema.get("function") or schema
-    return Tool(
+    return ShownTool(
         str(function.get("name") or schema.get("type") or "?"),
         shown_text(function.get("description")),
         pretty_json(function.get("parameters") or {}),
@@ -117,8 +117,8 @@ def _rank(view: MemberView) -> tuple[bool, float]:
 class Pair:
     """A turn of each side; None where a side has no such turn."""
 
-    left: "tuple[Turn, Pieces] | None"
-    right: "tuple[Turn, Pieces] | None"
+    left: "tuple[ShownTurn, Pieces] | None"
+    right: "tuple[ShownTurn, Pieces] | None"
     same: bool
 
 
@@ -142,18 +142,18 @@ def differing(left: str, right: str) -> tuple[Pieces, Pieces]:
     return pieces
 
 
-def turn_text(turn: Turn) -> str:
+def turn_text(turn: ShownTurn) -> str:
     """All that is shown of a turn."""
     calls = [f"{call.name}({call.arguments})" for call in turn.calls]
     return "\n".join(part for part in (turn.reasoning, turn.text, *calls) if part)
 
 
-def _parts(trajectory: Trajectory) -> Sequence[tuple[Turn, ...]]:
+def _parts(trajectory: Trajectory) -> Sequence[tuple[ShownTurn, ...]]:
     main = transcribe(trajectory)[0]
     return (main.opening, *main.rounds)
 
 
-def _pair(one: Turn | None, other: Turn | None) -> Pair:
+def _pair(one: ShownTurn | None, other: ShownTurn | None) -> Pair:
     left, right = ("" if turn is None else turn_text(turn) for turn in (one, other))
     pieces = differing(left, right)
     return Pair(

@@ -15,7 +15,6 @@ from gavel.reports.model_table import (
     csv_rows,
     furthest_apart,
     model_row,
-    outcome,
     pair_wins,
     ranking,
     seconds_of,
@@ -53,12 +52,6 @@ def test_wins_are_over_pairs_that_are_scored_and_a_tie_is_half() -> None:
     assert row.unscored == {"away": 1}
 
 
-def test_costs_that_are_not_known_are_not_added_up() -> None:
-    episodes = [Episode("t", 0, [Trajectory(metrics={"success": True})], cost, 1.0) for cost in (0.5, None)]
-    assert model_row("a", episodes, []).cost_usd is None
-    assert model_row("a", episodes[:1], []).cost_usd == 0.5
-
-
 def test_pass_at_k_is_over_tasks_with_so_many_samples() -> None:
     def episode(task: str, number: int, success: bool) -> Episode:
         return Episode(task, number, [Trajectory(metrics={"success": success})], 0.0, 1.0)
@@ -67,10 +60,6 @@ def test_pass_at_k_is_over_tasks_with_so_many_samples() -> None:
     assert row.pass_at[1].value == pytest.approx(0.25)
     assert (row.pass_at[2].value, row.pass_at[2].tasks) == (1.0, 1)
     assert row.failed == 1
-
-
-def test_the_groups_whose_scores_differ_most_come_first() -> None:
-    assert furthest_apart(GROUPS) == [GROUPS[0]]
 
 
 def test_json_and_csv_have_the_same_figures(tmp_path: Path) -> None:
@@ -117,14 +106,6 @@ def test_a_model_is_the_best_only_where_intervals_part() -> None:
     close = clear | {"b": TaskMean(0.88, 0.8, 0.92, 99)}
     assert "cannot be told apart" in ranking(close, "Success")[0]
     assert ranking({"c": clear["c"]}, "Success") == []
-
-
-def test_an_evaluation_without_a_figure_says_so(tmp_path: Path) -> None:
-    table = ModelTable("x", [model_row("a", [], [], failed=4)], 4, 1, [], "", {}, tmp_path)
-    assert outcome(table) == [
-        "Nothing was measured: no attempt has a success or a score.",
-        "a: all 4 episodes failed.",
-    ]
 
 
 def table_of(scenario: str, successes: dict[str, list[float] | None], folder: Path, cost: float | None) -> ModelTable:

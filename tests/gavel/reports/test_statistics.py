@@ -13,14 +13,10 @@ from scipy import stats
 
 from gavel.reports.statistics import (
     area_under_curve,
-    change,
-    curve_over_seeds,
-    mean_of_tasks,
     mean_over_seeds,
     paired_difference,
     pass_at_k,
     share,
-    steps_to,
 )
 
 SHARES = st.floats(0, 1)
@@ -37,16 +33,6 @@ def test_the_area_is_numpy_s_and_lies_between_the_lowest_and_the_highest_value(c
     assert area is not None
     assert area == pytest.approx(slow / (steps[-1] - steps[0]))
     assert min(values) - 1e-9 <= area <= max(values) + 1e-9
-
-
-def test_a_single_point_has_no_area() -> None:
-    assert area_under_curve({3: 0.5}) is None
-
-
-@given(CURVES, SHARES)
-def test_steps_to_is_the_first_point_at_or_above_the_threshold(curve: dict[int, float], threshold: float) -> None:
-    reached = [step for step, value in curve.items() if value >= threshold]
-    assert steps_to(curve, threshold) == (min(reached) if reached else None)
 
 
 @given(DIFFERENCES)
@@ -91,24 +77,6 @@ def test_a_true_difference_at_the_margin_is_called_equivalent_at_most_as_often_a
     assert called / 2000 <= 0.025 + 3 * (0.025 * 0.975 / 2000) ** 0.5
 
 
-def test_no_seeds_have_no_mean_and_equal_seeds_no_interval() -> None:
-    assert mean_over_seeds([]).value is None
-    assert mean_over_seeds([0.5, 0.5, 0.5]).half_width is None
-
-
-def test_bands_are_at_the_steps_that_all_seeds_have() -> None:
-    bands = curve_over_seeds([{0: 0.1, 5: 0.4, 7: 0.9}, {0: 0.3, 5: 0.6}])
-    assert list(bands) == [0, 5]
-    assert bands[5].value == pytest.approx(0.5)
-    assert (bands[5].low, bands[5].high) == (pytest.approx(0.4), pytest.approx(0.6))
-    assert curve_over_seeds([]) == {}
-
-
-def test_change_is_from_the_first_third_to_the_last() -> None:
-    assert change({1: 0.0, 2: 0.2, 3: 0.5, 4: 0.5, 5: 0.8, 6: 1.0}) == pytest.approx(0.8)
-    assert change({1: 0.3}) is None
-
-
 @pytest.mark.parametrize(("samples", "passed"), [(5, 0), (5, 2), (6, 6), (4, 1)])
 def test_pass_at_k_is_the_share_of_draws_in_which_one_passes(samples: int, passed: int) -> None:
     outcomes = [number < passed for number in range(samples)]
@@ -140,21 +108,3 @@ def test_single_trials_have_wilson_s_interval() -> None:
     found = share([1.0] * 40 + [0.0] * 10, 50)
     assert found.low == pytest.approx(0.670, abs=0.003)
     assert found.high == pytest.approx(0.888, abs=0.003)
-
-
-def test_samples_that_agree_within_their_tasks_count_for_less() -> None:
-    alike = share([1.0, 0.0] * 10, 80)
-    mixed = share([0.5, 0.25, 0.75, 0.5] * 5, 80)
-    assert alike.high is not None
-    assert alike.low is not None
-    assert mixed.high is not None
-    assert mixed.low is not None
-    assert alike.high - alike.low > 1.5 * (mixed.high - mixed.low)
-
-
-def test_a_mean_has_student_s_interval_and_equal_values_have_none() -> None:
-    found = mean_of_tasks([0.2, 0.4, 0.6])
-    assert (found.low, found.high) == (pytest.approx(-0.0968, abs=1e-3), pytest.approx(0.8968, abs=1e-3))
-    assert mean_of_tasks([0.5, 0.5]).low is None
-    assert found.text() == "0.40 (-0.10 to 0.90)"
-    assert share([1.0] * 8, 8).short() == "1.00 (.68–1.00)"

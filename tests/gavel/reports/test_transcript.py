@@ -1,7 +1,7 @@
 import pytest
 
 from gavel.reports.transcript import pretty_json, shown_text, transcribe
-from gavel.scenarios.trajectory import History, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.viewer.stored import member, sampled
 from tests.judge.groups import choice
 
@@ -13,21 +13,6 @@ def test_a_trajectory_is_an_opening_and_rounds_of_a_turn_and_what_came_back():
     assert whole.rounds[0][0].calls[0].name == "look"
     assert whole.rounds[1][0].text == "Mended it."
     assert whole.title == ""
-
-
-def test_a_trajectory_without_a_turn_is_an_opening_alone():
-    (whole,) = transcribe(Trajectory(messages_and_choices=[{"role": "user", "content": "?"}]))
-    assert (len(whole.opening), whole.rounds) == (1, ())
-    assert transcribe(Trajectory())[0].opening == ()
-
-
-def test_further_conversations_have_titles():
-    made = Trajectory(messages_and_choices=[sampled("x")], additional_histories=[History(agent="planner"), History()])
-    assert [each.title for each in transcribe(made)] == [
-        "conversation 1 of 3",
-        "the agent planner",
-        "conversation 3 of 3",
-    ]
 
 
 @pytest.mark.parametrize("count", [1, 2, 95, 96, 97, 5000])

@@ -10,7 +10,6 @@ from gavel.integrations.art.gather import (
     GatherContext,
     gather_trajectories,
     gather_trajectory_groups,
-    get_gather_context,
     set_gather_context,
     wrap_group_awaitable,
     wrap_trajectories_awaitable,
@@ -115,12 +114,6 @@ async def test_a_rollout_s_failure_that_is_borne_is_given() -> None:
         got = [await wrap_trajectories_awaitable(one) for one in (game(1.0), lost())]
     assert isinstance(got[0], list)
     assert isinstance(got[1], ValueError)
-
-
-def test_contexts_end_with_their_block() -> None:
-    with set_gather_context(GatherContext(max_exceptions=3)):
-        assert get_gather_context().max_exceptions == 3
-    assert get_gather_context().max_exceptions == 0
 
 
 async def test_batches_come_in_input_order_and_can_be_skipped() -> None:

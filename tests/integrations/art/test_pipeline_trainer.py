@@ -130,15 +130,6 @@ async def test_a_group_whose_rollouts_all_failed_ends_the_run() -> None:
         await a_trainer(Counting(), make_group_rollout_fn(fails, 3)).train()
 
 
-async def test_scenarios_that_raise_end_the_run_with_their_error() -> None:
-    async def from_a_file() -> Any:
-        yield {"number": 0, "metadata": {"scenario_id": "0"}}
-        raise OSError("the file is gone")
-
-    with pytest.raises(OSError, match="the file is gone"):
-        await a_trainer(Counting(), scenarios=from_a_file()).train()
-
-
 async def test_the_policy_is_evaluated_at_the_start_and_every_so_many_steps_and_a_failure_is_borne() -> None:
     seen: list[int] = []
 
@@ -183,36 +174,12 @@ async def test_groups_that_were_begun_too_many_steps_ago_are_not_trained() -> No
     assert counting.metrics["discarded_stale_groups"] >= 1
 
 
-async def test_without_a_limit_old_groups_are_trained_too() -> None:
-    counting, first_is_slow = Counting(), asyncio.Event()
-
-    async def slow(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
-        if scenario["number"] == 0:
-            await first_is_slow.wait()
-        elif counting.step >= 6:
-            first_is_slow.set()
-        return await of_unequal(model, scenario, config)
-
-    await a_trainer(counting, slow, min_batch_size=1, max_batch_size=1, max_steps_off_policy=None, max_steps=20).train()
-    assert "0" in itertools.chain(*counting.batches)
-
-
 def test_sizes_count_beside_a_runtime_config_and_none_is_the_default() -> None:
     runtime = PipelineRuntimeConfig(num_rollout_workers=3, min_batch_size=3)
     none = {"num_rollout_workers": None, "min_batch_size": None}
     pipeline = a_trainer(Counting(), pipeline=runtime, max_steps_off_policy=2, **none).pipeline
     assert (pipeline.num_rollout_workers, pipeline.min_batch_size, pipeline.max_steps_off_policy) == (3, 3, 2)
     assert a_trainer(Counting(), **none).pipeline == PipelineRuntimeConfig()
-
-
-async def test_the_first_evaluation_is_left_out_by_the_name_of_earlier_versions_too() -> None:
-    async def evaluate(model: Any, step: int, config: Any) -> Any:
-        return [art.Trajectory(reward=1.0)]
-
-    counting = Counting()
-    await a_trainer(counting, eval_fn=evaluate, eval_step_0=False, eval_every_n_steps=2, max_steps=2).train()
-    assert counting.logged["val"] == 1
-    assert "eval_step_0" not in counting.settings
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 import gavel.integrations.art as art
-from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
 from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.rewards import ruler_score_group
 from gavel.integrations.art.utils.sft import train_sft_from_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.runs.run_directory import NamedCheckpointError
+from tests.endpoint import Endpoint
+from tests.integrations.letters_judge import by_text
 
 pytestmark = pytest.mark.slow
 
@@ -122,38 +122,6 @@ async def test_demonstrations_a_prompted_model_and_state_work_as_in_a_notebook_r
     assert art.utils.get_model_step(model, str(tmp_path)) == 2
 
 
-async def test_what_cannot_be_stops_with_one_sentence() -> None:
-    for refused in (art.ServerlessBackend, art.skypilot.SkyPilotBackend):
-        with pytest.raises(NotInGavelError, match="Gavel"):
-            refused()
-    with pytest.raises(NotRegisteredError, match="register"):
-        a_model().backend()
-    with pytest.raises(AttributeError, match=r"docs/art\.md"):
-        _ = art.nothing  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.warns(IgnoredSetting, match="gpu_cost_per_hour_usd"):
-        LocalBackend(gpu_cost_per_hour_usd=2.0)
-
-
-async def test_the_judge_is_called_after_each_group() -> None:
-    async def attempt(reply: str) -> art.Trajectory:
-        call = {"id": "1", "type": "function", "function": {"name": reply, "arguments": "{}"}}
-        said = {"role": "assistant", "content": "", "tool_calls": [call]}
-        return art.Trajectory(messages_and_choices=[{"role": "user", "content": "Refund!"}, said])
-
-    (group,) = await art.gather_trajectory_groups(
-        [art.TrajectoryGroup(attempt(name) for name in ("refund", "look"))],
-        after_each=lambda group: ruler_score_group(group, "stand-in", rubric="- calls refund"),
-    )
-    assert [member.metrics["ruler_score"] for member in group] == [member.reward for member in group]
-
-
-def test_what_a_backend_does_not_have_says_where_to_look(tmp_path: Path) -> None:
-    backend = LocalBackend(path=str(tmp_path))
-    assert not hasattr(backend, "down")
-    with pytest.raises(AttributeError, match=r"LocalBackend\.down is not in gavel.integrations.art; docs/art.md"):
-        backend.down()  # type: ignore[attr-defined]
-
-
 @pytest.mark.filterwarnings("ignore::gavel.integrations.art.errors.IgnoredSetting")
 async def test_groups_may_be_plain_lists_of_trajectories(tmp_path: Path) -> None:
     model = a_model()
@@ -163,3 +131,26 @@ async def test_groups_may_be_plain_lists_of_trajectories(tmp_path: Path) -> None
         result = await backend.train(model, groups)
         await model.log(groups, metrics={"extra": 1.0}, step=result.step, split="train")
         assert stored(tmp_path, "train", 1) == [3, 3]
+
+
+async def test_a_ruler_notebook_trains_tokens_on_judged_rewards(tmp_path: Path, endpoint: Endpoint) -> None:
+    endpoint.script = [by_text]
+    model, trained = a_model(), 0.0
+    async with LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        for batch in art.utils.iterate_dataset(
+            ["Where is order 1001?"], num_epochs=2, initial_step=await model.get_step()
+        ):
+            groups = await art.gather_trajectory_groups(
+                (art.TrajectoryGroup(rollout(model, question) for _ in range(12)) for question in batch.items),
+                pbar_desc="gather",
+                after_each=lambda group: ruler_score_group(
+                    group, "openai/judge", endpoint.params, swallow_exceptions=True
+                ),
+            )
+            for member in groups[0]:
+                assert member.reward == member.metrics["ruler_score"] != member.metrics["independent_reward"]
+            result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
+            trained += result.metrics["tokens_trained"]
+        assert await model.get_step() == 2
+    assert trained > 0

@@ -7,7 +7,7 @@ import pytest
 from gavel.judge.audit.bias import bias_report, characters_written
 from gavel.judge.audit.engine_quality import simulated_groups
 from gavel.judge.audit.health import judge_health
-from gavel.judge.audit.votes import distinct_members, fit_noise_prior, judge_calls, noise_of, voting_models
+from gavel.judge.audit.votes import distinct_members, fit_noise_prior, noise_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
@@ -72,11 +72,6 @@ def test_flips_are_pairs_that_two_calls_of_one_judge_rank_the_other_way_round() 
     assert bias_report([group, agreeing]).flip_rate.value == pytest.approx(2 / 5)
 
 
-def test_two_judges_of_other_minds_do_not_flip() -> None:
-    got = bias_report([votes((0.1, 0.9), (0.9, 0.1), models="ab")])
-    assert got.flip_rate.value is None
-
-
 def test_ties_are_different_members_with_the_same_score() -> None:
     assert bias_report([votes((0.1, 0.5, 0.5))]).tie_rate.value == pytest.approx(1 / 3)
     assert bias_report([votes((0.1 + 0.2, 0.3))]).tie_rate.value == 1.0
@@ -87,32 +82,6 @@ def test_identical_members_are_one_member() -> None:
     double = TrajectoryGroup([*group.trajectories, group.trajectories[0].model_copy(deep=True)])
     assert len(distinct_members(double)) == 2
     assert bias_report([double]) == bias_report([group])
-
-
-def test_votes_are_read_back_call_by_call() -> None:
-    first, second = judge_calls(votes((0.1, 0.5), (0.2, 0.4), models="ab"))
-    assert (first.model, first.scores_by_position) == ("a", [0.1, 0.5])
-    assert (second.model, second.scores_by_position) == ("b", [0.4, 0.2])
-    assert voting_models([votes((0.1, 0.5), (0.2, 0.4), models="ba"), votes((0.1, 0.5))]) == ["b", "a"]
-
-
-def test_a_call_with_a_vote_missing_has_no_places() -> None:
-    group = votes((0.1, 0.5, 0.9))
-    group.trajectories.pop(0)
-    (call,) = judge_calls(group)
-    assert call.scores_by_position == []
-    assert bias_report([group]).position_slope.value is None
-
-
-def test_scores_without_votes_have_ties_and_lengths_only() -> None:
-    members = [
-        Trajectory(messages_and_choices=[{"role": "assistant", "content": "." * n}], judgement=Judgement(score=n / 10))
-        for n in (1, 3, 8)
-    ]
-    got = bias_report([TrajectoryGroup(members)])
-    assert got.tie_rate.value == 0.0
-    assert (got.length_correlation.value or 0.0) > 0.9
-    assert (got.position_slope.value, got.flip_rate.value, got.position_means) == (None, None, {})
 
 
 async def test_its_figures_are_those_of_the_report_without_intervals():
@@ -141,10 +110,6 @@ async def test_groups_of_identical_members_are_not_unscored():
         member.judgement.score = None  # type: ignore[union-attr]
     assert "health/unscored" not in judge_health([group])
     assert judge_health([group, *await judged_by(Bias(), groups=1, members=4)])["health/unscored"] == 0.0
-
-
-def test_groups_without_judgement_have_no_figures():
-    assert judge_health([]) == judge_health([TrajectoryGroup([Trajectory(reward=0.5)])]) == {}
 
 
 def test_only_what_the_agent_wrote_is_counted() -> None:

@@ -1,8 +1,6 @@
 import pytest
-from scipy.stats import kendalltau, linregress, pearsonr
 
 from gavel.judge.audit.engine_quality import (
-    GroupScores,
     SimulatedGroup,
     arrival_order_scorer,
     engine_scorer,
@@ -13,7 +11,6 @@ from gavel.judge.audit.engine_quality import (
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
-from gavel.judge.stats import centred_positions
 
 pytestmark = pytest.mark.slow
 
@@ -32,24 +29,6 @@ async def test_every_way_of_asking_a_perfect_judge_finds_the_truth():
         quality = await measure_quality(way, groups)
         assert quality.tau == pytest.approx(1)
         assert (quality.unscored_members, quality.groups, quality.calls_per_group) == (0, 5, 2)
-
-
-async def test_figures_are_the_usual_ones():
-    groups, _ = made(count=1)
-
-    async def by_length(case: SimulatedGroup) -> GroupScores:
-        return GroupScores([length**0.5 for length in case.lengths], centred_positions(8)[::-1], 3)
-
-    quality = await measure_quality(by_length, groups)
-    [case] = groups
-    rewards = [length**0.5 for length in case.lengths]
-    assert quality.tau == pytest.approx(kendalltau(rewards, case.qualities)[0])
-    assert quality.error is None
-    assert quality.advantage_correlation == pytest.approx(pearsonr(rewards, case.qualities)[0])
-    assert quality.advantage_with_length == pytest.approx(pearsonr(rewards, case.lengths)[0])
-    assert quality.arrival_slope == pytest.approx(linregress(centred_positions(8), rewards)[0])
-    assert quality.position_slope == pytest.approx(linregress(centred_positions(8)[::-1], rewards)[0])
-    assert quality.calls_per_group == 3
 
 
 async def test_a_judge_that_never_answers_leaves_members_unscored_and_no_figures():

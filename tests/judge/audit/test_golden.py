@@ -2,14 +2,11 @@ import json
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.judge.audit.golden import (
     ChangedVerdict,
     GoldenGroup,
     GoldenResult,
-    changed_prompts,
     changed_verdicts,
     check_golden,
     golden_scores,
@@ -19,7 +16,6 @@ from gavel.judge.audit.golden import (
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
-from tests.judge.groups import choice
 
 ASK = {"role": "user", "content": "Add 2 and 2."}
 
@@ -81,14 +77,6 @@ async def test_a_judge_that_knows_the_order_is_right_throughout_and_its_opposite
         assert sum(each.right for each in results) == share * sum(len(group.pairs) for group in groups)
 
 
-def test_members_of_one_tier_are_not_compared():
-    said = {name: [choice(name).message.model_dump()] for name in "abc"}
-    group = GoldenGroup(name="g", members=said, order=[["b", "a"], ["c"]])
-    assert group.pairs == [("b", "c"), ("a", "c")]
-    assert result(group, a=0.5, b=0.9, c=0.1).agreement == 1
-    assert result(group, a=0.5, b=0.9, c=0.5).violated == [("a", "c")]
-
-
 async def test_a_group_that_was_not_judged_in_full_has_no_verdicts():
     asked = 0
 
@@ -118,12 +106,6 @@ def test_only_verdicts_that_turned_are_told():
     assert list(changed_verdicts([GoldenResult(first, {}, "down")], before)) == []
 
 
-def test_a_prompt_that_is_used_for_the_first_time_has_not_changed():
-    before = ["judge/system.j2@a", "judge/group.j2@b", "rubric@c"]
-    after = ["judge/system.j2@z", "judge/group.j2@b", "judge/repair.j2@d", "rubric@c"]
-    assert changed_prompts(before, after) == ["judge/system.j2"]
-
-
 GOOD = golden(a="4", b="5").model_dump()
 
 
@@ -148,18 +130,6 @@ def test_a_file_that_is_no_golden_set_is_named(tmp_path, groups):
         load_golden(path)
 
 
-groups_by_judge = st.lists(
-    st.fixed_dictionaries(
-        {
-            judge: st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3).map(float)), min_size=2, max_size=6)
-            for judge in ("a", "b")
-        }
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
 def drawn(noises: dict[str, float], count: int = 200, members: int = 6) -> list[dict[str, list[tuple[float, float]]]]:
     random = Random(0)
     groups = []
@@ -174,21 +144,6 @@ def test_weights_are_close_to_those_of_the_best_combination():
     # With errors of these sizes the best weights of standardised scores are 1/0.25·√1.25 to 1/4·√5.
     assert weights["good"] / weights["poor"] == pytest.approx(8, rel=0.15)
     assert sum(weights.values()) == pytest.approx(2)
-
-
-@given(groups_by_judge, st.floats(0.1, 10), st.floats(-1, 1))
-def test_the_scale_and_the_order_of_scores_change_no_weight(groups, scale: float, shift: float):
-    weights = jury_weights(groups)
-    moved = [{j: [(scale * s + shift, v) for s, v in reversed(p)] for j, p in group.items()} for group in groups]
-    distinct = all(len({round(s, 3) for s, _ in pairs}) > 1 for group in groups for pairs in group.values())
-    if distinct:
-        assert jury_weights(moved) == pytest.approx(weights, rel=1e-3)
-    assert all(weight > 0 for weight in weights.values())
-    assert sum(weights.values()) == pytest.approx(2)
-
-
-def test_without_groups_there_are_no_weights():
-    assert jury_weights([]) == {}
 
 
 async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():

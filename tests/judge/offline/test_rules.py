@@ -72,13 +72,6 @@ def test_each_item_and_sentence_is_read_or_told_as_not_read(rubric: str, rules: 
     assert ([rule.text for rule in reading.rules], list(reading.unread)) == (rules, unread)
 
 
-def test_what_is_not_read_is_counted_and_named():
-    assert read_rubric("- calls a\n- is polite\n- is right").shortfall == (
-        '1 of 3 rules checked; not read: "is polite", "is right"'
-    )
-    assert read_rubric("- calls a").shortfall == ""
-
-
 def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
     assert read_rubric("- calls a", reference="12 rooms.").shortfall == "1 of 2 rules checked; not read: the reference"
     assert read_rubric("- says the reference", reference="12 rooms.").unread == ()
@@ -320,14 +313,6 @@ def test_a_call_that_failed_was_not_made():
     assert not kept("calls only one of refund, deny", attempt)
 
 
-def test_one_call_is_one_call():
-    rule = "calls only one of refund, exchange, deny"
-    assert kept(rule, facts("get_order", "refund"))
-    assert not kept(rule, facts("refund", "deny"))
-    assert not kept(rule, facts("refund", "refund"))
-    assert not kept(rule, facts("get_order"))
-
-
 def test_the_end_is_a_message_that_says_something():
     assert kept("ends with a message", facts("refund"))
     assert not kept("ends with a message", facts("refund", ending=None))
@@ -346,12 +331,6 @@ def test_the_end_is_a_message_that_says_something():
 )
 def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, is_kept: bool):
     assert kept(rule, Facts(heard=(UserText(said),))) is is_kept
-
-
-def test_what_the_agent_says_itself_is_not_told_to_it():
-    attempt = facts("refund", ending="You have found the exit.")
-    assert attempt.ending == ""
-    assert not kept('is told "You have found the exit"', attempt)
 
 
 @pytest.mark.parametrize(
@@ -406,10 +385,6 @@ def test_a_rule_is_read_without_its_markdown(item: str):
     assert not read_rubric("- ~~calls refund~~").rules
 
 
-def test_what_the_user_or_a_tool_says_is_not_said_by_the_agent():
-    assert not kept('says "refund"', replace(made(("look", {}, "refund"), request="refund"), said=""))
-
-
 @pytest.mark.parametrize(
     ("tools", "share"),
     [
@@ -421,11 +396,6 @@ def test_what_the_user_or_a_tool_says_is_not_said_by_the_agent():
 )
 def test_the_share_is_of_weights(tools, share):
     assert score_rules(read_rubric(RUBRIC).rules, facts(*tools))[0] == share
-
-
-def test_without_weights_each_rule_counts_the_same():
-    rules = read_rubric('- calls a before b\n- says "x"\n- calls c when d > 1\n- ends with a message').rules
-    assert score_rules(rules, Facts())[0] == 0.25  # it ends with a message
 
 
 @pytest.mark.parametrize(

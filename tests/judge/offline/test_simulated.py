@@ -3,11 +3,8 @@ from statistics import fmean
 
 import pytest
 
-from gavel.judge.config import JudgeConfig
-from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import INJECTION, POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
-from gavel.judge.panel.juror import Juror
+from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import limit_attempts
 from tests.judge.groups import saying
@@ -69,12 +66,6 @@ async def test_text_e_times_as_long_gains_the_length_bias():
     assert high - low == pytest.approx(0.5 * math.log((shared + 1000) / shared))
 
 
-async def test_a_judge_prefers_its_own_family():
-    gained = await seen(simulated(Bias(self_preference=0.4), family="ours"))
-    assert gained == pytest.approx([q + 0.4 * (n == 3) for n, q in enumerate(QUALITIES)])
-    assert await seen(simulated(Bias(self_preference=0.4))) == pytest.approx(QUALITIES)
-
-
 async def test_taste_is_a_judge_s_own_and_always_the_same():
     bias = Bias(idiosyncrasy=0.7)
     one = await seen(simulated(bias, name="one"))
@@ -89,21 +80,7 @@ async def test_noise_differs_from_call_to_call_and_not_from_run_to_run():
     assert all(t.judgement and t.judgement.votes[0].score != t.judgement.votes[1].score for t in first)
 
 
-async def test_a_judge_on_a_curve_compares_only():
-    mean = fmean(QUALITIES)
-    assert await seen(simulated(Bias(curve=1.0, severity=-0.2))) == pytest.approx([q - mean - 0.2 for q in QUALITIES])
-
-
-async def test_scores_are_compressed_and_come_in_steps():
-    judged = await Judge(simulated(Bias(compression=0.5, step=0.05)), orders=1).score(eight())
-    assert [t.reward for t in judged] == [0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7]
-
-
 FAULTS = ("dropped_label", "doubled_label", "refusal", "truncation", "rate_limit", "timeout")
-
-
-async def test_a_sorted_reply_changes_no_score():
-    assert await seen(simulated(faults=Faults(sorted_reply=1.0))) == pytest.approx(QUALITIES)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -119,35 +96,6 @@ async def test_a_fault_that_stays_leaves_no_number(fault, monkeypatch):
 async def test_a_fault_that_passes_leaves_the_right_number(fault, monkeypatch):
     limit_attempts(monkeypatch, 100)
     assert await seen(simulated(faults=Faults(**{fault: 0.5})), orders=8) == pytest.approx(QUALITIES)
-
-
-async def test_a_judge_may_fall_for_words_in_a_trajectory():
-    group = saying(*list(TABLE)[1:], f"sim-0 {INJECTION}")
-    fooled = await Judge(simulated(faults=Faults(compliance=1.0)), orders=1).score(group)
-    steady = await Judge(simulated(), orders=1).score(group)
-    assert fooled.trajectories[-1].reward == 1.0
-    assert logit(steady.trajectories[-1].reward) == pytest.approx(-1.5)
-
-
-async def test_a_juror_that_only_refuses_abstains():
-    jurors = [Juror(simulated(name="steady")), Juror(simulated(faults=Faults(refusal=1.0), name="silent"), weight=5.0)]
-    judged = await Judge(jurors, orders=1).score(eight())
-    assert [logit(trajectory.reward) for trajectory in judged] == pytest.approx(QUALITIES)
-    with_quorum = await Judge(jurors, orders=1, config=JudgeConfig(quorum=0.5)).score(eight())
-    assert with_quorum.judgement is not None
-    assert with_quorum.judgement.status == "unscored"
-
-
-async def test_a_crowded_prompt_is_read_worse():
-    table = {f"sim-{n}": Latent(0.0) for n in range(10)}
-    judges = [SimulatedJudge(table, Bias(noise=0.5, crowding=power)) for power in (0.0, 2.0)]
-    calm, crowded = [await seen(judge, saying(*table)) for judge in judges]
-    assert crowded == pytest.approx([error * (10 / 8) ** 2 for error in calm])
-
-
-async def test_a_member_that_is_not_in_the_table_is_an_error():
-    with pytest.raises(JudgeError, match="not in its table"):
-        await simulated()([{"role": "user", "content": "¦abcd trajectory X\n¦abcd user: sim-stranger"}], {})
 
 
 async def test_two_reversed_orders_undo_the_slope():

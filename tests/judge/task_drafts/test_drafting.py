@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.task_drafts.drafting import Attempts, Drafting, left_out, split, wanted_difficulties
+from gavel.judge.task_drafts.drafting import Attempts, Drafting, left_out, split
 from gavel.judge.task_drafts.writer import Attempt, DraftedTask, DraftRecord
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
@@ -57,12 +56,6 @@ async def test_what_needs_no_tool_is_trivial(model: WriterModel, tmp_path: Path)
     model.tool = None
     record = await draft(tmp_path, number=2)
     assert left_out(record) == {"trivial": 6}, "three drafts for each that is wanted, and no more"
-
-
-async def test_an_attempt_that_only_met_tool_errors_used_no_tool(model: WriterModel, tmp_path: Path):
-    model.tool = "refuse"
-    record = await draft(tmp_path, number=1)
-    assert left_out(record)["trivial"] == 3
 
 
 @pytest.mark.parametrize("kind", ["dies", "exits"])
@@ -119,12 +112,6 @@ def test_a_draft_for_another_server_is_refused(tmp_path: Path):
         DraftRecord.read(tmp_path / "drafting.json", "one")
 
 
-def test_missing_difficulties_are_asked_for_first():
-    have = [DraftedTask(user=str(n), difficulty=n) for n in (1, 1, 2)]
-    assert Counter(wanted_difficulties(have, 10)) == {2: 1, 3: 2, 4: 2, 5: 2}
-    assert wanted_difficulties(have, 3) == []
-
-
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=40), st.integers(1, 30), st.integers(0, 12))
 def test_every_task_is_in_one_split_and_both_splits_are_wanted(difficulties: list[int], train: int, held_out: int):
     tasks = [DraftedTask(user=f"task {n}", difficulty=d) for n, d in enumerate(difficulties)]
@@ -136,23 +123,6 @@ def test_every_task_is_in_one_split_and_both_splits_are_wanted(difficulties: lis
     assert bool(drafted.held_out) == bool(held_out)
     assert len(drafted.held_out) <= max(1, held_out)
     assert split(record, train, held_out) == drafted
-
-
-def test_the_share_of_solved_attempts_leaves_out_what_was_not_judged():
-    attempts = [Attempt(solved=True), Attempt(solved=None), Attempt(solved=False)]
-    assert DraftedTask(user="a", difficulty=1, attempts=attempts).solved_share == 0.5
-    assert DraftedTask(user="a", difficulty=1).solved_share is None
-
-
-async def test_a_verdict_that_a_model_refuses_costs_its_attempt_alone(model: WriterModel, tmp_path: Path):
-    judge = model.judge
-    refuse = fails(400, "This content was flagged by our content policy and cannot be processed")
-    model.judge = lambda request: (
-        refuse(request) if model.written[0] in request["messages"][-1]["content"] else judge(request)
-    )
-    record = await draft(tmp_path, number=2)
-    assert record.tasks[0].left_out == "unchecked"
-    assert len(record.used) == 2
 
 
 async def test_what_could_not_be_checked_is_tried_again_by_the_next_run(model: WriterModel, tmp_path: Path):

@@ -1,8 +1,6 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.judge.drafts import DraftError
 from gavel.judge.task_drafts.writer import SAME, Material, likeness, read_batch, write_batch
@@ -39,17 +37,6 @@ def test_what_is_no_task_is_refused(change: dict[str, object]):
 def test_a_reply_without_tasks_is_refused(reply: str):
     with pytest.raises(DraftError):
         read_batch(reply, 10, True)
-
-
-@given(st.text(max_size=50), st.integers(), st.text(max_size=20))
-def test_any_words_are_a_usable_task_or_an_error(words: str, difficulty: int, name: str):
-    task = {"task": words, "difficulty": difficulty, "criteria": [CRITERION | {"name": name}]}
-    try:
-        (read,) = read_batch(batch(task), 10, True).tasks
-    except DraftError:
-        return
-    assert read.task().user.encode().decode().strip()
-    assert 1 <= read.difficulty <= 5
 
 
 async def test_what_a_server_says_cannot_end_its_part_of_the_prompt(endpoint: Endpoint):
@@ -98,9 +85,3 @@ def test_the_same_request_in_other_words_or_numbers_is_one_task(one: str, other:
 )
 def test_different_goals_are_different_tasks(one: str, other: str):
     assert likeness(one, other) < SAME
-
-
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_likeness_is_a_share_and_symmetric(one: str, other: str):
-    assert 0 <= likeness(one, other) == likeness(other, one) <= 1
-    assert likeness(one, one) == 1

@@ -4,8 +4,7 @@ from multiprocessing import get_context
 import pytest
 
 from gavel.judge.audit.golden import GoldenGroup, load_golden
-from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
-from gavel.scenarios.formats.reading import read_groups
+from gavel.reports.viewer.annotations import AnnotationError, Annotations, read_scores
 from tests.gavel.reports.viewer.stored import group, member
 
 GROUP = group(member("one", 0.9), member("two", 0.2), member("three", 0.5))
@@ -20,14 +19,6 @@ def test_scores_come_back_and_a_second_look_replaces_the_first(tmp_path):
     assert Annotations(tmp_path).scores("a", 0) == [0.3, 0.2, None]
     assert kept.places() == {("a", 0), ("a", 1)}
     assert "human" not in GROUP.trajectories[0].metrics
-
-
-def test_the_file_is_one_of_judged_groups_with_the_scores_as_a_metric(tmp_path):
-    kept = Annotations(tmp_path)
-    kept.save("a", 0, GROUP, [1.0, None, 0.5], "hm")
-    (found,) = read_groups(kept.path, None)
-    assert [each.metrics.get("human") for each in found] == [1.0, None, 0.5]
-    assert [each.reward for each in found] == [0.9, 0.2, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -63,13 +54,6 @@ def test_scored_groups_become_a_golden_set_with_tiers(tmp_path):
     ]
     assert [said[-1]["content"] for said in found.members.values()] == ["one", "two", "three"]
     assert found.group().trajectories[0].messages()[-1]["content"] == "one"
-
-
-def test_the_order_is_the_group_s_own_and_not_that_of_the_file():
-    orders = [blind_order("a", number, 8) for number in range(20)]
-    assert all(sorted(order) == list(range(8)) for order in orders)
-    assert blind_order("a", 3, 8) == orders[3]
-    assert len({tuple(order) for order in orders}) > 15
 
 
 @pytest.mark.parametrize("content", ["no json\n", "[]\n", '{"format_version": 1, "trajectories": []}\n'])

@@ -53,13 +53,6 @@ def test_a_run_of_a_comparison_has_a_page(tmp_path):
         assert client.get(f"/groups?run=compare/{RUN}").status_code == 200
 
 
-def test_the_first_page_lists_runs_with_their_groups(client):
-    text = shown(client, "/")
-    for part in (RUN, "stopped", "success 0.50 at step 2", "stand-in"):
-        assert part in text
-    assert f'href="/groups?run={RUN}"' in client.get("/").text
-
-
 def test_every_link_of_every_page_leads_to_a_page(client):
     seen, waiting = set(), ["/"]
     while waiting:

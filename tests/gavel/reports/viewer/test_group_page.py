@@ -1,4 +1,13 @@
-from gavel.reports.viewer.group_view import group_view
+"""What a group's pages show, and which groups a list shows."""
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.reports.viewer.group_filter import SHOWN, SORTS, FilterError, GroupFilter, search_words
+from gavel.reports.viewer.group_view import CASSETTE, cassette_of, differing, group_view
 from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.viewer.stored import group, member
 
@@ -17,12 +26,51 @@ def test_the_best_come_first_and_those_without_a_score_last():
     assert [view.number for view in group_view(group(*members), "score", []).members] == [2, 3, 0, 1]
 
 
-def test_members_can_be_chosen_and_unknown_numbers_are_passed_over():
-    made = group(member("a", 0.2), member("b", 0.3))
-    assert [view.number for view in group_view(made, "", [1, 7]).members] == [1]
-    assert len(group_view(made, "", [7]).members) == 2
-    assert group_view(group(), "", []).members == []
+@pytest.mark.parametrize(
+    "values", [{"show": "no such"}, {"sort": "up"}, {"page": "0"}, {"page": "x"}, {"step": "-1"}, {"q": "x" * 501}]
+)
+def test_what_there_is_not_is_refused_with_what_there_is(values):
+    with pytest.raises(FilterError) as caught:
+        GroupFilter.read(values)
+    assert caught.value.remedy
 
 
-def test_different_openings_are_not_shown_as_one():
-    assert group_view(group(member("a", 0.2), member("b", 0.3, task="t2")), "", []).opening == ()
+@given(st.text(max_size=40))
+def test_no_text_is_an_error_of_the_search(text):
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE VIRTUAL TABLE words USING fts5 (body)")
+        query = search_words(text)
+        if query:
+            database.execute("SELECT rowid FROM words WHERE words MATCH ?", (query,)).fetchall()
+
+
+def test_each_filter_and_order_is_a_condition_with_as_many_values_as_marks():
+    for show in ("", *SHOWN):
+        for sort in SORTS:
+            condition, values = GroupFilter(
+                run="r", split="s", step="3", task="t", q="x", show=show, sort=sort
+            ).condition()
+            assert condition.count("?") == len(values) == 5
+
+
+texts = st.text(alphabet="ab \n.ü", max_size=60)
+
+
+@given(texts, texts)
+def test_the_pieces_are_the_texts_and_what_is_not_marked_is_common(left, right):
+    one, other = differing(left, right)
+    assert "".join(text for text, _ in one) == left
+    assert "".join(text for text, _ in other) == right
+    assert [text for text, own in one if not own] == [text for text, own in other if not own]
+
+
+def test_the_nearest_cassette_is_taken_and_none_outside_of_the_root(tmp_path):
+    root = tmp_path / "runs"
+    path = "desk/clerk/trajectories/train/000001.jsonl.zst"
+    (root / path).parent.mkdir(parents=True)
+    (tmp_path / CASSETTE).touch()
+    assert cassette_of(root, path) is None
+    (root / CASSETTE).touch()
+    assert cassette_of(root, path) == root / CASSETTE
+    (root / "desk" / "clerk" / CASSETTE).touch()
+    assert cassette_of(root, path) == root / "desk" / "clerk" / CASSETTE

@@ -7,7 +7,7 @@ import zstandard
 
 from gavel.reports.viewer.group_filter import GroupFilter
 from gavel.reports.viewer.group_view import CASSETTE, cassette_of
-from gavel.reports.viewer.index import Index, NoSuchGroup, Place, place_of
+from gavel.reports.viewer.index import Index, NoSuchGroup
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.record_format import to_line
 from gavel.scenarios.trajectory_store import StoreError
@@ -33,12 +33,6 @@ def found(index, **wanted):
     return [(entry.path, entry.number) for entry in index.groups(GroupFilter(**wanted))[0]]
 
 
-def test_a_file_s_place_names_run_split_and_step():
-    assert place_of(STEP_1) == Place(RUN, "train", 1)
-    assert place_of("judged.jsonl") == Place("judged.jsonl", "", None)
-    assert place_of("a/trajectories/train/x.jsonl.zst") == Place("a/trajectories/train/x.jsonl.zst", "", None)
-
-
 def test_groups_are_found_by_place_status_and_words(index):
     assert index.groups(GroupFilter())[1] == 4
     assert found(index, step="1", sort="oldest") == [(STEP_1, 0), (STEP_1, 1)]
@@ -59,11 +53,6 @@ def test_a_group_comes_back_whole(index, root):
             index.group(path, number)
         with pytest.raises(NoSuchGroup):
             index.entry(path, number)
-
-
-def test_the_same_task_is_found_at_other_steps(index):
-    same = index.same_task(index.entry(STEP_1, 0))
-    assert [(each.place.step, each.number) for each in same] == [(1, 0), (2, 0)]
 
 
 def test_what_is_appended_is_read_once_and_an_unfinished_end_is_left_for_later(index, root):

@@ -1,4 +1,4 @@
-"""The outcome of a run, read from a run directory that holds a few groups and rows."""
+"""What a run directory tells: its figures, its outcome in words, and its page, on which hostile text stays text."""
 
 import fcntl
 from pathlib import Path
@@ -6,12 +6,56 @@ from typing import Any
 
 import pytest
 
+from gavel.base.errors import GavelError
+from gavel.reports.run_figures import (
+    agreement_over_training,
+    cost_of,
+    read_run,
+    run_charts,
+    step_rows,
+)
 from gavel.reports.run_outcome import Outcome, outcome_in_words, outcome_of_run, read_outcome
+from gavel.reports.run_page import render_run, write_run_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
+from tests.gavel.reports.html_page import Page
+from tests.gavel.reports.made_runs import made_run
 from tests.judge.groups import choice
+
+
+def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
+    rows = read_run(made_run(tmp_path / "run")).rows
+    assert cost_of(rows) == pytest.approx(0.75)
+    del rows[2]["judge/cost_usd"]
+    assert cost_of(rows) is None
+
+
+def test_agreement_is_by_step_and_finds_who_is_placed_most_differently(tmp_path: Path) -> None:
+    found = agreement_over_training(made_run(tmp_path / "run"), None)
+    assert found.judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
+    assert all(tau > 0 for tau in found.judge_truth.values())
+    assert {each.places for each in found.disagreements} == {1.0}
+
+
+def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> None:
+    found = step_rows(read_run(made_run(tmp_path / "run", judged=False)).rows)
+    assert [(row.step, row.held_out) for row in found] == [(3, 0.9), (2, None), (1, None), (0, 0.5)]
+    assert found[1].figures == {"success": 0.5, "loss": -0.1}
+    assert found[1].left_out == [(2, "groups whose members all have the same score")]
+    assert found[3].left_out == []
+
+
+def test_what_tells_whether_training_is_healthy_is_drawn_and_success_has_its_interval(tmp_path: Path) -> None:
+    names = {"loss": -0.1, "kl": 0.2, "entropy": 1.0, "gradient_norm": 3.0}
+    rows = [{"split": "train", "step": step, **names} for step in (1, 2)]
+    rows += [{"split": "held_out", "step": step, "success": 0.5, "trajectories": 100.0} for step in (0, 2)]
+    drawn = {curve.name: curve for _, _, chart in run_charts(rows) for curve in chart.curves}
+    assert drawn.keys() == {"success", *names}
+    assert drawn["success"].band
+    assert not drawn["loss"].band
+    assert run_charts([]) == []
 
 
 def member(success: bool, reward: float | None = None, task: str = "1") -> Trajectory:
@@ -58,24 +102,10 @@ def outcome(tmp_path: Path) -> Outcome:
     return read_outcome(tmp_path, history)
 
 
-def test_the_curve_runs_from_the_base_to_the_last_evaluation(outcome: Outcome) -> None:
-    assert (outcome.base.step, outcome.base.success) == (0, 0.5)
-    assert (outcome.trained.step, outcome.trained.success, outcome.trained.tasks) == (2, 1.0, 2)
-    assert outcome.trained.measures == {"success": 1.0, "trajectories": 2}
-    assert outcome.base.half_width > 0
-
-
 def test_scores_are_compared_with_success_over_scored_members_only(outcome: Outcome) -> None:
     assert outcome.scored == [(0.9, True), (0.2, False)]
     assert outcome.tau == pytest.approx(1.0)
     assert outcome.statuses == {"scored": 1, "unscored": 1}
-
-
-def test_counts_and_seconds_are_sums_over_the_rows(outcome: Outcome) -> None:
-    assert outcome.rewards == [(1, 0.55)]
-    assert outcome.trained_steps == 1
-    assert outcome.left_out == {"unscored": 3}
-    assert outcome.seconds == {"rollout": 7.0, "judge": 2.0, "train": 1.0}
 
 
 def test_the_pair_shown_is_a_failure_that_became_a_success(outcome: Outcome) -> None:
@@ -131,14 +161,6 @@ def test_imitation_and_an_unfinished_run_have_an_outcome_too() -> None:
     assert "1 step trained" in told(evaluation(0, 0.5), step_row(1, 1))
 
 
-def test_a_habit_that_changed_is_named() -> None:
-    first, last = (
-        {**evaluation(step, success), "looked": looked, "trajectories": 96}
-        for step, success, looked in ((0, 0.2, 0.3), (4, 0.7, 0.9))
-    )
-    assert "looked 0.30 → 0.90" in told(first, step_row(1, 1), last)
-
-
 def test_a_run_that_stopped_early_says_where_and_a_judge_that_failed_says_why(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[loop]\nsteps = 9\n")
     (tmp_path / "experiment.json").write_text(
@@ -155,3 +177,28 @@ def test_a_run_that_stopped_early_says_where_and_a_judge_that_failed_says_why(tm
         assert "step 2 of 9" in outcome_of_run(tmp_path, rows)[-1]
     finished = outcome_of_run(tmp_path, [*rows, evaluation(9, 0.5)])
     assert not any(word in line for line in finished for word in ("Interrupted", "goes on"))
+
+
+def test_the_page_of_a_run_that_goes_on_tells_its_figures(tmp_path: Path) -> None:
+    page = Page(render_run(made_run(tmp_path / "desk" / "one")))
+    assert "After step 3" in page.text
+    assert page.text.index("It learned: held-out success 0.50 → 0.90") < page.text.index("After step 3")
+    assert "6 groups whose members all have the same score" in page.text
+    assert "0.7500 USD" in page.text
+    for title in ("Held-out", "Loss", "Judge and truth", "Judge's scores by step", "flag: contentless"):
+        assert title in page.text
+    assert "Entropy" not in page.text  # this run has none
+
+
+def test_nothing_of_a_trajectory_becomes_markup(tmp_path: Path) -> None:
+    html = render_run(made_run(tmp_path / "desk" / "one"))
+    page = Page(html)
+    assert "<script>alert(1)</script>" in page.text
+    assert not {"script", "img", "link", "iframe"} & set(page.tags)
+    assert not {name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href")}
+    assert "default-src 'none'" in html
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GavelError, match=r"is no run"):
+        write_run_report(tmp_path)
