@@ -432,8 +432,8 @@ def check_base(base_model: str) -> None:
 
 
 def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:
-    """Raises `RunDirectoryError` where the run in `directory` was begun as another experiment."""
-
+    """Raises `RunDirectoryError` where the run in `directory` was begun as another experiment, or on another base."""
+    check_description(directory, {"base_model": config.model.base_model}, "model.json")
     check_description(directory, described_run(Mixture.of(scenario), judge, config.loop, config.train))
 
 
@@ -452,6 +452,9 @@ def seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dic
     try:
         seen = [json.loads(_kept(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]
         longest = max(seen, key=lambda each: each["tokens"])
+        if max_context is not None and longest["tokens"] > max_context:
+            took = f"an episode of `gavel check` took {longest['tokens']:,} tokens"
+            print_warning(f"{took}, more than --max-context {max_context:,}: such episodes are cut.")
         return {f"As long as the episodes of `gavel check`, played by {longest['players']}": int(longest["tokens"])}
     except (OSError, ValueError, KeyError, TypeError):  # it was not run here, or another program wrote the file
         longest = max_context or _ASSUMED_CONTEXT
@@ -460,5 +463,4 @@ def seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dic
 
 
 def _kept(scenario: "Scenario | Mixture") -> Path:
-
     return run_path(runs_root(), scenario.name, "x").parent / "check.json"

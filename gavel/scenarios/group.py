@@ -219,7 +219,8 @@ def _members(given: Any) -> list[Any]:
     members = list(given)
     fit = (Trajectory, BaseException, Mapping)
     for at, member in enumerate(members):
-        if isinstance(member, fit) or (inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)):
+        is_run = inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if is_run or isinstance(member, fit):  # pyright: ignore[reportUnnecessaryIsInstance]
             continue
         for each in members:
             discard(each)

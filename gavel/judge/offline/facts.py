@@ -59,7 +59,7 @@ class Facts:
         """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
         known: dict[str, Any] = {}
         for call in self.made:
-            known |= _object(call.result)
+            known |= object_of(call.result)
         return known
 
     @property
@@ -101,7 +101,7 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
                     elif _failed(result):
                         failed.append(name)
                     else:
-                        made.append(CallMade(name, _object(value_of(arguments)), value_of(result), turn, number))
+                        made.append(CallMade(name, object_of(value_of(arguments)), value_of(result), turn, number))
                 case _:
                     pass
     return Facts(
@@ -133,7 +133,7 @@ def _failed(result: str) -> bool:
     content = value_of(result)
     if isinstance(content, str):
         return re.match(r"\s*(?:error|traceback)\b", content, re.IGNORECASE) is not None
-    return _says_failure(_object(content))
+    return _says_failure(object_of(content))
 
 
 def _says_failure(fields: Mapping[str, Any]) -> bool:
@@ -159,7 +159,7 @@ def tools_named(conversations: Iterable[Conversation]) -> tuple[frozenset[str], 
 
 def _tool_name(shown: str) -> str:
     """Of a tool's line in a transcript: `refund(id: string): …`, or JSON of a tool that the server runs itself."""
-    tool = _object(value_of(shown))
+    tool = object_of(value_of(shown))
     return str(tool.get("name") or tool.get("type")) if tool else shown.partition("(")[0]
 
 
@@ -184,7 +184,7 @@ def texts_of(value: Any) -> Iterator[str]:
     while stack:
         part = stack.pop()
         if isinstance(part, dict):
-            stack += reversed(list(_object(part).values()))
+            stack += reversed(list(object_of(part).values()))
         elif isinstance(part, list):
             stack += reversed(cast("list[Any]", part))
         elif part is not None:
@@ -199,6 +199,6 @@ def value_of(text: str | None) -> Any:
         return text
 
 
-def _object(value: Any) -> dict[str, Any]:
+def object_of(value: Any) -> dict[str, Any]:
     """The value if it is a JSON object, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

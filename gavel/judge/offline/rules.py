@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import Environment, TemplateError, nodes
 
-from gavel.judge.offline.facts import Facts, texts_of, value_of, words_of
+from gavel.judge.offline.facts import Facts, object_of, texts_of, value_of, words_of
 from gavel.judge.prompt.sanitize import comparable, normal_form
 
 if TYPE_CHECKING:
@@ -395,7 +395,7 @@ def _finds(source: str, facts: Facts) -> tuple[bool | None, str]:
 
 def _is_nothing(value: Any) -> bool:
     """Null, false, 0, an empty text or list, and an object that holds nothing else: `{"count": 0, "rows": []}`."""
-    return all(map(_is_nothing, value.values())) if isinstance(value, dict) else not value
+    return all(map(_is_nothing, object_of(value).values())) if isinstance(value, dict) else not value
 
 
 def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
@@ -567,17 +567,17 @@ def _answers(reference: str) -> list[str]:
     """What may be said for a reference: the text; each text or number of a list; the one value of an object. None for
     a reference without a word, and for any other JSON."""
     value = value_of(reference)
-    if isinstance(value, dict) and len(value) == 1:
-        (value,) = value.values()
+    if fields := object_of(value):
+        value = next(iter(fields.values())) if len(fields) == 1 else fields
     elif value is None or isinstance(value, bool):
         value = reference
     elif isinstance(value, int | float):
         value = [reference, value]
-    listed = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, str | int | float) for each in listed):
-        return []
-    texts = (each if isinstance(each, str) else f"{each:.15g}" for each in listed)
-    return [text for text in texts if re.search(r"\w", text)]
+    listed = cast("list[object]", value) if isinstance(value, list) else [value]
+    texts = [
+        each if isinstance(each, str) else f"{each:.15g}" for each in listed if isinstance(each, str | int | float)
+    ]
+    return [text for text in texts if re.search(r"\w", text)] if len(texts) == len(listed) else []
 
 
 def _ends_with_message() -> Check:

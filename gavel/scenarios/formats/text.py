@@ -164,7 +164,7 @@ def _items(document: Any, where: str) -> list[Row]:
                 for name, items in run.items()
                 for n, item in enumerate(items)
             ]
-        case {"data": [{}, *_] as page, **rest} if _is_beside_rows(cast(dict[str, Any], rest), page):
+        case {"data": [{}, *_] as page, **rest} if _is_beside_rows(cast(dict[str, Any], rest), list(page)):
             items = cast(list[Any], page)
             if _is_page_of_items(items):
                 return [Row(f"{where} data", items)]
