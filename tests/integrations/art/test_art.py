@@ -16,6 +16,7 @@ from pydantic import BaseModel
 import gavel.integrations.art
 from gavel.integrations.art.dev import InternalModelConfig
 from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
+from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.model import Model, TrainableModel
 from gavel.integrations.art.rewards.ruler import ruler, ruler_score_group
 from gavel.integrations.art.settings import sft_parts, train_config
@@ -80,7 +81,7 @@ def test_a_field_that_is_not_known_is_named() -> None:
     assert told[0].filename == __file__, "the user's own line"
 
 
-@pytest.mark.parametrize("owner", [a_model(), Model(name="a", project="mail")])
+@pytest.mark.parametrize("owner", [a_model(), Model(name="a", project="mail"), LocalBackend()])
 def test_what_is_not_there_says_where_to_look(owner: object) -> None:
     assert not hasattr(owner, "activate_metrics_context")
     with pytest.raises(
@@ -290,6 +291,12 @@ async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None
     got = await ruler(lists, judge_model=JUDGE, extra_litellm_params=endpoint.params)
     assert [(score.trajectory_id, score.score) for score in got] == [("1", 0.5), ("2", 0.5)]
     assert await ruler([], JUDGE) == []
+
+
+async def test_a_group_without_members_stays_one() -> None:
+    judged = await ruler_score_group(TrajectoryGroup([], exceptions=[ValueError("no")]), JUDGE)
+    assert judged is not None
+    assert (len(judged), len(judged.exceptions)) == (0, 1)
 
 
 LATER = [

@@ -130,6 +130,15 @@ async def test_a_group_whose_rollouts_all_failed_ends_the_run() -> None:
         await a_trainer(Counting(), make_group_rollout_fn(fails, 3)).train()
 
 
+async def test_scenarios_that_raise_end_the_run_with_their_error() -> None:
+    async def from_a_file() -> Any:
+        yield {"number": 0, "metadata": {"scenario_id": "0"}}
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        await a_trainer(Counting(), scenarios=from_a_file()).train()
+
+
 async def test_the_policy_is_evaluated_at_the_start_and_every_so_many_steps_and_a_failure_is_borne() -> None:
     seen: list[int] = []
 
