@@ -37,7 +37,7 @@ from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
 from gavel.scenarios.library import booking_desk, returns_desk
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Call
+from gavel.scenarios.scripted_agent import Call
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.cached_pass import cached
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, embedded_path

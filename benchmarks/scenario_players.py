@@ -10,7 +10,7 @@ import time
 
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario, shipped_scenarios
-from gavel.scenarios.scripted_players import Player, played_by, players_of
+from gavel.scenarios.scripted_agent import Player, played_by, players_of
 
 AT_ONCE = 64
 

@@ -41,7 +41,7 @@ from gavel.integrations.agentgym.scenario import OTHER, agentgym
 from gavel.integrations.openenv.client import OpenEnvServer
 from gavel.integrations.openenv.scenario import parsed
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.text_adventure import scenario
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario

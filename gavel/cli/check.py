@@ -33,12 +33,11 @@ from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.llm.types import Message, Reply, text_of
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
-from gavel.scenarios.scripted_agent import talker, tool_user
-from gavel.scenarios.scripted_players import played_by, players_of
+from gavel.scenarios.scripted_agent import played_by, players_of, talker, tool_user
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory

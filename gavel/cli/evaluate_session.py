@@ -49,8 +49,7 @@ from gavel.reports.model_table import (
     write_model_table,
     write_scenario_table,
 )
-from gavel.scenarios.chat_model import ChatModel
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario

@@ -51,8 +51,7 @@ from gavel.llm.budget import Budget, cost_in_words
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.formats.completions import Columns
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_copy import unscored
+from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory

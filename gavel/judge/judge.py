@@ -49,8 +49,7 @@ from gavel.llm.errors import LlmError
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Activity, Limits
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_copy import with_judgements
+from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of

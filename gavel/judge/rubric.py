@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gavel.judge.errors import JudgeError
 from gavel.prompts import content_hash, render
-from gavel.scenarios.criterion import Criterion as Criterion
+from gavel.scenarios.truth import Criterion as Criterion
 from gavel.scenarios.truth import Truth
 
 _FILE = re.compile(r"@\S+|[^@\s]\S*\.(?:md|txt|j2|rst)")

@@ -23,8 +23,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.prices import Prices
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_copy import unscored
+from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 

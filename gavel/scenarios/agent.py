@@ -23,9 +23,8 @@ from gavel.base.errors import GavelError
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
 from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatModel, first_choice
+from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel, first_choice
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.tools import Toolbox, ToolFunction, described, no_such_tool
 from gavel.scenarios.trajectory import History, Trajectory, to_messages

@@ -1,10 +1,92 @@
-"""What an agent loop needs of a model: chat completions under a name."""
+"""What an agent loop needs of a model: chat completions under a name.
 
-from typing import Any, Protocol
+A `FunctionModel` takes its turns from a Python function: a script, or a model behind another library.
+
+    model = FunctionModel("echo", reply)        # async def reply(request: ChatRequest) -> ChatCompletion | Message
+    trajectory = await rollout(model, scenario, task)
+
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 from openai import AsyncOpenAI
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 from openai.types.chat.chat_completion_message import ChatCompletionMessage
+
+from gavel.llm.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a rollout asks for."""
+
+    messages: list[Message]
+    tools: list[Message]
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+
+
+Reply = Callable[[ChatRequest], Awaitable[ChatCompletion | Message]]
+
+
+class FunctionModel:
+    """A `ChatModel` whose turns `reply` makes: a completion, or the assistant's message alone."""
+
+    def __init__(self, name: str, reply: Reply) -> None:
+        self._name = name
+        self._reply = reply
+
+    def openai_client(self) -> AsyncOpenAI:
+        """An object with `chat.completions.create` as a rollout calls it, and nothing else of a client."""
+        return cast(AsyncOpenAI, _Client(self._name, self._reply))
+
+    def get_inference_name(self) -> str:
+        return self._name
+
+
+class _Client:
+    def __init__(self, name: str, reply: Reply) -> None:
+        self.chat = self.completions = self
+        self._name = name
+        self._reply = reply
+
+    async def create(self, *, extra_body: dict[str, Any] | None = None, **options: Any) -> ChatCompletion:
+        given = options | (extra_body or {})
+        request = ChatRequest(
+            messages=list(given["messages"]),
+            tools=list(given.get("tools") or ()),
+            temperature=_number(given.get("temperature")),
+            max_tokens=_whole(given.get("max_completion_tokens")),
+            seed=_whole(given.get("seed")),
+        )
+        await asyncio.sleep(0)  # as a real one does, so that a loop that never ends meets its deadline
+        reply = await self._reply(request)
+        if isinstance(reply, ChatCompletion):
+            return reply
+        message = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, **reply})
+        ended = "tool_calls" if message.tool_calls else "stop"
+        return ChatCompletion(
+            id="function",
+            choices=[Choice(index=0, finish_reason=ended, message=message)],
+            created=int(time.time()),
+            model=self._name,
+            object="chat.completion",
+        )
+
+
+def _number(value: object) -> float | None:
+    """None for one that was not given: the SDK has an object for that."""
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
 
 _PROMPT_IDS = "prompt_token_ids"
 

@@ -9,24 +9,36 @@
 
 All of them are optional, and may be plain functions. `observe` without a result, and `gavel.done(value)` from a tool
 or from `observe`, end the episode. What a world raises, and what takes too long, costs its own episode alone.
+
 """
 
 import functools
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from gavel.base.errors import GavelError, contain_cancellation
+from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
-from gavel.scenarios.episode import Episode
-from gavel.scenarios.plain_calls import PlainCalls
+from gavel.scenarios.episode import Episode, PlainCalls
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import ResultError, text_of_result
-from gavel.scenarios.tool_world import ToolWorld
-from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, described, result_of
+from gavel.scenarios.tools import Done, Tool, Toolbox, ToolResult, arguments_for, described, result_of
+
+
+class ToolWorld(ABC):
+    schemas: list[Message]
+    """OpenAI schemas of the tools, once the world is reset; their names are different."""
+
+    @abstractmethod
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        """Runs the tool of this name with arguments as the agent wrote them, JSON text. A `GavelError` fails the
+        episode."""
+
 
 _OWN_METHODS = ("reset", "observe", "success", "reward", "close")
 CLOSE_SECONDS = 10.0

@@ -11,10 +11,9 @@ from functools import partial
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
-from gavel.scenarios.environment import World
+from gavel.scenarios.environment import ToolWorld, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.mcp import McpServer
-from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import Toolbox, ToolDefinitionError, ToolResult, described, no_such_tool, tool_error
 
 

@@ -1,8 +1,13 @@
 """A group: trajectories of the same task, which are scored relative to each other. Its members may be awaitables, which
-are run concurrently and bounded; a failure affects one member only."""
+are run concurrently and bounded; a failure affects one member only.
+
+`with_judgements` makes a judged copy. In files a group is a line of JSON with the version of that form.
+
+"""
 
 import asyncio
 import inspect
+import json
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -16,6 +21,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
+from copy import deepcopy
 from types import CoroutineType
 from typing import Any, Self, cast
 
@@ -24,7 +30,7 @@ from pydantic import Field, PrivateAttr
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import name_of, unless_stuck
-from gavel.scenarios.judgement import GroupJudgement
+from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Metadata, Metrics, Record, RolloutError, Trajectory
 
 Member = Trajectory | BaseException | Awaitable[Trajectory]
@@ -271,3 +277,79 @@ def as_groups(given: Any, *, single: bool = True) -> list[TrajectoryGroup]:
                     "Put the attempts at one task together: [gavel.TrajectoryGroup([…]), …].",
                 )
     return groups
+
+
+def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole: GroupJudgement) -> TrajectoryGroup:
+    """A copy of the group with judgements, and their scores as rewards.
+
+    Containers are copied; messages and choices, which are never modified, are shared. The previous reward of a
+    trajectory is kept in `metrics["independent_reward"]`.
+    """
+    judged = [_with_judgement(*pair) for pair in zip(group.trajectories, members, strict=True)]
+    return group.model_copy(
+        update={
+            "trajectories": judged,
+            "metadata": deepcopy(group.metadata),
+            "metrics": dict(group.metrics),
+            "logs": list(group.logs),
+            "exceptions": list(group.exceptions),
+            "judgement": whole,
+        }
+    )
+
+
+def _with_judgement(trajectory: Trajectory, judgement: Judgement) -> Trajectory:
+    metrics = dict(trajectory.metrics)
+    if trajectory.reward is not None and trajectory.judgement is None:
+        metrics["independent_reward"] = trajectory.reward
+    return trajectory.model_copy(
+        update={
+            "messages_and_choices": list(trajectory.messages_and_choices),
+            "additional_histories": list(trajectory.additional_histories),
+            "metadata": deepcopy(trajectory.metadata),
+            "logs": list(trajectory.logs),
+            "metrics": metrics,
+            "reward": judgement.score,
+            "judgement": judgement,
+        }
+    )
+
+
+def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
+    """A copy of the group without scores, for one reason."""
+    members = [Judgement(reason=reason) for _ in group.trajectories]
+    return with_judgements(group, members, GroupJudgement(status="unscored", reason=reason))
+
+
+RECORD_VERSION = 1
+
+
+class RecordVersionError(GavelError):
+    """A record was written by a later version of Gavel, or in no version at all."""
+
+
+def to_line(group: TrajectoryGroup) -> str:
+    """One line of JSON, without its line break."""
+    return f'{{"format_version":{RECORD_VERSION},{group.to_json()[1:]}'
+
+
+def check_version(row: dict[str, Any]) -> None:
+    """Raises `RecordVersionError` when this version of Gavel cannot read the row."""
+    version = row.get("format_version", 1)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise RecordVersionError(
+            f"its format_version is {json.dumps(version, default=str)}, which is no version number",
+            f"Restore the file, or set the field to {RECORD_VERSION}, which is what this Gavel writes.",
+        )
+    if version > RECORD_VERSION:
+        raise RecordVersionError(
+            f"it has format_version {version!r}; this version of Gavel reads up to {RECORD_VERSION}",
+            "Upgrade Gavel: pip install --upgrade gavel-rl",
+        )
+
+
+def from_row(row: Any) -> TrajectoryGroup:
+    """The group of a decoded line. Raises `RecordVersionError`, `NotANumberError`, `ValueError` for no group."""
+    if isinstance(row, dict):
+        check_version(row)  # pyright: ignore[reportUnknownArgumentType]
+    return TrajectoryGroup.model_validate(row)

@@ -25,12 +25,11 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
-from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, tools_of
+from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, ToolWorld, tools_of
 from gavel.scenarios.mcp import McpServer
 from gavel.scenarios.own_imports import neighbours_first
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
-from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
 

@@ -19,7 +19,7 @@ from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.base.errors import GavelError
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task

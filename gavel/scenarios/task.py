@@ -8,9 +8,8 @@ from typing import Annotated, Any, overload
 from pydantic import BeforeValidator, Field, model_validator
 
 from gavel.base.fields import Constructed
-from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.trajectory import Metadata
-from gavel.scenarios.truth import Truth, as_criteria
+from gavel.scenarios.truth import Criterion, Truth, as_criteria
 
 
 class Task(Constructed):

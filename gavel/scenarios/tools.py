@@ -23,8 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, Validation
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
-from gavel.scenarios.episode import Episode
-from gavel.scenarios.plain_calls import PlainCalls
+from gavel.scenarios.episode import Episode, PlainCalls
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
 

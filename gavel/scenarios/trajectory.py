@@ -4,6 +4,7 @@ A trajectory is a list of OpenAI message dicts (context, never trained) and Open
 (sampled, trained). A `Choice` from a Gavel endpoint has, besides the standard `logprobs`, the
 extra fields `token_ids`, `prompt_token_ids` and `policy_version`. Choices of LiteLLM, whole completions and responses
 of the Responses API are understood too. JSON round trips are lossless.
+
 """
 
 import json
@@ -15,14 +16,104 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from openai.types.chat.chat_completion import Choice
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, WrapValidator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
 from gavel.llm.types import Message
-from gavel.scenarios.foreign_choices import as_item
 from gavel.scenarios.judgement import Judgement
+
+_EXACT = (
+    "token_ids",
+    "prompt_token_ids",
+    "policy_version",
+    "temperature",
+    "continues_sampled",
+    "sample_id",
+    "token_logprobs",
+)
+"""Fields of a Gavel endpoint's choice that LiteLLM moves to `provider_specific_fields`."""
+
+
+def as_item(value: Any) -> Any:
+    """A `Choice`, a message dict, or the value itself if it is neither of another client's."""
+    if isinstance(value, Choice):
+        return value
+    fields = _fields(value)
+    if fields is None:
+        return value
+    match fields:
+        case {"message": Mapping(), "finish_reason": _}:
+            return _choice(fields)
+        case {"choices": [_]} if "role" not in fields:
+            return as_item(fields["choices"][0])
+        case {"object": "response", "output": [*items]}:
+            return _of_response(fields, [cast("Mapping[str, Any]", _fields(item)) for item in items])
+        case {"role": str()} | {"type": str()}:
+            return fields
+        case _:
+            held = ", ".join(fields) or "nothing"
+            raise ValueError(f"a message needs a role, such as assistant; this one holds only {held}")
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Of a mapping or of a pydantic model (LiteLLM's and OpenAI's are); None for all else."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    if isinstance(value, BaseModel):
+        dumped = value.model_dump(mode="json", warnings=False, exclude_none="role" in type(value).model_fields)
+        return dumped
+    return None
+
+
+def _choice(fields: Mapping[str, Any]) -> Choice:
+    """As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the model's
+    own validation would refuse, and a stored choice must be readable again."""
+    kept: dict[str, Any] = dict(fields)
+    specific: dict[str, Any] = kept.pop("provider_specific_fields", None) or {}
+    for name in _EXACT:
+        if kept.get(name) is None and specific.get(name) is not None:
+            kept[name] = specific[name]
+    message = {name: value for name, value in kept["message"].items() if name != "provider_specific_fields"}
+    kept["message"] = message
+    return Choice.construct(None, **kept)
+
+
+def _of_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Choice:
+    """The turn that a response of OpenAI's Responses API says; its items carry no token ids of their own."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Message] = []
+    for item in items:
+        match item:
+            case {"type": "message", "content": [*parts]}:
+                texts += [part.get("text") or part.get("refusal") or "" for part in parts]
+            case {"type": "reasoning"}:
+                thoughts += [part.get("text") or "" for part in item.get("content") or item.get("summary") or ()]
+            case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
+                calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
+            case _:
+                pass  # a server's own tool: no part of the assistant's message
+    message: Message = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    cut = fields.get("status") == "incomplete"
+    finish_reason = "length" if cut else "tool_calls" if calls else "stop"
+    exact = {name: fields[name] for name in _EXACT[:3] if fields.get(name) is not None}
+    return Choice.construct(None, index=0, finish_reason=finish_reason, message=message, logprobs=None, **exact)
+
 
 MessageOrChoice = Annotated[Choice | Message, BeforeValidator(as_item)]
 MessagesAndChoices = list[MessageOrChoice]

@@ -18,8 +18,14 @@ from typing import Any, NamedTuple, cast
 import zstandard
 
 from gavel.base.errors import GavelError
-from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
-from gavel.scenarios.record_format import RecordVersionError, check_version, from_row, to_line
+from gavel.scenarios.group import (
+    PendingGroupError,
+    RecordVersionError,
+    TrajectoryGroup,
+    check_version,
+    from_row,
+    to_line,
+)
 from gavel.scenarios.trajectory import NotANumberError
 
 logger = logging.getLogger(__name__)

@@ -6,6 +6,7 @@
 
 The truth of a group stands in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has
 one truth: members with different ones are not comparable, and are refused.
+
 """
 
 import json
@@ -16,9 +17,30 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from pydantic import JsonValue
 
-from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One aspect that a member is scored on separately."""
+
+    name: str
+    """One line; scores and explanations refer to it."""
+    text: str
+    """What is good, and what is bad."""
+    weight: float = 1.0
+    """Weight in the mean of a vote; 0 = scored and recorded only."""
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or len(self.name.splitlines()) > 1:
+            raise JudgeError(f"the name of a criterion is one line, not {self.name!r}.")
+        if not self.text.strip():
+            raise JudgeError(f"the criterion {self.name} has no text.", "Say in a sentence what is good and what bad.")
+        if not 0 <= self.weight < math.inf:
+            raise JudgeError(f"the weight of the criterion {self.name} must be 0 or above, not {self.weight}.")
+        object.__setattr__(self, "weight", float(self.weight))  # 1 and 1.0 are one rubric
+
 
 KEY = "truth"
 """Of a group's or trajectory's metadata."""

@@ -19,8 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.cli.app import app
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.record_format import to_line
+from gavel.scenarios.group import TrajectoryGroup, to_line
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.backend_server import free_port

@@ -20,9 +20,9 @@ import gavel
 from gavel.cli.new import app as new
 from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.rubric import Rubric
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import shipped_scenarios
-from gavel.scenarios.scripted_players import played_by, players_of
+from gavel.scenarios.scripted_agent import played_by, players_of
 from tests.gavel.page_walker import steps
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 import gavel
 from gavel.integrations.tau2.scenario import tau2
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from tests.integrations import tau2_stand_in
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("textarena", reason="make test-bridges installs textarena")
 
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory

@@ -11,12 +11,11 @@ pytest.importorskip("verifiers.v1", reason="make test-adapters installs verifier
 
 from gavel.integrations.verifiers.environment import PackageError, write_package
 from gavel.llm.types import Message
-from gavel.scenarios.criterion import Criterion
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task
-from gavel.scenarios.truth import Truth
+from gavel.scenarios.truth import Criterion, Truth
 from tests.integrations.openenv.players import script
 from tests.integrations.openenv.test_server import DESK, SCRIPTS
 

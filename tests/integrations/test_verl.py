@@ -29,8 +29,8 @@ from gavel.integrations.verl import compute_score, verl_scenario
 from gavel.integrations.verl.dataset import read_tasks
 from gavel.integrations.verl.launch import VerlExportError, VerlLaunch, export_verl
 from gavel.integrations.verl.manager import JudgeRewardManager
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.errors import JudgeError
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory

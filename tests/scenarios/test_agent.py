@@ -12,8 +12,8 @@ from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, read_transcripts, render_transcripts
 from gavel.llm.types import Message
 from gavel.scenarios.agent import CALLS, COST, Agent, AgentError, together
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gavel.scenarios import deadline
+from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.deadline import Deadline, StuckError, unless_stuck
-from gavel.scenarios.function_model import FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task

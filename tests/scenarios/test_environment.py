@@ -12,9 +12,9 @@ import pytest
 
 from gavel.llm.types import Message
 from gavel.scenarios import environment as environments
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.environment import not_a_tool, tools_of
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task

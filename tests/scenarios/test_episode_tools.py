@@ -10,15 +10,14 @@ import pytest
 
 from gavel.base.errors import GavelError
 from gavel.llm.types import Message
-from gavel.scenarios.environment import World
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from gavel.scenarios.environment import ToolWorld, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import episode_tools
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.mcp import mcp
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
-from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import Toolbox, ToolResult
 from gavel.scenarios.trajectory import Trajectory
 

@@ -8,8 +8,7 @@ from openai.types.chat.chat_completion import Choice
 from openai.types.responses import Response
 
 from gavel.llm.providers import load_litellm
-from gavel.scenarios.foreign_choices import as_item
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import Trajectory, as_item
 
 EXACT = {"token_ids": [5, 6], "prompt_token_ids": [1, 2], "policy_version": 3}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -11,9 +11,16 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.gather import GatherError, gather_trajectories, gather_trajectory_groups
+from gavel.scenarios.gather import (
+    GatherError,
+    GroupTally,
+    completion_tokens,
+    figures,
+    gather_trajectories,
+    gather_trajectory_groups,
+    metric_means,
+)
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.progress import GroupTally, completion_tokens, figures, metric_means
 from gavel.scenarios.trajectory import History, RolloutError, Trajectory
 
 

@@ -1,5 +1,4 @@
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_copy import unscored, with_judgements
+from gavel.scenarios.group import TrajectoryGroup, unscored, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 

@@ -7,8 +7,7 @@ import pytest
 from gavel.judge.judge import Judge
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_file import JudgedFile, JudgedFileError, JudgedStream, judged_output
-from gavel.scenarios.judged_table import read_table
+from gavel.scenarios.judged_file import JudgedFile, JudgedFileError, JudgedStream, judged_output, read_table
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import saying

@@ -6,7 +6,7 @@ import pytest
 
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_table import COLUMNS, TableError, read_table, write_table
+from gavel.scenarios.judged_file import COLUMNS, TableError, read_table, write_table
 from gavel.scenarios.trajectory import RolloutError
 from tests.judge.groups import desk, saying
 

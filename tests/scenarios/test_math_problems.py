@@ -7,7 +7,7 @@ from gavel.base.errors import GavelError
 from gavel.scenarios.library.word_math import PLAYERS, draw_task
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
-from gavel.scenarios.scripted_players import played_by
+from gavel.scenarios.scripted_agent import played_by
 
 ROWS = [{"question": f"What is {n} plus {n}?", "answer": f"{n}+{n}=<<{n}+{n}={2 * n}>>{2 * n}\n#### {2 * n:,}"} for n in
         range(490, 530)]  # fmt: skip

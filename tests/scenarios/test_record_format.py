@@ -8,8 +8,7 @@ import pytest
 
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.formats.row import RowError
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.record_format import RECORD_VERSION, RecordVersionError, from_row, to_line
+from gavel.scenarios.group import RECORD_VERSION, RecordVersionError, TrajectoryGroup, from_row, to_line
 from gavel.scenarios.trajectory import Trajectory
 
 GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])

@@ -9,8 +9,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task

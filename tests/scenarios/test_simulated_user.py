@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gavel.llm.types import Message, Schema
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.simulated_user import SimulatedUser

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import gavel
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.stepped_episode import SteppedEpisode, SteppedEpisodeError, outcome

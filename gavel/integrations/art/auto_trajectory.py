@@ -22,7 +22,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion import Choice
 
 from gavel.integrations.art.trajectories import History, Trajectory
-from gavel.scenarios.foreign_choices import as_item
+from gavel.scenarios.trajectory import as_item
 
 _recording: ContextVar[Trajectory | None] = ContextVar("auto_trajectory", default=None)
 _lock = threading.Lock()

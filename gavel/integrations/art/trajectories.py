@@ -15,9 +15,8 @@ from pydantic import Field, PrivateAttr
 
 import gavel.scenarios.trajectory as core
 from gavel.llm.types import Message
-from gavel.scenarios.foreign_choices import as_item
 from gavel.scenarios.group import TrajectoryGroup as TrajectoryGroup
-from gavel.scenarios.trajectory import RolloutError
+from gavel.scenarios.trajectory import RolloutError, as_item
 
 
 def get_messages(messages_and_choices: Iterable[Any]) -> list[Message]:

@@ -25,7 +25,7 @@ from gavel.integrations.art.model import Model, TrainableModel, gavel_name, newe
 from gavel.integrations.art.trajectories import Trajectory
 from gavel.integrations.art.types import TrainSFTConfig
 from gavel.llm.types import Message
-from gavel.scenarios.foreign_choices import as_item
+from gavel.scenarios.trajectory import as_item
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from openai.types.chat.chat_completion import Choice
 from gavel.integrations.atropos.group import AtroposGroup
 from gavel.integrations.atropos.queue import QueueState, choose_at_least
 from gavel.judge.judge import Judge
-from gavel.scenarios.gather import gather_group
+from gavel.scenarios.gather import GroupTally, gather_group
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.progress import GroupTally
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult

@@ -32,9 +32,8 @@ from gavel.integrations.atropos.group import AtroposGroup, atropos_group
 from gavel.integrations.atropos.queue import EnvRegistration
 from gavel.judge.judge import Judge
 from gavel.scenarios.chat_model import ChatModel
-from gavel.scenarios.gather import gather_group
+from gavel.scenarios.gather import GroupTally, gather_group
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.progress import GroupTally
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of

@@ -20,13 +20,12 @@ from pydantic import BaseModel, Field
 
 from gavel.llm.types import Message
 from gavel.prompts import render
-from gavel.scenarios.environment import WorldError
+from gavel.scenarios.environment import ToolWorld, WorldError
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.packaged_world import OwnChance, installed, parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.tool_results import text_of_result
-from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import ToolResult, described, no_such_tool, tool_error
 from gavel.scenarios.trajectory import Trajectory
 

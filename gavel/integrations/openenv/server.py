@@ -24,10 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 from gavel.base.errors import GavelError
 from gavel.integrations.openenv.worlds import GAVEL_ACTION, is_tool_error
 from gavel.llm.types import Message
-from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.scenario import Scenario, Split
 from gavel.scenarios.stepped_episode import Moment, SteppedEpisode, outcome
 from gavel.scenarios.task import Task
+from gavel.scenarios.truth import Criterion
 
 MOST_BYTES = 4 * 2**20
 """Of one message of a client."""

@@ -29,9 +29,9 @@ from gavel.integrations.openenv.client import (
 )
 from gavel.llm.types import Message
 from gavel.prompts import render
+from gavel.scenarios.environment import ToolWorld
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
-from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import Done, ToolResult, done, no_such_tool, tool_error
 from gavel.scenarios.trajectory import Trajectory
 

@@ -29,8 +29,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from gavel.base.network import is_on_this_machine
 from gavel.scenarios.errors import JudgeError
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_copy import with_judgements
+from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 from gavel.scenarios.truth import truth_of

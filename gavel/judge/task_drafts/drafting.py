@@ -39,7 +39,7 @@ from gavel.llm.client import Client
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.types import Schema, text_of
 from gavel.prompts import render
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.mcp import McpServer, McpSurvey
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario

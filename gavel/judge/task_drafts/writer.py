@@ -20,8 +20,8 @@ from gavel.judge.prompt.sanitize import sanitize
 from gavel.llm.client import Client
 from gavel.llm.types import Message, Schema
 from gavel.prompts import render
-from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.task import Task
+from gavel.scenarios.truth import Criterion
 
 Reason = Literal["duplicate", "unsolved", "trivial", "unchecked"]
 SAME = 0.6

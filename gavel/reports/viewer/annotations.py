@@ -20,8 +20,7 @@ from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.judge.audit.golden import GoldenGroup
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.record_format import from_row, to_line
+from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 
 FILE_NAME = "annotations.jsonl"
 METRIC = "human"

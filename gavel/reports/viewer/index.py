@@ -25,8 +25,7 @@ from gavel.base.errors import GavelError
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
 from gavel.reports.viewer.group_filter import PAGE_SIZE, GroupFilter
 from gavel.reports.viewer.group_summary import GroupSummary, summarize
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.record_format import check_version, from_row
+from gavel.scenarios.group import TrajectoryGroup, check_version, from_row
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from gavel.scenarios.formats.row import (
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.formats.text import is_conversation
-from gavel.scenarios.record_format import RecordVersionError, from_row
+from gavel.scenarios.group import RecordVersionError, from_row
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
 
 GROUPS, TRAJECTORIES = "Gavel groups", "Gavel trajectories"

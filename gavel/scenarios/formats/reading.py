@@ -47,7 +47,7 @@ from gavel.scenarios.formats.row import (
 )
 from gavel.scenarios.formats.tracers import LANGFUSE, LANGSMITH
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_table import groups_of_rows, is_judged_table
+from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 

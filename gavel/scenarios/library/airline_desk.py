@@ -13,7 +13,7 @@ from typing import Any
 from gavel.prompts import render
 from gavel.scenarios.library._airline import Case, Fare, Reason, Request, draw_task
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Call, Player, Turns
+from gavel.scenarios.scripted_agent import Call, Player, Turns
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
 

@@ -20,7 +20,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.library import returns_desk as desk
 from gavel.scenarios.library.returns_desk import CLERKS, demonstrate, draw_task, split_numbers
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Call
+from gavel.scenarios.scripted_agent import Call
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
 

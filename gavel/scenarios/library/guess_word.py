@@ -9,7 +9,7 @@ from collections import Counter
 
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 

@@ -36,7 +36,7 @@ from gavel.scenarios.library._retail_shop import (
     words_of,
 )
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Call, Player, Turns
+from gavel.scenarios.scripted_agent import Call, Player, Turns
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.tools import done

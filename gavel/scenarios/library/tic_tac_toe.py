@@ -17,7 +17,7 @@ from gavel.scenarios.agent import Agent
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 

@@ -11,7 +11,7 @@ import re
 from gavel.llm.types import Message, Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Player, Turns
+from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory

@@ -28,7 +28,7 @@ from functools import cache
 
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_players import Call, Player, Turns
+from gavel.scenarios.scripted_agent import Call, Player, Turns
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
 

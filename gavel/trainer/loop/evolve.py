@@ -16,9 +16,9 @@ from statistics import fmean
 from typing import Any
 
 from gavel.judge.judge import Judge
+from gavel.scenarios.gather import GroupTally, gather_display
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.mixture import Mixture
-from gavel.scenarios.progress import GroupTally, gather_display
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task

@@ -24,9 +24,8 @@ from functools import partial
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.scenarios.gather import gather_group
+from gavel.scenarios.gather import GroupTally, gather_group
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.progress import GroupTally
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task

@@ -13,8 +13,7 @@ from pathlib import Path
 from gavel.base.errors import first_error
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_copy import unscored
+from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.loop.model_samples import Sample
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Generic, Self, TypeVar
 
+from gavel.scenarios.gather import GroupTally
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.progress import GroupTally
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.loop.watchdog import Watchdog, end
 

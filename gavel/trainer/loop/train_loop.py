@@ -34,9 +34,9 @@ from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.scenarios.gather import gather_display
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.mixture import Mixture, PlannedTask
-from gavel.scenarios.progress import gather_display
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.trainer.backends.protocol import TrainResult

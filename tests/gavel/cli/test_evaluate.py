@@ -11,7 +11,7 @@ import gavel
 from gavel.base.errors import GavelError
 from gavel.cli.evaluate_session import evaluate, evaluate_models, model_given
 from gavel.judge.judge import Judge
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.trainer.loop.evaluation import EvaluationError

@@ -28,9 +28,7 @@ from gavel.llm.client import PROBE_MESSAGES
 from gavel.scenarios.formats.reading import read_file, read_groups
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_file import JudgedFileError
-from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
-from gavel.scenarios.judged_table import read_table
+from gavel.scenarios.judged_file import TABLE_SUFFIXES, JudgedFileError, read_table
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 from tests.batches import BatchService

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gavel.scenarios.record_format import to_line
+from gavel.scenarios.group import to_line
 from tests.gavel.reports.made_runs import damage_row
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from gavel.integrations.agentgym.scenario import agentgym
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory

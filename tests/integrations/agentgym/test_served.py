@@ -11,7 +11,7 @@ import gavel
 from gavel.integrations.agentgym.scenario import agentgym
 from gavel.integrations.agentgym.server import Environments, HeldError, Items
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
 from gavel.scenarios.library.text_adventure import scenario as text_adventure

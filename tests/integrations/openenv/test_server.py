@@ -9,7 +9,6 @@ import pytest
 
 from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.agent import Agent
-from gavel.scenarios.criterion import Criterion
 from gavel.scenarios.environment import WorldError
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
@@ -17,6 +16,7 @@ from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import Criterion
 from tests.integrations.openenv.players import call, calls, script
 from tests.integrations.openenv.served import running
 

@@ -7,7 +7,7 @@ from openai import OpenAIError
 
 from gavel.llm.types import Message
 from gavel.scenarios.agent_styles.branching import UNREADABLE, branching
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
 from gavel.scenarios.rollout import rollout

@@ -8,7 +8,7 @@ from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.types import Message
 from gavel.scenarios.agent_styles.react import UNREADABLE, react
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
 from gavel.scenarios.library.text_adventure import scenario as text_adventure

@@ -20,7 +20,7 @@ from gavel.base.extras import install_line
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_table import write_table
+from gavel.scenarios.judged_file import write_table
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from tests.judge.groups import desk, saying
 

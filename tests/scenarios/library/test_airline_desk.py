@@ -7,7 +7,7 @@ import pytest
 from gavel.scenarios.library._airline import Airline, Booking, Case, FareRule, Flight, draw_task, refund_of
 from gavel.scenarios.library.airline_desk import PLAYERS, scenario
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scripted_players import Call, Turns, played_by
+from gavel.scenarios.scripted_agent import Call, Turns, played_by
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 

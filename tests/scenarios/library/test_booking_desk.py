@@ -22,7 +22,7 @@ from gavel.scenarios.library.booking_desk import (
     scenario,
 )
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scripted_players import Call
+from gavel.scenarios.scripted_agent import Call
 from gavel.scenarios.task import Task
 from tests.scenarios.library.scripts import script
 

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario, shipped_scenarios
-from gavel.scenarios.scripted_agent import example
-from gavel.scenarios.scripted_players import Player, played_by, players_of
+from gavel.scenarios.scripted_agent import Player, example, played_by, players_of
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task

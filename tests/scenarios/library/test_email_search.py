@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.email_search import Mail, Mailbox, Question, draw_task, is_answer, scenario
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scripted_players import Call, Turns, played_by
+from gavel.scenarios.scripted_agent import Call, Turns, played_by
 from gavel.scenarios.task import Task
 
 MAILS = [

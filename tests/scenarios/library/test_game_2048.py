@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.game_2048 import DIRECTIONS, TARGET, Board, scenario
 from gavel.scenarios.rollout import rollout
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.guess_word import WORDS, marks_of, scenario
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.trajectory import Trajectory

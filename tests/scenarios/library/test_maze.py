@@ -1,7 +1,7 @@
 import pytest
 
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.maze import DIRECTIONS, SIZE, Maze, draw_task, scenario
 from gavel.scenarios.rollout import rollout
 

@@ -7,7 +7,7 @@ import pytest
 from gavel.scenarios.library._retail_shop import Case, Shop, draw_task, plain
 from gavel.scenarios.library.retail_desk import GIVES_UP, GOODBYE, PLAYERS, Customer, scenario
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scripted_players import Call, Player, Turns, played_by
+from gavel.scenarios.scripted_agent import Call, Player, Turns, played_by
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 

@@ -17,7 +17,7 @@ import pytest
 from gavel.scenarios.environment import is_plain, tools_of
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario, shipped_scenarios
-from gavel.scenarios.scripted_players import Player, Turns, played_by, players_of
+from gavel.scenarios.scripted_agent import Player, Turns, played_by, players_of
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gavel.llm.types import Message
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.tic_tac_toe import PERFECT, RANDOM, SELF, Board, best_moves, cell_in, scenario, value
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.task import Task

@@ -14,8 +14,8 @@ from gavel.base.fields import FieldError
 from gavel.judge.judge import Judge
 from gavel.llm.types import Message
 from gavel.scenarios.agent import Agent, together
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task

@@ -9,7 +9,7 @@ from gavel.reports.viewer.group_filter import GroupFilter
 from gavel.reports.viewer.group_view import CASSETTE, cassette_of
 from gavel.reports.viewer.index import Index, NoSuchGroup
 from gavel.scenarios import trajectory_store
-from gavel.scenarios.record_format import to_line
+from gavel.scenarios.group import to_line
 from gavel.scenarios.trajectory_store import StoreError
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 
