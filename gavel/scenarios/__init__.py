@@ -8,6 +8,5 @@
     group.trajectories[0].messages()     # OpenAI message dicts; the sampled turns are OpenAI Choices
 
 `trajectory`, `group` and `judgement` are data, `scenario`, `task` and `tools` describe the work, `rollout` is the agent
-loop, `gather` runs many rollouts, bounded, and `trajectory_store` and `record_format` keep them in
-files.
+loop, `gather` runs many rollouts, bounded, and `trajectory_store` keeps them in files.
 """

@@ -1,6 +1,6 @@
 """Trajectory groups on disk: one append-only file, one record per group, without loss.
 
-A record is one zstd frame with a checksum that holds one line of JSON (`record_format.py`); `zstd -d` gives JSONL.
+A record is one zstd frame with a checksum that holds one line of JSON (`group.py`); `zstd -d` gives JSONL.
 Records are appended under a file lock, each with a single write, so a process killed at any point loses at most the
 record that it was writing. Readers skip such an unfinished end, and the next append cuts it off.
 """

@@ -82,6 +82,6 @@ def test_a_message_object_is_a_message() -> None:
     assert as_item(ChatCompletionMessage(role="assistant", content="hi")) == {"role": "assistant", "content": "hi"}
 
 
-@pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {}, 3, None, "text", ["a"]])
+@pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {"type": "mcp_call"}, 3, None, "text", ["a"]])
 def test_all_else_stays_as_it_is(item: Any) -> None:
     assert as_item(item) is item

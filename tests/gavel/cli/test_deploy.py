@@ -1,9 +1,7 @@
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.forked import gavel
 from tests.trainer.deploy.trained_run import make_run
@@ -71,8 +69,6 @@ def test_a_deployment_that_cannot_be_removed_keeps_no_other_one_standing(
         (["desk/clerk", "vllm:http://h", "--set", "x"], "no NAME=VALUE"),
         (["desk/clerk", "vllm:http://h", "--set", "x=1"], "no option 'x'"),
         (["desk/clerk", "together"], "only on this machine"),
-        (["desk/clerk", "together", "--manifest", "x.yaml"], "--manifest is of vllm"),
-        (["desk/clerk", "vllm", "--manifest", "x.yaml"], "address of the pushed checkpoint"),
     ],
 )
 def test_a_mistake_is_a_sentence_with_its_remedy(run: Path, tmp_path: Path, asked: list[str], words: str) -> None:
@@ -80,21 +76,3 @@ def test_a_mistake_is_a_sentence_with_its_remedy(run: Path, tmp_path: Path, aske
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_manifest_is_written_and_nothing_is_deployed(run: Path, tmp_path: Path) -> None:
-    described = json.loads((run / "model.json").read_text())
-    (run / "model.json").write_text(json.dumps({**described, "base_model": "Qwen/Qwen3-8B"}))
-    pushed = "storage_uri=s3://bucket/desk/clerk/checkpoints/000012"
-    done = gavel(
-        "deploy", "desk/clerk", "vllm", "--manifest", "k.yaml", "--set", pushed, "--set", "gpus=2", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert "kubectl apply -f k.yaml" in done.stdout
-    service = yaml.safe_load((tmp_path / "k.yaml").read_text())
-    assert service["spec"]["predictor"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
-    assert not (run / "deployments").exists()
-    nowhere = gavel("deploy", "desk/clerk", "vllm", "--manifest", "no/such/k.yaml", "--set", pushed, cwd=tmp_path)
-    assert nowhere.returncode == 1
-    assert "no/such/k.yaml cannot be written" in nowhere.stderr
-    assert "Traceback" not in nowhere.stderr

@@ -114,7 +114,7 @@ def test_a_run_that_is_not_here_may_be_a_backend_s(tmp_path: Path, asked: tuple[
         ("desk/other", None, "It has: desk/clerk."),
         ("clerk@12", None, "'clerk@12' names no run of a backend"),
         ("desk/clerk", "sky://none", "no cluster none was started from here"),
-        ("desk/clerk", "gpu-box", "is no address of a backend"),
+        ("desk/clerk", "gpu-box", "is no address of a server"),
     ],
 )
 def test_a_name_or_an_address_that_is_none_is_told(

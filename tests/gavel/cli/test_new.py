@@ -43,7 +43,7 @@ def test_a_name_that_is_taken_or_none_is_refused(tmp_path: Path, name: str):
     assert not list((tmp_path / "my-desk").iterdir())
 
 
-SERVERS = Path(__file__).parents[2] / "scenarios" / "bridges" / "mcp_servers.py"
+SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"
 GOOD = shlex.join([sys.executable, str(SERVERS), "good"])
 """A server's address."""
 

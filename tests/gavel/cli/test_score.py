@@ -533,7 +533,7 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
 @pytest.mark.slow
 @pytest.mark.parametrize("out", [None, Path("-"), Path("/dev/null")])
 def test_batches_need_a_file_to_be_kept_beside(service, config, groups_file, out):
-    with pytest.raises(GavelError, match="need a groups_file") as error:
+    with pytest.raises(GavelError, match="need a file") as error:
         score_and_print(groups_file, config, out=out, batch=True)
     assert "--out" in error.value.remedy
 

@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from gavel.base.fields import FieldError
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
@@ -322,7 +322,7 @@ def test_equal_trajectories_with_other_turns_are_trained_and_members_with_too_fe
     "settings", [{"kl_in_reward": 0.1}, {"normalize_over_batch": True}, {"advantage": "rank"}, {"loss": Ppo()}]
 )
 def test_what_does_not_go_with_compared_turns_is_refused(settings):
-    with pytest.raises(ValidationError, match="step_advantages"):
+    with pytest.raises(FieldError, match="step_advantages"):
         TrainConfig(step_advantages=True, **settings)
 
 
