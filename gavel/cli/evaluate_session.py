@@ -129,7 +129,7 @@ async def _evaluated(
         check_stand_in(judge, world)
     chosen = [
         model_named(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
-        for each in models
+        for each in ([models] if isinstance(models, str) else models)
     ]
     return await evaluate_models(world, chosen, config, judge, tasks, samples)
 

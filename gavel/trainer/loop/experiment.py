@@ -108,7 +108,7 @@ def described_scenario(scenario: Scenario) -> dict[str, Any]:
             f"{tool.name}@{content_hash(json.dumps([tool.schema, _source(tool.function)], sort_keys=True))}"
             for tool in scenario.own_tools
         ],
-        "code": _code(scenario),
+        "code": code_of(scenario),
         "tool_servers": [content_hash(str(server)) for server in scenario.servers],
         "user": None if scenario.user is None else [*scenario.user.settings],
         **scenario.limits,
@@ -117,11 +117,15 @@ def described_scenario(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _code(scenario: Scenario) -> list[str]:
-    """The user's files that the scenario's behaviour is read from."""
-    users = [scenario.success, scenario.hand_reward, scenario.environment, scenario.rollout]
-    users += [tool.function for tool in scenario.own_tools]
+def code_of(scenario: Scenario, *, checks: bool = True) -> list[str]:
+    """The user's files that the scenario's behaviour is read from, as `name@hash`. `checks`: also by what they hold of
+    `success` and the hand-written reward."""
+    users = [scenario.success, scenario.hand_reward] if checks else []
+    users += [scenario.environment, scenario.rollout, *(tool.function for tool in scenario.own_tools)]
     modules = [module for user in users if user is not None and (module := _module_of(inspect.unwrap(user)))]
+    left_out = (
+        set() if checks else {getattr(check, "__name__", "") for check in (scenario.success, scenario.hand_reward)}
+    )
     found: dict[Path, str] = {}
     while modules:
         module = modules.pop()
@@ -129,10 +133,11 @@ def _code(scenario: Scenario) -> list[str]:
         if file in found or module.__name__.partition(".")[0] == "gavel" or _INSTALLED & set(file.parts):
             continue
         try:
-            source = file.read_text(encoding="utf-8")
-            found[file] = f"{file.name}@{content_hash(ast.dump(ast.parse(source)))}"
+            tree = ast.parse(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, SyntaxError):
             continue
+        tree.body = [each for each in tree.body if getattr(each, "name", None) not in left_out]
+        found[file] = f"{file.name}@{content_hash(ast.dump(tree))}"
         modules += [each for each in _imported(module) if Path(each.__file__ or "").is_relative_to(file.parent)]
     return sorted(found.values())
 

@@ -26,6 +26,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import EvaluationError
+from gavel.trainer.loop.experiment import code_of
 
 COST, SECONDS = "cost_usd", "seconds"
 """Metrics of an episode's group; a cost that is not known is absent."""
@@ -155,6 +156,7 @@ def _fingerprint(scenario: Scenario) -> dict[str, Any]:
         "limits": scenario.limits,
         "user": None if scenario.user is None else scenario.user.settings,
         "sources": [_source(tool.function) for tool in scenario.toolbox] + [_source(each) for each in own if each],
+        "code": code_of(scenario, checks=False),
     }
 
 

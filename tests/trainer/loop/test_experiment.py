@@ -17,6 +17,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.experiment import described_experiment, judges_of
+from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, differences
@@ -140,6 +141,35 @@ scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), 
     assert differences(begun, described()) == []
     (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 4\n")
     assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (prices_apart.py)"]
+
+
+def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(tmp_path: Path) -> None:
+    file, helper = tmp_path / "shop.py", tmp_path / "shop_prices.py"
+    text = """
+import gavel
+from shop_prices import price
+
+def look_up(name: str) -> int:
+    \"\"\"Look up a price.\"\"\"
+    return price(name)
+
+def success(trajectory):
+    return True
+
+scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), gavel.Task(user="b")], success=success)
+"""
+
+    def kept() -> Path:
+        sys.modules.pop("shop_prices", None)
+        return SampledModel("m", {}, lambda: None).file(tmp_path, find_scenario(str(file)), LoopConfig())
+
+    file.write_text(text)
+    helper.write_text("def price(name):\n    return 3\n")
+    before = kept()
+    file.write_text(text.replace("return True", "return False"))
+    assert kept() == before
+    helper.write_text("def price(name):\n    return 4\n")
+    assert kept() != before
 
 
 @pytest.mark.parametrize(
