@@ -123,9 +123,8 @@ def code_of(scenario: Scenario, *, checks: bool = True) -> list[str]:
     users = [scenario.success, scenario.hand_reward] if checks else []
     users += [scenario.environment, scenario.rollout, *(tool.function for tool in scenario.own_tools)]
     modules = [module for user in users if user is not None and (module := _module_of(inspect.unwrap(user)))]
-    left_out = (
-        set() if checks else {getattr(check, "__name__", "") for check in (scenario.success, scenario.hand_reward)}
-    )
+    own_checks = [] if checks else [scenario.success, scenario.hand_reward]
+    left_out = {str(getattr(check, "__name__", "")) for check in own_checks}
     found: dict[Path, str] = {}
     while modules:
         module = modules.pop()
