@@ -79,7 +79,7 @@ class Judge:
         seed: int | None = None,
         config: JudgeConfig | None = None,
     ) -> None:
-        """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s.
+        """`models`: a LiteLLM id, a callable of messages and schema, or a list of these or `Juror`s.
 
         `config`: all settings, described in `JudgeConfig`; the keywords stand above it, and what neither names has the
         default of `JudgeConfig`. `anchors`: trajectories with fixed scores, shown in every call, which put the scores

@@ -22,9 +22,10 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from gavel.base.errors import GavelError, contain_cancellation
+from gavel.base.plain_calls import PlainCalls
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
-from gavel.scenarios.episode import Episode, PlainCalls
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import ResultError, text_of_result
 from gavel.scenarios.tools import Done, Tool, Toolbox, ToolResult, arguments_for, described, result_of

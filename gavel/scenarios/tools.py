@@ -21,9 +21,10 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from gavel.base.errors import GavelError, contain_cancellation
+from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
-from gavel.scenarios.episode import Episode, PlainCalls
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
 
@@ -275,13 +276,6 @@ def _own_thread() -> PlainCalls | None:
     """The thread of the current asyncio task, which ends with it."""
     task = asyncio.current_task()
     return None if task is None else _threads.setdefault(task, PlainCalls())
-
-
-def is_async(function: Any) -> bool:
-    """Whether a function, or what a partial one or a wrapper calls, is written with `async def`."""
-    while isinstance(function, partial):
-        function = cast("partial[Any]", function).func
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def described(error: BaseException) -> str:

@@ -19,7 +19,7 @@ class Juror:
     """One judge model of a jury."""
 
     model: str | ModelCallable | Sequence[str | ModelCallable]
-    """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable. Of a sequence, the first is asked; the
+    """A LiteLLM id, an alias ("stand-in", "constant"), or a callable. Of a sequence, the first is asked; the
     others are fallbacks, in order."""
     weight: float = 1.0
     """Weight of each of its votes."""
