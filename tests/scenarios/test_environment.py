@@ -619,6 +619,20 @@ async def test_a_method_that_holds_up_the_others_is_named_once_and_answers_too_l
     assert [record.getMessage().partition(" took")[0] for record in caplog.records] == [f"the tool {name}"]
 
 
+class Unreadable:
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["inner"][name]
+
+
+async def test_a_world_whose_attributes_cannot_be_read_fails_its_episode():
+    episode = await play(calls("Hello."), Unreadable)
+    assert (episode.status, episode.status_reason) == (
+        "failed",
+        "reset of the environment cannot be read: KeyError: 'inner'",
+    )
+    assert "KeyError" in episode.logs[-1]  # of close
+
+
 class Fatal(BaseException):
     """What no `except Exception` catches."""
 
