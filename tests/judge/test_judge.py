@@ -298,6 +298,7 @@ async def test_the_environment_names_the_judge(monkeypatch):
         {"alone": "maybe"},
         {"rubric": " "},
         {"concurrency": 0},
+        {"temperature": 0.1},
         {"config": JudgeConfig(rubric="@nowhere.md")},
         {"config": JudgeConfig(caps={"no such flag": 0.5})},
     ],
