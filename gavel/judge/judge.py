@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -78,8 +78,9 @@ class Judge:
         prices: Prices | None = None,
         seed: int | None = None,
         config: JudgeConfig | None = None,
+        **others: Never,
     ) -> None:
-        """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s.
+        """`models`: a LiteLLM id, a callable of messages and schema, or a list of these or `Juror`s.
 
         `config`: all settings, described in `JudgeConfig`; the keywords stand above it, and what neither names has the
         default of `JudgeConfig`. `anchors`: trajectories with fixed scores, shown in every call, which put the scores
@@ -88,6 +89,12 @@ class Judge:
 
         Raises `JudgeError` for settings that make no sense, alone or together.
         """
+        if others:
+            raise JudgeError(
+                f"Judge takes no {', '.join(others)}.",
+                f"Give config=JudgeConfig(…), which has {', '.join(JudgeConfig.model_fields)}. What a model takes: "
+                'JudgeConfig(params={"temperature": 0.1}), or for one alone Juror(model, params=…).',
+            )
         given = {"mode": mode, "orders": orders, "alone": alone, "concurrency": concurrency, "seed": seed}
         config = (config or JudgeConfig()).with_given(**given)
         self.config = config

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from gavel.base.errors import contain_cancellation
+from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.budget import Budget, Size, ledger_of_this_work
 from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
@@ -103,7 +104,7 @@ class Client:
     """A language model that can be asked."""
 
     model: str | ModelCallable
-    """A LiteLLM id, or an async callable."""
+    """A LiteLLM id, or a callable; a plain one runs in a thread."""
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Extra LiteLLM parameters, such as `temperature` or `api_base`."""
     limits: Limits = field(default_factory=Limits)
@@ -335,8 +336,10 @@ class Client:
 
     async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
-            asked = model(messages, schema)
+            on_loop = is_async(model)  # a plain function runs in a thread, where a timeout can give it up
+            asked = model(messages, schema) if on_loop else PlainCalls().run(partial(model, messages, schema))
             answered = await contain_cancellation(asked) if isawaitable(asked) else asked
+            answered = await contain_cancellation(answered) if isawaitable(answered) else answered
             text, repairs = read_answer(answered)
             account.reply = Reply(text, repairs=repairs)
         return account.reply

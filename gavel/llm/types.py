@@ -13,7 +13,7 @@ Wire = Literal["chat", "logprobs", "decisions"]
 """How a model is asked: for text; for text with the log-probabilities of its tokens (response.py); or questions that it
 answers with probabilities (decisions.py), which stand in place of the schema."""
 ModelCallable = Callable[[list[Message], Schema], Awaitable[str | Message] | str | Message]
-"""An async function that answers a prompt with text or an assistant's message: for custom models and tests."""
+"""Answers a prompt with text or an assistant's message: for custom models and tests. A plain one runs in a thread."""
 
 
 @dataclass(frozen=True, slots=True)

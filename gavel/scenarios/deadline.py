@@ -26,7 +26,8 @@ class StuckError(Exception):
 
 
 class Deadline:
-    """As `asyncio.timeout`; a block that swallows its cancellation, and ends, raises `TimeoutError` all the same."""
+    """As `asyncio.timeout`; a block that ends too late raises `TimeoutError` also where it swallowed its cancellation,
+    or held up the event loop, so that it was not cancelled at all."""
 
     def __init__(self, seconds: float | None, what: str) -> None:
         """`what` must end: subject of a sentence."""
@@ -34,9 +35,10 @@ class Deadline:
         self._what = what
         self._limit = asyncio.timeout(seconds)
         self._watch: asyncio.TimerHandle | None = None
+        self._is_late = False
 
     def expired(self) -> bool:
-        return self._limit.expired()
+        return self._is_late or self._limit.expired()
 
     async def __aenter__(self) -> None:
         stuck = _stuck.get()
@@ -51,6 +53,8 @@ class Deadline:
         if self._watch is not None:
             self._watch.cancel()
         await self._limit.__aexit__(kind, error, traceback)
+        end = self._limit.when()
+        self._is_late = error is None and end is not None and asyncio.get_running_loop().time() > end
         if error is None and self.expired():
             raise TimeoutError
 

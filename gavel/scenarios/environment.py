@@ -22,9 +22,10 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from gavel.base.errors import GavelError, contain_cancellation
+from gavel.base.plain_calls import PlainCalls
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
-from gavel.scenarios.episode import Episode, PlainCalls
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import ResultError, text_of_result
 from gavel.scenarios.tools import Done, Tool, Toolbox, ToolResult, arguments_for, described, result_of
@@ -132,9 +133,14 @@ class World:
         return tools_of(type(self._environment))  # pyright: ignore[reportUnknownArgumentType]
 
     @property
+    def schemas(self) -> list[Message]:
+        """Of the tools of a `ToolWorld`. Raises `WorldError`."""
+        return self._attribute("schemas") if issubclass(type(self._environment), ToolWorld) else []
+
+    @property
     def observes(self) -> bool:
         """Whether the world answers turns without tool calls."""
-        return self._method("observe") is not None
+        return self._attribute("observe") is not None
 
     async def reset(self) -> str | None:
         """Makes the world; its first observation, if it has one. Raises `WorldError`."""
@@ -171,7 +177,7 @@ class World:
         """
         found: dict[str, float] = {}
         for method, name in (("success", SUCCESS), ("reward", REWARD)):
-            if self._method(method) is None:
+            if self._attribute(method) is None:
                 continue
             try:
                 number = float(await self._call(method, self._episode.trajectory))
@@ -192,14 +198,14 @@ class World:
         """Closes the world, within a bounded time; why that failed, if it did. A plain one that is still being made, or
         still does something, is closed when that is done."""
         may_come = self._environment is None and not self.on_loop
-        if not self._is_begun or not (may_come or self._method("close")):
-            return None
 
         def close() -> Any:
-            method = self._method("close")
+            method = self._attribute("close")
             return None if method is None else method(**self._filled_in(method, ()))
 
         try:
+            if not self._is_begun or not (may_come or self._attribute("close")):
+                return None
             async with Deadline(CLOSE_SECONDS, "close of the environment"):
                 await self._run("close", close, (), must=True)
         except TimeoutError:
@@ -212,12 +218,16 @@ class World:
     def _calls(self) -> PlainCalls | None:
         return None if self.on_loop else self._episode.plain_calls
 
-    def _method(self, name: str) -> Callable[..., Any] | None:
-        return getattr(self._environment, name, None)
+    def _attribute(self, name: str) -> Any:
+        """None where the world has none. Raises `WorldError` for whatever else reading it raises."""
+        try:
+            return getattr(self._environment, name, None)
+        except (Exception, SystemExit) as error:  # of a `__getattr__` or a property
+            raise _failed(f"{name} of the environment", "cannot be read", error) from error
 
     async def _call(self, name: str, *arguments: object) -> Any:
         """One of the world's own methods, with the parameters that it wants filled in."""
-        method = self._method(name)
+        method = self._attribute(name)
         return None if method is None else await self._run(name, method, arguments)
 
     def _filled_in(self, method: Callable[..., Any], arguments: tuple[object, ...]) -> dict[str, Any]:

@@ -70,10 +70,8 @@ async def episode_tools(
                 tool.call, episode=episode, environment=world.environment, on_loop=world.on_loop, seconds=seconds
             )
             tools.add(tool.schema, call)
-        if isinstance(world.environment, ToolWorld):
-            for schema in world.environment.schemas:
-                name = schema["function"]["name"]
-                tools.add(schema, partial(_within, world.environment, name, seconds))
+        for schema in world.schemas:
+            tools.add(schema, partial(_within, world.environment, schema["function"]["name"], seconds))
     async with AsyncExitStack() as sessions:
         for server in servers:
             session = await sessions.enter_async_context(server.session())

@@ -10,7 +10,8 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from types import GeneratorType, UnionType
@@ -21,16 +22,17 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from gavel.base.errors import GavelError, contain_cancellation
+from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
-from gavel.scenarios.episode import Episode, PlainCalls
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
 
 ToolFunction = Callable[..., Any]
 
 HELD_SECONDS = 1.0
-"""For which a plain function may hold up all episodes without a warning."""
+"""For which a function may hold up all episodes without a warning."""
 MAX_ERROR_CHARACTERS = 4_000
 """Of a tool error. A model that is told 200,000 characters of its own mistake has no context left to mend it."""
 _NO_FUNCTION = (
@@ -247,23 +249,52 @@ async def result_of(
     """What a plain or an async function gives.
 
     A plain one runs in the thread of `calls`, by `must` also after who waits for it has given up; without that on the
-    event loop, and if it holds that up, a warning names it, once.
+    event loop. Whatever holds that up is named in a warning, once.
     """
     if calls is not None and not is_async(function):
         result = await calls.run(lambda: _whole(function(**arguments)), must=must)
-        return await result if inspect.isawaitable(result) else result
-    started = time.monotonic()
-    result = _whole(function(**arguments))
-    took = time.monotonic() - started
-    if took > HELD_SECONDS and name and name not in _warned:
-        _warned.add(name)
-        logger.warning(
-            "%s took %.1f s, in which no other episode went on. Write it as an async function that waits with await, "
-            "or computes by await asyncio.to_thread(…).",
-            name,
-            took,
-        )
+    else:
+        with _naming_what_holds_up(name):
+            result = _whole(function(**arguments))
+    if isinstance(result, Coroutine):
+        return await _Watched(cast("Coroutine[Any, Any, Any]", result), name)
     return await result if inspect.isawaitable(result) else result
+
+
+@contextmanager
+def _naming_what_holds_up(name: str) -> Generator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        took = time.monotonic() - started
+        if took > HELD_SECONDS and name and name not in _warned:
+            _warned.add(name)
+            logger.warning(
+                "%s took %.1f s, in which no other episode went on. Write it as an async function that waits with "
+                "await alone, and computes by await asyncio.to_thread(…).",
+                name,
+                took,
+            )
+
+
+class _Watched(Generator[Any, Any, Any]):
+    """Awaits a coroutine, and times each of its steps: between two of them the event loop is free."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self._work = work
+        self._name = name
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self
+
+    def send(self, value: Any) -> Any:
+        with _naming_what_holds_up(self._name):
+            return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with _naming_what_holds_up(self._name):
+            return self._work.throw(*error)
 
 
 def _whole(result: Any) -> Any:
@@ -275,13 +306,6 @@ def _own_thread() -> PlainCalls | None:
     """The thread of the current asyncio task, which ends with it."""
     task = asyncio.current_task()
     return None if task is None else _threads.setdefault(task, PlainCalls())
-
-
-def is_async(function: Any) -> bool:
-    """Whether a function, or what a partial one or a wrapper calls, is written with `async def`."""
-    while isinstance(function, partial):
-        function = cast("partial[Any]", function).func
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def described(error: BaseException) -> str:

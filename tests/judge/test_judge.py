@@ -298,6 +298,7 @@ async def test_the_environment_names_the_judge(monkeypatch):
         {"alone": "maybe"},
         {"rubric": " "},
         {"concurrency": 0},
+        {"temperature": 0.1},
         {"config": JudgeConfig(rubric="@nowhere.md")},
         {"config": JudgeConfig(caps={"no such flag": 0.5})},
     ],
@@ -305,6 +306,19 @@ async def test_the_environment_names_the_judge(monkeypatch):
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(JudgeError):
         Judge("stand-in", **options)
+
+
+class OneTooMany:
+    def __call__(self, messages, schema, model):
+        return "hi"
+
+
+@pytest.mark.parametrize("model", [lambda messages: "hi", OneTooMany()], ids=["too few", "too many"])
+def test_a_callable_that_does_not_take_messages_and_schema_is_refused(model):
+    Judge(lambda *both: "hi")
+    for models in (model, ["stand-in", model]):
+        with pytest.raises(JudgeError, match=r"judge\(messages, schema\)"):
+            Judge(models)
 
 
 async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_default(tmp_path):

@@ -1,6 +1,8 @@
 import asyncio
 import json
+import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -288,3 +290,36 @@ async def test_a_callable_that_raises_or_returns_no_text_is_a_judge_that_failed(
         await Client(broken).ask(PROMPT, SCHEMA)
     with pytest.raises(LlmError, match="NoneType, not str"):
         await Client(silent).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
+
+
+async def test_a_plain_callable_holds_up_neither_the_loop_nor_its_timeout():
+    release = threading.Event()
+
+    def hangs(messages, schema):
+        release.wait(HANG_SECONDS)
+        return "late"
+
+    try:
+        with pytest.raises(LlmError, match=r"hangs did not answer within 0\.01 s"):
+            await Client(hangs, limits=Limits(timeout=0.01, deadline=0.02)).ask(PROMPT, SCHEMA)
+    finally:
+        release.set()
+
+
+class Asked:
+    async def __call__(self, messages, schema):
+        assert asyncio.get_running_loop()
+        return "hi"
+
+
+async def says_hi(messages, schema, name=""):
+    return await Asked()(messages, schema)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Asked(), partial(says_hi, name="x"), lambda messages, schema: says_hi(messages, schema), lambda *_: "hi"],
+    ids=["object", "partial", "lambda", "plain"],
+)
+async def test_any_callable_may_answer_with_text_or_an_awaitable(model):
+    assert (await Client(model).ask(PROMPT, SCHEMA)).text == "hi"

@@ -5,6 +5,7 @@ import functools
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -592,14 +593,44 @@ async def test_an_environment_that_is_not_made_in_time_is_given_up():
     assert episode.status_reason == "the environment took longer than 0.05 s to be made"
 
 
-async def test_a_plain_method_that_holds_up_the_others_is_named_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+class Blocking:
+    def plain(self) -> int:
+        """Wait."""
+        time.sleep(0.02)
+        return 1
+
+    async def asynchronous(self) -> int:
+        """Wait."""
+        await asyncio.sleep(0)
+        time.sleep(0.02)  # noqa: ASYNC251
+        return 1
+
+
+@pytest.mark.parametrize("name", ["plain", "asynchronous"])
+async def test_a_method_that_holds_up_the_others_is_named_once_and_answers_too_late(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("gavel.scenarios.tools.HELD_SECONDS", -1.0)
-    tools = {tool.name: tool for tool in tools_of(Cabinet)}
-    for _ in range(2):
-        await tools["half"].call('{"number": 3}', environment=Cabinet(), on_loop=True)
-    assert [record.getMessage().partition(" took")[0] for record in caplog.records] == ["the tool half"]
+    monkeypatch.setattr("gavel.scenarios.tools.HELD_SECONDS", 0.01)
+    monkeypatch.setattr("gavel.scenarios.tools._warned", set[str]())
+    tool = next(tool for tool in tools_of(Blocking) if tool.name == name)
+    results = [await tool.call("", environment=Blocking(), on_loop=True, seconds=seconds) for seconds in (None, 0.01)]
+    assert [result.error for result in results] == [False, True]
+    assert f"{name} did not answer within 0.01 s" in results[1].content
+    assert [record.getMessage().partition(" took")[0] for record in caplog.records] == [f"the tool {name}"]
+
+
+class Unreadable:
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["inner"][name]
+
+
+async def test_a_world_whose_attributes_cannot_be_read_fails_its_episode():
+    episode = await play(calls("Hello."), Unreadable)
+    assert (episode.status, episode.status_reason) == (
+        "failed",
+        "reset of the environment cannot be read: KeyError: 'inner'",
+    )
+    assert "KeyError" in episode.logs[-1]  # of close
 
 
 class Fatal(BaseException):

@@ -3,6 +3,7 @@
 Judge([Juror("openai/gpt-5-mini", weight=2), "ollama/qwen3"])        two jurors, of weights 2 and 1
 """
 
+import inspect
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ class Juror:
     """One judge model of a jury."""
 
     model: str | ModelCallable | Sequence[str | ModelCallable]
-    """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable. Of a sequence, the first is asked; the
+    """A LiteLLM id, an alias ("stand-in", "constant"), or a callable. Of a sequence, the first is asked; the
     others are fallbacks, in order."""
     weight: float = 1.0
     """Weight of each of its votes."""
@@ -47,10 +48,28 @@ class Juror:
             raise JudgeError(f"a juror's weight must be above 0 and finite, not {self.weight}.")
         if not self.models:
             raise JudgeError("a juror needs a model.")
+        for model in self.models:
+            if not isinstance(model, str):
+                _check_parameters(model)
         if self.context is not None and self.context < 1:
             raise JudgeError(f"a juror's context is a number of tokens above 0, not {self.context}.")
         if self.orders is not None and self.orders < 1:
             raise JudgeError(f"a juror needs at least 1 order, not {self.orders}.")
+
+
+def _check_parameters(model: ModelCallable) -> None:
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):  # of a function that is not written in Python, perhaps
+        return
+    try:
+        signature.bind([], {})
+    except TypeError as error:
+        name = getattr(model, "__qualname__", type(model).__name__)
+        raise JudgeError(
+            f"the judge {name} takes {signature}, and would be called with messages and schema: {error}.",
+            "Write it as async def judge(messages, schema) -> str.",
+        ) from error
 
 
 Models = str | ModelCallable | Juror | Sequence["str | ModelCallable | Juror"]

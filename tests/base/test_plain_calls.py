@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gavel.scenarios.episode import PlainCalls
+from gavel.base.plain_calls import PlainCalls
 from tests.limits import HANG_SECONDS
 
 NAME = contextvars.ContextVar("name", default="")
