@@ -288,7 +288,7 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) 
 def test_a_service_that_cannot_start_says_why_and_ends(tmp_path: Path) -> None:
     with service(tmp_path, judge="openai/no-such-model-of-anybody,constant") as running:
         assert running.process.wait(HANG_SECONDS) == 1
-        assert running.printed.startswith("error: ")
+        assert "\nerror: " in f"\n{running.printed}"
         assert "Traceback" not in running.printed
 
 
