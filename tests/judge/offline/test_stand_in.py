@@ -220,7 +220,9 @@ async def test_where_no_rubric_is_named_the_refusal_says_so_and_quotes_no_rule_t
         check_readable(Rubric.of(None), [Truth(rubric="- calls deny"), Truth()])
     assert "rubric=" in refused.value.remedy
     judged = await Judge("stand-in").score(TrajectoryGroup([desk(ending="Yes."), desk(ending="No.")]))
-    assert "no rubric is named" in judged.trajectories[0].judgement.reason
+    judgement = judged.trajectories[0].judgement
+    assert judgement
+    assert "no rubric is named" in (judgement.reason or "")
     with pytest.raises(JudgeError, match="cannot read 1 of 1 rule"):
         check_readable(Rubric.of(None), [Truth(rubric="Be kind.")], whole=False)
 
