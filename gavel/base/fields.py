@@ -70,7 +70,7 @@ def misfit(kind: type[BaseModel], error: ValidationError) -> FieldError:
                 return _no_such_field(model, name)
             break
         fits = model.model_fields[name].annotation
-        remedy = f"{name} is to be {_plain(fits)}."
+        remedy = " ".join(filter(None, [f"{name} is to be {_plain(fits)}.", model.model_fields[name].description]))
         if not (isinstance(fits, type) and issubclass(fits, BaseModel)):
             break
         model = fits

@@ -44,7 +44,6 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
-from gavel.judge.rubric import Rubric
 from gavel.llm.batch import BatchCassette, Batches, BatchJob
 from gavel.llm.batch_api import connection
 from gavel.llm.budget import Budget, cost_in_words
@@ -252,16 +251,7 @@ async def score_file(
     announce_stand_in(judge.names)
     judge.check()
     if set(judge.names) == {model_id(STAND_IN)}:
-        try:
-            check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
-        except JudgeError as error:
-            if judge.rubric != Rubric.of(None):
-                raise JudgeError(f"{error.message} Nothing was scored.", error.remedy) from error
-            raise JudgeError(
-                "no rubric is named, and the stand-in cannot read the general one: nothing was scored.",
-                "Name rules that it reads, --rubric '- says \"X\"' or --rubric @FILE, or a model: "
-                "--judge openai/gpt-5-mini.",
-            ) from error
+        check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_is_among(file, out))
     kept = scored_already(_names(file), groups, judge.settings) if retry_unscored else {}

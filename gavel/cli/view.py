@@ -48,12 +48,16 @@ def view(
 
     from gavel.reports.viewer.app import create_app
     from gavel.reports.viewer.guard import LOOPBACK
-    from gavel.reports.viewer.index import Index
+    from gavel.reports.viewer.index import Index, holds_groups
     from gavel.trainer.serving.listener import address_of, listen
 
     shown = runs_root(directory).resolve()
     if not shown.exists():
         raise GavelError(f"there is no directory {shown}.", "Name one that holds runs or judged files: gavel view DIR.")
+    if shown.is_file() and not holds_groups(shown):
+        raise GavelError(
+            f"{shown} is no judged file in JSON lines.", f"Judge it first: gavel score {directory} --out judged.jsonl."
+        )
     root = _root_of(shown)
     index = Index(root, _index_file(shown), shown)
     token = None if host in LOOPBACK else secrets.token_urlsafe(24)

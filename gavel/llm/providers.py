@@ -132,17 +132,19 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
 def check_model(
     model: str, params: Mapping[str, Any] | None = None, *, instead: str = "stand-in (as a judge), ollama/qwen3"
 ) -> None:
-    """Raises `UnknownModelError` when no provider serves `model`, and `MissingKeyError` when its API key is not set.
+    """Raises `UnknownModelError` when no provider serves `model`, `MissingKeyError` when its API key is not set, and
+    `LlmError` for an address of its server that is none.
 
     `params` are the extra LiteLLM parameters of the call. `instead`: what the remedy offers without a key. Sends no
     request: it does not detect a wrong key, or a model that its provider does not have.
     """
     model, params = model_id(model), params or {}
     _check_name(model, params, instead)
+    _check_address(model, params)
     if model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
         return
     provider = model.partition("/")[0]
-    if {f"{provider.upper()}_{name}" for name in ("API_BASE", "BASE_URL")} & os.environ.keys():
+    if _addresses_in_environment(provider.upper()):
         return
     needed = load_litellm().validate_environment(model)["missing_keys"]
     keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds also authenticate otherwise, and fail later
@@ -179,6 +181,22 @@ def _check_name(model: str, params: Mapping[str, Any], instead: str) -> None:
             f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
             f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take {instead}.",
         ) from error
+
+
+def _check_address(model: str, params: Mapping[str, Any]) -> None:
+    provider = model.partition("/")[0].upper()
+    given = {name: params[name] for name in ("api_base", "base_url") if params.get(name)}
+    for name, address in (given or _addresses_in_environment(provider)).items():
+        if not str(address).lower().startswith(("http://", "https://")):
+            problem = (
+                f"the address of {model}'s server ({name}) is {address!r}: an address begins with http:// or https://."
+            )
+            raise LlmError(problem, f"Write {name}=http://{str(address).rpartition('://')[2].lstrip('/')}.")
+
+
+def _addresses_in_environment(provider: str) -> dict[str, str]:
+    names = (f"{provider}_BASE_URL", f"{provider}_API_BASE")
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 MIN_CACHED_TOKENS = 1024

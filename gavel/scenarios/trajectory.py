@@ -182,6 +182,12 @@ class Record(Constructed):
         return cls.model_validate(json.loads(text))
 
 
+Schemas = Annotated[
+    list[Message] | None, Field(description="gavel.Toolbox([function]).schemas gives those of Python functions.")
+]
+"""OpenAI tool schemas."""
+
+
 class _Conversation(Record):
     """A record whose conversation cannot be given by the wrong name, which would lose it."""
 
@@ -262,7 +268,7 @@ class History(_Conversation):
     """A further conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
     messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
-    tools: list[Message] | None = None
+    tools: Schemas = None
     agent: str | None = None
     """Who acts in it, where an episode has several agents."""
 
@@ -274,7 +280,7 @@ class Trajectory(_Conversation):
     """One attempt of an agent at one task."""
 
     messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
-    tools: list[Message] | None = None
+    tools: Schemas = None
     """OpenAI tool schemas that the agent was shown."""
     additional_histories: list[History] = Field(default_factory=list[History])
     reward: Annotated[float | None, BeforeValidator(_as_reward)] = None

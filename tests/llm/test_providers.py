@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.llm.errors import MissingKeyError, UnknownModelError
+from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.providers import check_model
 
 
@@ -32,6 +32,17 @@ def test_a_server_of_ones_own_needs_no_key(monkeypatch):
     check_model("openai/mine", {"api_base": "http://127.0.0.1:8000/v1"})
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
     check_model("openai/mine")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8000/v1", "ftp://desk/v1", "localhost"])
+def test_an_address_without_its_scheme_is_refused_before_anything_is_asked(address, monkeypatch):
+    with pytest.raises(LlmError, match="begins with http:// or https://") as error:
+        check_model("hosted_vllm/mine", {"api_base": address})
+    assert "api_base=http://" in error.value.remedy
+    monkeypatch.setenv("OPENAI_BASE_URL", address)
+    with pytest.raises(LlmError, match="OPENAI_BASE_URL"):
+        check_model("openai/mine", {"api_key": "x"})
+    check_model("openai/mine", {"base_url": "https://desk/v1"})
 
 
 @pytest.mark.slow

@@ -210,6 +210,13 @@ def test_a_message_without_a_role_is_refused() -> None:
         Trajectory(messages_and_choices=[{"role": "user", "content": "q"}, {"content": "b"}])
 
 
+def test_functions_in_place_of_their_schemas_are_refused_with_what_makes_schemas() -> None:
+    for kind in (Trajectory, History):
+        with pytest.raises(FieldError) as error:
+            kind(tools=[len])  # type: ignore[list-item]
+        assert "Toolbox([function]).schemas" in error.value.remedy
+
+
 @pytest.mark.parametrize("scalar", [np.float32(0.5), np.float64(0.5), np.int64(2)])
 def test_numpy_scalars_are_stored_as_numbers(scalar: np.generic) -> None:
     trajectory = Trajectory()

@@ -61,7 +61,7 @@ def reply(model: str, messages: Sequence[Message]) -> str:
                 rubric = words if name == label else criteria[name[-1]]
                 reading = read_rubric(rubric, reference=reference, declared=declared, called=called)
                 if not reading.rules:
-                    raise _refusal(reading)
+                    raise _refusal(reading, rubric)
                 share, told = score_rules(reading.rules, facts)
                 short = f"{reading.shortfall}. " if reading.shortfall else ""
                 score, explanation = round(share, 2), short + told
@@ -96,10 +96,10 @@ def check_readable(
     """
     tools = frozenset(declared)
     told = dict.fromkeys((rubric.for_task(truth), truth.reference) for truth in truths)
-    readings = [_whole(each, reference=reference, declared=tools) for each, reference in told]
-    short = [reading for reading in readings if reading.unread or not reading.rules]
-    if short and (whole or not any(reading.rules for reading in readings)):
-        raise _refusal(short[0])
+    readings = [(_whole(each, reference=reference, declared=tools), each.text) for each, reference in told]
+    short = [(reading, text) for reading, text in readings if reading.unread or not reading.rules]
+    if short and (whole or not any(reading.rules for reading, _ in readings)):
+        raise _refusal(*short[0])
 
 
 def _whole(
@@ -123,7 +123,13 @@ def _whole(
     )
 
 
-def _refusal(reading: Reading) -> JudgeError:
+def _refusal(reading: Reading, rubric: str) -> JudgeError:
+    if rubric.strip() == Rubric.of(None).text:
+        return JudgeError(
+            "no rubric is named, and the stand-in cannot read the general one.",
+            "Name rules that it reads: --rubric '- says \"X\"', in Python rubric='- says \"X\"'; or a model: "
+            "--judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
+        )
     count = len(reading.rules) + len(reading.unread)
     named = reading.named or "there is none"
     forms = [nearest_form(text) for text in reading.unread[:3]]

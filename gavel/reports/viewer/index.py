@@ -341,6 +341,18 @@ def _is_judged(file: Path) -> bool:
         return False
 
 
+def holds_groups(file: Path) -> bool:
+    """Whether a file is named as a trajectory store, is empty as yet, or begins with a group as a line of JSON."""
+    if file.name.endswith(_STORE):
+        return True
+    try:
+        with file.open("rb") as stream:
+            line = stream.readline()
+        return not line or line.startswith(_BEGINNING) or "trajectories" in json.loads(line)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
 def _stored_rows(file: Path, offset: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """(begin, end, row) of each record from `offset` on. Raises `StoreError`."""
     if file.name.endswith(_STORE):

@@ -138,6 +138,11 @@ def inspect_samples(path: Path) -> list[Row]:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}  # the last of a name is the one that counts
             samples = [info for name, info in members.items() if name.startswith("samples/")]
+            if any(name.startswith("xl/workbook.") for name in members):
+                raise RowError(
+                    f"{path} is an Excel workbook.",
+                    'Save it as CSV UTF-8, or write it with df.to_json("rows.jsonl", orient="records", lines=True).',
+                )
             if not samples and "header.json" not in members and "_journal/start.json" not in members:
                 raise RowError(
                     f"{path} is a zip archive, and no Inspect log: it has neither header.json nor samples/.",

@@ -130,6 +130,8 @@ class Groups:
     """What the attempts were grouped by; empty when the file held groups alone."""
     notes: list[str]
     """What a user should know of the groups."""
+    unasked: list[Attempt] = field(default_factory=list[Attempt])
+    """Attempts of which nothing says what they were asked: they are in no group."""
 
 
 @dataclass(slots=True)
@@ -143,8 +145,13 @@ class _Group:
 def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Groups:
     """`own`: what the format's own task ids are told as. Raises `RowError` for a row without the field `by`."""
     attempts = [each for each in found if isinstance(each, Attempt)]
-    openings = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
     only_opening = by == BY_OPENING and not any(is_object(each.row.value, by) for each in attempts)
+    unasked = [each for each in attempts if _asks_nothing(each, only_opening)] if by is None or only_opening else []
+    if unasked:
+        left = {id(each) for each in unasked}
+        found = [each for each in found if id(each) not in left]
+        attempts = [each for each in attempts if id(each) not in left]
+    openings = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
     if only_opening:
         by, own = None, ""
     names: dict[int, dict[str, JsonValue] | None] = {id(e): None if only_opening else e.task for e in attempts}
@@ -190,7 +197,23 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
         notes += _examples([each for key, each in gathered.items() if not key.startswith(_WHOLE)])
     if by and not attempts:
         notes.append(f"--by {by} is not used: the file holds groups already.")
-    return Groups([each.group for each in gathered.values()], told if attempts else "", notes)
+    return Groups([each.group for each in gathered.values()], told if attempts else "", notes, unasked)
+
+
+def _asks_nothing(attempt: Attempt, only_opening: bool) -> bool:
+    """Whether its user's messages are blank, as cells of a table may be, and no field names its task."""
+    found = attempt.trajectory
+    if not only_opening and (attempt.task or named_task(found)):
+        return False
+    asking = [message for message in opening(found, attempt.prompt) if message.get("role") == "user"]
+    return bool(asking) and not beside_messages(found) and not any(_says_something(each) for each in asking)
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    if is_list(content):
+        return any(not is_object(part, "text") or str(part["text"]).strip() for part in content)
+    return bool(str(content or "").strip())
 
 
 def _name_tasks(

@@ -154,6 +154,9 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
             each.trajectory.status, each.trajectory.status_reason = "failed", "no turn of the assistant"
     grouped = group(found, by, own)
+    if grouped.unasked:
+        reason = "row with an empty prompt: fill its cells, or name the task with --by FIELD; first: "
+        source.left_out[reason + grouped.unasked[0].row.where] = len(grouped.unasked)
     if not any(each.trajectories for each in grouped.groups):
         raise RowError(
             f"{', '.join(map(str, paths))} holds no trajectory{_left_out(source.left_out)}.",

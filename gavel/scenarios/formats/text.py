@@ -19,6 +19,7 @@ import jiter
 
 from gavel.scenarios.formats.row import Row, RowError, is_list, is_object
 
+READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of other programs; see docs/files.md."
 _DECODER = json.JSONDecoder()
 _TWICE = re.compile(r'duplicate key (".*") at line (\d+)', re.DOTALL)
 _SPACE = re.compile(r"\s*")
@@ -33,8 +34,8 @@ def decode(data: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise RowError(
-            f"{where}:{line} is no JSON value: it is no {encoding} text ({error.reason})",
-            "Give a file of JSON, JSON lines, CSV or parquet; convert other encodings to UTF-8.",
+            f"{where}:{line} is no {encoding.upper()} text: {error.reason}",
+            f"Save it as UTF-8 (Excel: CSV UTF-8), if it is text. {READ}",
         ) from error
 
 
@@ -83,8 +84,13 @@ def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Ro
             if document and isinstance(error, json.JSONDecodeError) and not any(map(_is_row, lines[number:])):
                 place, problem = _first_problem(document, where) or (place, problem)
             remedy = "Mend or delete this line; a row must stand on one line."
-            if document and _TRAILING_COMMA.search(document):
+            if _TRAILING_COMMA.search(document or line):
                 remedy = "A comma stands before a closing bracket, which JSON does not allow: delete it."
+            elif isinstance(cell(line), dict | list):
+                problem = f"{where}:{number} is a Python dict or list as it is printed, and no JSON."
+                raise RowError(problem, "Write it with json.dumps.") from error
+            elif document.lstrip()[:1] not in ("{", "[", "") and not any(map(_is_row, lines)):
+                remedy = READ
             raise RowError(f"{place} is no JSON value: {problem}", remedy) from error
 
 
@@ -284,6 +290,8 @@ def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
     if hint := _EXCEL_HINT.match(text):
         text = "\n" + text[hint.end() :]
     header = text.lstrip("\r\n").split("\n", 1)[0]
+    if header.startswith("<") or (header.startswith("|") and header.rstrip().endswith("|")):  # HTML, Markdown
+        return None
     delimiter = max(",;\t|", key=header.count)
     if not header.count(delimiter) and not _ONE_COLUMN.match(text):
         return None
@@ -308,7 +316,7 @@ def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
             if len(cells) != len(names):
                 raise RowError(
                     f"{place} has {len(cells)} cells, the header has {len(names)} columns.",
-                    "Quote cells that contain the separator or line breaks.",
+                    "Quote cells that contain the separator or line breaks." + ("" if found else f" {READ}"),
                 )
             named = zip(names, cells, strict=True)
             found.append(

@@ -301,8 +301,7 @@ def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
 @pytest.mark.parametrize("rubric", [None, "- answers correctly", "- says Canberra or 180"])
 def test_without_a_rule_to_check_nothing_is_scored(rubric: str | None, tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    told = r"the stand-in cannot read (.*)[Nn]othing was scored\."
-    with pytest.raises(JudgeError, match=told) as refused:
+    with pytest.raises(JudgeError, match="the stand-in cannot read") as refused:
         score_and_print(path, JudgeConfig(models="stand-in", rubric=rubric), None, tmp_path / "out.jsonl")
     assert rubric is not None or "--rubric" in refused.value.remedy
     assert not (tmp_path / "out.jsonl").exists()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from gavel.scenarios.group import to_line
+from tests.forked import gavel
 from tests.gavel.reports.made_runs import damage_row
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS
@@ -81,6 +82,13 @@ def test_damaged_files_are_told_once_on_the_command_line(tmp_path: Path) -> None
         "000003.jsonl.zst is no trajectory store",
     ):
         assert printed.count(told) == 1
+
+
+def test_a_file_that_is_not_judged_is_refused_with_the_command_that_judges_it(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n')
+    refused = gavel("view", "rows.jsonl", "--port", "0", "--no-open", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "gavel score rows.jsonl --out" in " ".join(refused.stderr.split())
 
 
 def test_beyond_this_machine_the_address_has_a_token(tmp_path: Path) -> None:

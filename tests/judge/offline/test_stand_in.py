@@ -215,6 +215,18 @@ def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
             check_readable(rubric, [truth], whole=False)
 
 
+async def test_where_no_rubric_is_named_the_refusal_says_so_and_quotes_no_rule_that_nobody_wrote():
+    with pytest.raises(JudgeError, match="no rubric is named") as refused:
+        check_readable(Rubric.of(None), [Truth(rubric="- calls deny"), Truth()])
+    assert "rubric=" in refused.value.remedy
+    judged = await Judge("stand-in").score(TrajectoryGroup([desk(ending="Yes."), desk(ending="No.")]))
+    judgement = judged.trajectories[0].judgement
+    assert judgement
+    assert "no rubric is named" in (judgement.reason or "")
+    with pytest.raises(JudgeError, match="cannot read 1 of 1 rule"):
+        check_readable(Rubric.of(None), [Truth(rubric="Be kind.")], whole=False)
+
+
 def turn(*names: str, results: Sequence[str] = ()) -> list[Message]:
     """Calls of one turn, with their results; an argument is the call's own name."""
     function = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]

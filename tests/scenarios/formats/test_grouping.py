@@ -223,3 +223,18 @@ def test_rows_with_different_content_beside_equal_messages_are_different_tasks(t
 def test_a_context_that_is_no_text_is_no_part_of_what_was_asked() -> None:
     one, other = (attempt_of({"role": "user", "content": "Where?"}, context={"run": n}) for n in range(2))
     assert asked(one) == asked(other)
+
+
+def test_rows_with_an_empty_prompt_are_left_out_unless_a_field_names_their_task(tmp_path: Path) -> None:
+    file = tmp_path / "merged.csv"
+    file.write_text("prompt,completion,topic\n,Canberra,a\n ,Sydney,a\n,Perth,b\nWho?,Bob,c\nWho?,Ann,c\n")
+    reading = read_file(file)
+    assert [[each.messages()[-1]["content"] for each in members] for members in reading.groups] == [["Bob", "Ann"]]
+    assert "left out: 3" in reading.notes[0]
+    assert f"{file}:2" in reading.notes[0]
+    assert [len(each) for each in read_file(file, by="topic").groups] == [2, 1, 2]
+    blank = [user(""), assistant("Hi")]
+    assert sizes(attempt(*blank), attempt(SYSTEM, *blank), attempt(*blank, task_id=1), attempt(*blank, task_id=1)) == [
+        2
+    ]
+    assert sizes(attempt(*blank, images=["a.png"]), attempt(*blank, images=["a.png"])) == [2]

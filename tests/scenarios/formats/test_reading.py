@@ -377,7 +377,7 @@ def test_a_row_of_another_format_is_named(tmp_path: Path) -> None:
         (b"PK\x03\x04 broken", "is a damaged zip archive"),
         (b"\x1f\x8b\x08 broken", "cannot be unpacked"),
         (zstandard.compress(b'{"messages": []}' * 99)[:-9], "cannot be unpacked: it breaks off"),
-        (b"\x89PNG\r\n\x1a\n", "is no JSON value"),
+        (b"\x89PNG\r\n\x1a\n", "is no UTF-8 text"),
     ],
 )
 def test_what_is_damaged_is_an_error_with_a_remedy(tmp_path: Path, data: bytes, problem: str) -> None:
@@ -390,6 +390,11 @@ def test_what_is_damaged_is_an_error_with_a_remedy(tmp_path: Path, data: bytes, 
 def test_an_archive_and_a_directory_of_something_else_are_refused(tmp_path: Path) -> None:
     import zipfile
 
+    with zipfile.ZipFile(tmp_path / "book.xlsx", "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(RowError, match="is an Excel workbook") as error:
+        read_file(tmp_path / "book.xlsx")
+    assert "CSV" in error.value.remedy
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("readme.txt", "hello")
     with pytest.raises(RowError, match="no Inspect log"):

@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_named_with_its_line(text: str, problem: str) -> 
 
 
 def test_bytes_that_are_no_text_are_named_with_their_line() -> None:
-    with pytest.raises(RowError, match=r"f:2 is no JSON value: it is no utf-8 text"):
+    with pytest.raises(RowError, match=r"f:2 is no UTF-8 text"):
         decode(b'{"a": 1}\n{"b": "\xe9"}', "f")
 
 
@@ -125,6 +125,23 @@ def test_a_comma_before_a_closing_bracket_is_named() -> None:
     with pytest.raises(RowError, match="is no JSON value") as error:
         rows('[{"a": 1}\n, {"a": 2},\n]', "f")
     assert "A comma stands before a closing bracket" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ('<meta content="a, b">\n<p>1</p>\n', "Parquet"),
+        ("| prompt | completion |\n|---|---|\n| a | b |\n", "Parquet"),
+        ("import os, sys\nprint(1)\n", "Parquet"),
+        ("{'messages': [], 'done': True}\n{'messages': []}\n", "json.dumps"),
+        ('{"a": 1}\n{"a": True}\n', "json.dumps"),
+        ('# two rows\n{"a": 1}\n', "delete this line"),
+    ],
+)
+def test_the_remedy_for_what_is_no_json_is_that_of_its_kind(text: str, remedy: str) -> None:
+    with pytest.raises(RowError) as error:
+        rows(text, "f")
+    assert remedy in error.value.remedy
 
 
 PRINTED_MESSAGES = [
