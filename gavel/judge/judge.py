@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -78,7 +78,7 @@ class Judge:
         prices: Prices | None = None,
         seed: int | None = None,
         config: JudgeConfig | None = None,
-        **others: Never,
+        **others: object,
     ) -> None:
         """`models`: a LiteLLM id, a callable of messages and schema, or a list of these or `Juror`s.
 
