@@ -180,7 +180,7 @@ class World:
             if self._attribute(method) is None:
                 continue
             try:
-                number = float(await self._call(method, self._episode.trajectory))
+                number = float(await self._call(method, self._episode.trajectory.reading_copy()))
             except WorldTimeoutError:
                 raise
             except WorldError as error:

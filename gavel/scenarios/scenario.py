@@ -18,7 +18,7 @@ import pkgutil
 import random
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, cast, runtime_checkable
@@ -309,6 +309,8 @@ def _check_are_tasks(name: str, split: object) -> None:
 
 
 def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
+    tasks = list(tasks) if isinstance(tasks, Iterator) else tasks  # a generator gives its tasks once
+    held_out = list(held_out) if isinstance(held_out, Iterator) else held_out
     if not tasks:
         raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
     for split in (tasks, held_out):

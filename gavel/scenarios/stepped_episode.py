@@ -156,7 +156,7 @@ def outcome(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
         if function is None:
             continue
         try:
-            number = float(function(trajectory))
+            number = float(function(trajectory.reading_copy()))
         except Exception as error:
             trajectory.log(f"{name} of the scenario {scenario.name} failed: {described(error)}")
             continue

@@ -319,6 +319,13 @@ class Trajectory(_Conversation):
         for history in self.histories():
             yield from (item for item in history.messages_and_choices if isinstance(item, Choice))
 
+    def reading_copy(self) -> Self:
+        """For checks that read it: one that pops a message takes none away here. Metrics and logs are shared."""
+        histories = list(self.additional_histories)
+        return self.model_copy(
+            update={"messages_and_choices": list(self.messages_and_choices), "additional_histories": histories}
+        )
+
     def log(self, line: str) -> None:
         self.logs.append(line)
 

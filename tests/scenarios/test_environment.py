@@ -663,3 +663,13 @@ async def test_an_exception_that_is_none_of_pythons_costs_its_own_episode_alone(
     told = [hurt.status_reason, *hurt.logs, *hurt.messages()]
     assert any("Fatal: all is lost" in str(each) for each in told)
     assert hurt.status == ("failed" if where in ("reset", "success") else "finished")
+
+
+async def test_a_success_that_takes_messages_away_takes_none_from_the_episode():
+    class Popping(Box):
+        def success(self, trajectory: Trajectory) -> bool:
+            return trajectory.messages_and_choices.pop() is not None
+
+    episode = await play(calls("Done."), Popping)
+    assert episode.messages()[-1]["content"] == "Done."
+    assert episode.metrics["success"] == 1

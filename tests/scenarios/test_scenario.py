@@ -271,3 +271,8 @@ def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
     """
     schema = find_scenario(str(file(tmp_path, source))).toolbox.schemas[0]["function"]["parameters"]
     assert schema["properties"] == {"to": {"$ref": "#/$defs/Point"}}
+
+
+def test_tasks_of_a_generator_are_kept() -> None:
+    made = Scenario("made", tasks=(Task(user=f"q {number}") for number in range(8)), held_out=0.25)
+    assert [len(made.tasks(split)) for split in ("train", "held_out", "train")] == [6, 2, 6]

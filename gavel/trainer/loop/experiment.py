@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -137,8 +137,24 @@ def code_of(scenario: Scenario, *, checks: bool = True) -> list[str]:
             continue
         tree.body = [each for each in tree.body if getattr(each, "name", None) not in left_out]
         found[file] = f"{file.name}@{content_hash(ast.dump(tree))}"
-        modules += [each for each in _imported(module) if Path(each.__file__ or "").is_relative_to(file.parent)]
+        imported = [*_imported(module), *_named(tree, module)]
+        modules += [each for each in imported if Path(each.__file__ or "").is_relative_to(file.parent)]
     return sorted(found.values())
+
+
+def _named(tree: ast.Module, module: ModuleType) -> Iterator[ModuleType]:
+    """The modules that import statements name, also where they take constants of them."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = (module.__package__ or "").rsplit(".", node.level - 1)[0] if node.level else ""
+            origin = ".".join(filter(None, (package, node.module)))
+            names |= {origin, *(f"{origin}.{each.name}" for each in node.names)}
+    for name in sorted(names):
+        if getattr(found := sys.modules.get(name), "__file__", None):
+            yield cast("ModuleType", found)
 
 
 def _module_of(value: object) -> ModuleType | None:

@@ -143,6 +143,33 @@ scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), 
     assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (prices_apart.py)"]
 
 
+@pytest.mark.parametrize(
+    "how", ["from limits_apart import LIMIT", "from limits_apart import *", "from limits_between import LIMIT"]
+)
+def test_a_run_does_not_go_on_when_a_constant_that_it_imports_changed(tmp_path: Path, how: str) -> None:
+    (tmp_path / "limits_between.py").write_text("from limits_apart import LIMIT\n")
+    (tmp_path / "shop.py").write_text(f"""
+import gavel
+{how}
+
+def look_up(name: str) -> int:
+    \"\"\"Look up a limit.\"\"\"
+    return LIMIT
+
+scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), gavel.Task(user="b")])
+""")
+
+    def described(limit: int) -> dict[str, Any]:
+        (tmp_path / "limits_apart.py").write_text(f"LIMIT = {limit}\n")
+        for name in ("limits_apart", "limits_between"):
+            sys.modules.pop(name, None)
+        return described_experiment(Mixture([find_scenario(str(tmp_path / "shop.py"))]), Judge("stand-in"))
+
+    begun = described(30)
+    assert differences(begun, described(30)) == []
+    assert differences(begun, described(400)) == ["scenarios: shop: code: 1 changed (limits_apart.py)"]
+
+
 def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(tmp_path: Path) -> None:
     file, helper = tmp_path / "shop.py", tmp_path / "shop_prices.py"
     text = """
