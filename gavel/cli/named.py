@@ -151,16 +151,6 @@ def one_step(run: str, step: int | None, given: object, option: str) -> None:
         raise GavelError(f"{run} names a step, and {option} another", "Leave one of them out.")
 
 
-def write_file(path: Path, text: str) -> None:
-    """Raises `GavelError` where it cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise GavelError(
-            f"{path} cannot be written: {error.strerror or error}", "Make its directory, or name another file."
-        ) from error
-
-
 BackendUrl = Annotated[
     str | None,
     typer.Option(
