@@ -196,7 +196,7 @@ class Engine:
         self.is_stopping = False
         self._stop_by = 0.0
         """When what is judged is left to the next start, by the event loop's clock."""
-        self._queued_since = 0
+        self._queued_since = self._counted = 0
         self._clocks_apart = time.time() - time.monotonic()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -269,6 +269,7 @@ class Engine:
             scope=self.admission.scope(caller) if caller.key_id else None,
         )
         self.worker.reserved += is_mine
+        counted = self._counted
         try:
             accepted = await self.store.accept(new, self.worker.owner if is_mine else None)
         finally:
@@ -278,7 +279,7 @@ class Engine:
         if accepted.is_new and is_mine:
             self.worker.begin(accepted.record.id, self.worker.judge(accepted.record, request.ids, judge, group))
         elif accepted.is_new:
-            self._queued_since += 1
+            self._queued_since += counted == self._counted  # one that came during a count may be in it already
             self.worker.wake()
         return accepted
 
@@ -377,6 +378,7 @@ class Engine:
 
     async def _count(self) -> None:
         self.counts, self._queued_since = await self.store.counts(), 0
+        self._counted += 1
         self.metrics.waiting(self.counts, len(self.waiters))
 
     async def _expire(self) -> None:
