@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +40,6 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
 from gavel.scenarios.scripted_agent import played_by, players_of, talker, tool_user
 from gavel.scenarios.shared_state import changed_state, shared_state
-from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import measure
@@ -92,15 +92,28 @@ async def run_check(
 ) -> bool:
     """Prints everything; whether both episodes were played and scored. Raises `GavelError` for what cannot be run."""
     console = Console()
-    chosen = _task(scenario, task)
-    player = None if agent in (None, PLAYERS) else ChatAgent(str(agent), instead="--agent ollama/qwen3")
-    if agent == PLAYERS:
-        models, names = _players(scenario, chosen), "the scenario's own expert and fool"
-    elif player is None:
+    tasks = [*scenario.tasks("train"), *scenario.tasks("held_out")]
+    chosen = scenario.sample("train", 1, seed=0)[0]
+    if task is not None and (chosen := next((each for each in tasks if each.id == task), None)) is None:
+        raise ScenarioError(f"{scenario.name} has no task with the id {task!r}", "Leave --task out, or name another.")
+    player = None
+    if agent is None:
         models, names = [tool_user(chosen.data), talker()], "two scripts"
+    elif agent == PLAYERS:
+        players = players_of(scenario.name) if scenario.name in shipped_scenarios() else {}
+        if not players:
+            raise ScenarioError(
+                f"{scenario.name} has no players of its own",
+                "Leave --agent out for two plain scripts, or name a model: --agent openai/gpt-5-mini",
+            )
+        models, names = (
+            [played_by(players[name], chosen) for name in ("expert", "fool")],
+            "the scenario's own expert and fool",
+        )
     else:
-        models, names = [_asking(player)] * 2, str(agent)
-    say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}\n")
+        player = ChatAgent(agent, instead="--agent ollama/qwen3")
+        models, names = [FunctionModel(player.model, partial(_turn, player))] * 2, agent
+    say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}")
     state = shared_state(scenario)
     others: list[list[Trajectory]] = [[] for _ in models]
     episodes = await asyncio.gather(
@@ -115,56 +128,39 @@ async def run_check(
     for name, reason in state.unseen.items():
         say(console, f"not compared before and after: {name} ({reason})", "dim")
     for name in changed_state(state, scenario):
-        warning = (
-            f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's"
-        )
         say(
             console,
-            f"{warning} changes. Make the world a class: Scenario(environment=…), see docs/scenarios.md.",
+            f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's "
+            "changes. Make the world a class: Scenario(environment=…), see docs/scenarios.md.",
             "yellow",
         )
     prompts: list[list[Message]] = []
-    watched = judge.rehearsal(lambda client: _Watched.of(client, prompts))
+    watched = judge.rehearsal(partial(_Watched.of, prompts=prompts))
     judged = await watched.score(TrajectoryGroup(episodes))
     if show_prompt and prompts:
         console.print(Rule("the judge is asked"))
         for message in prompts[0]:
             _say_lines(console, text_of(message), "dim")
-    scored = _print_judgement(console, judged)
+    _print_judgement(console, judged)
     tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
     keep_lengths(scenario, tokens, names)
-    await _print_cost(console, judge, loop, tokens, player)
-    return scored and all(episode.status != "failed" for episode in episodes)
+    console.print(Rule("a step of training"))
+    size = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes as long as these ({tokens:,} tokens)"
+    try:
+        estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)
+        say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
+    except JudgeError as error:
+        say(console, f"{size}: {error.message}", "yellow")
+    if player is not None:
+        spent = "an unknown amount" if player.cost_usd is None else f"{player.cost_usd:.4f} USD"
+        say(console, f"These two episodes cost {spent} for {player.model}.")
+    return all(each.reward is not None and each.status != "failed" for each in judged)
 
 
-def _task(scenario: Scenario, wanted: str | None) -> Task:
-    if wanted is None:
-        return scenario.sample("train", 1, seed=0)[0]
-    for split in ("train", "held_out"):
-        for task in scenario.tasks(split):
-            if task.id == wanted:
-                return task
-    raise ScenarioError(f"{scenario.name} has no task with the id {wanted!r}", "Leave --task out, or name another.")
-
-
-def _players(scenario: Scenario, task: Task) -> list[FunctionModel]:
-    """Who does the job and who fails at it. Raises `ScenarioError` for a scenario that has none."""
-    players = players_of(scenario.name) if scenario.name in shipped_scenarios() else {}
-    if not players:
-        raise ScenarioError(
-            f"{scenario.name} has no players of its own",
-            "Leave --agent out for two plain scripts, or name a model: --agent openai/gpt-5-mini",
-        )
-    return [played_by(players[name], task) for name in ("expert", "fool")]
-
-
-def _asking(agent: ChatAgent) -> FunctionModel:
-    async def turn(request: ChatRequest) -> Any:
-        return await agent.turn(
-            request.messages, request.tools, temperature=request.temperature, max_completion_tokens=request.max_tokens
-        )
-
-    return FunctionModel(agent.model, turn)
+async def _turn(agent: ChatAgent, request: ChatRequest) -> Any:
+    return await agent.turn(
+        request.messages, request.tools, temperature=request.temperature, max_completion_tokens=request.max_tokens
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,27 +184,21 @@ def _print_episode(console: Console, number: int, episode: Trajectory, scenario:
         if place and history.agent is not None:
             say(console, f"the agent {history.agent}:", "bold")
         for message in history.messages():
-            _print_message(console, message)
+            role = message["role"]
+            style = _MARKS.get(role, "")
+            if text := text_of(message).strip():
+                _say_lines(console, text, style, before=f"{role}: ")
+            for call in message.get("tool_calls") or ():
+                function = call["function"]
+                _say_lines(console, f"{function['name']}({function['arguments']})", style, before=f"{role} calls ")
     ended = episode.status if episode.status_reason is None else f"{episode.status}: {episode.status_reason}"
     measures = {} if episode.status == "failed" else measure(scenario, episode)
     figures = {**{name: float(value) for name, value in episode.metrics.items()}, **measures}
     say(console, " · ".join([ended, *(f"{name} {value:g}" for name, value in figures.items())]), "bold")
 
 
-def _print_message(console: Console, message: Message) -> None:
-    role = message["role"]
-    style = _MARKS.get(role, "")
-    if text := text_of(message).strip():
-        _say_lines(console, text, style, before=f"{role}: ")
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        _say_lines(console, f"{function['name']}({function['arguments']})", style, before=f"{role} calls ")
-
-
-def _print_judgement(console: Console, judged: TrajectoryGroup) -> bool:
-    """Whether there are scores."""
+def _print_judgement(console: Console, judged: TrajectoryGroup) -> None:
     console.print(Rule("the judge says"))
-    judgement = judged.judgement
     scores = [episode.reward for episode in judged if episode.reward is not None]
     if len(scores) < len(judged):
         say(
@@ -228,24 +218,8 @@ def _print_judgement(console: Console, judged: TrajectoryGroup) -> bool:
         say(console, f"episode {number}: {episode.reward:.2f}{error}  {own_explanation(judged, episode)}")
         for flag in said.flags if said else ():
             say(console, f"  flag: {flag}", "yellow")
-    if judgement is None:
-        return False
-    for warning in judgement.warnings:
+    for warning in judged.judgement.warnings if judged.judgement else ():
         say(console, f"warning: {warning}", "yellow")
-    return all(episode.reward is not None for episode in judged)
-
-
-async def _print_cost(console: Console, judge: Judge, loop: LoopConfig, tokens: int, player: ChatAgent | None) -> None:
-    console.print(Rule("a step of training"))
-    size = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes as long as these ({tokens:,} tokens)"
-    try:
-        estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)
-        say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
-    except JudgeError as error:
-        say(console, f"{size}: {error.message}", "yellow")
-    if player is not None:
-        spent = "an unknown amount" if player.cost_usd is None else f"{player.cost_usd:.4f} USD"
-        say(console, f"These two episodes cost {spent} for {player.model}.")
 
 
 def _say_lines(console: Console, text: str, style: str, before: str = "") -> None:

@@ -4,16 +4,13 @@ Each of the three reads options of its own; one that it does not read is refused
 """
 
 import asyncio
-import csv
-import io
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 from rich.console import Console
 
 from gavel.base.errors import GavelError, first_error
@@ -23,19 +20,18 @@ from gavel.cli.compare_session import (
     REWARDS,
     THRESHOLD,
     Cell,
-    StepCount,
     check_cells,
     compare_runs,
     cores,
+    demo_tables,
     folder_of,
     judge_that_ranks,
     plan_cells,
     rank_runs,
     run_comparison,
-    settings_of,
 )
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import find_run, read_attempts, scenario_named, scenario_of
+from gavel.cli.named import find_run, names_in, read_attempts, scenario_named, scenario_of
 from gavel.cli.options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
@@ -48,31 +44,26 @@ from gavel.cli.options import (
     judge_config,
     recorded,
     register_likelihood,
-    replay_account,
     run_config,
     typed_options,
     with_cassette,
     with_options,
 )
-from gavel.cli.run_file import merged
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import (
     RESUME,
     WaitDisplay,
-    plain,
     print_figures,
     print_table,
     run_to_end,
     say,
 )
-from gavel.cli.training import check_run, key_told_at_the_end, print_run_estimates, seen_lengths
+from gavel.cli.training import check_run, close_replies, key_told_at_the_end, print_run_estimates, seen_lengths
 from gavel.judge.audit.agreement import agreement_of_pairs
-from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
-from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
 from gavel.reports.judge_trust import MIN_GROUPS
 from gavel.reports.page import write_page
@@ -81,7 +72,6 @@ from gavel.reports.statistics import with_interval
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.truth import truth_of
-from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
@@ -148,7 +138,7 @@ def compare(
     register_likelihood()
     if blind_rubric is not None and blind_judge is None:
         raise GavelError("--blind-rubric is for a judge that ranks.", "Name it: --blind-judge openai/gpt-5-mini.")
-    typed, named = typed_options(context), _names(judges or "")
+    typed, named = typed_options(context), names_in(judges or "")
     runs = [find_run(each) for each in what]
     if len(what) > 1:
         if dry_run and blind_judge:
@@ -163,13 +153,13 @@ def compare(
                 "Name a second run, or judges: --judges openai/gpt-5-mini,stand-in.",
             )
         _check_read(typed, _OF_JUDGES, "judges are compared on what is stored, and nothing is trained")
-        return _stored(what[0], runs[0], named, values, out, dry_run=dry_run)
+        place = out or runs_root() / "compare" / "judges" / Path(what[0]).name
+        return run_to_end(compare_judges(what[0], runs[0], named, values, place, dry_run=dry_run))
     _check_read(typed, {*typed} - {"--out"}, "the report stands beside the runs (GAVEL_RUNS says where)")
     need_extra("train", "gavel compare")
-    flags_given = {name: value for name, value in values.items() if value not in (None, [])}
-    config = over(settings_of(what[0]), run_config(what[0], flags_given, assignments, flags=_FLAGS))
+    config = run_config(what[0], values, assignments, flags=_FLAGS, base=demo_tables(what[0]))
     check_model(config, config, scenario_named(config.scenario))
-    asked = _names(rewards)
+    asked = names_in(rewards)
     if any("judge" in name for name in asked):
         announce_stand_in([model_id(name) for name in named or [str(config.judge.models)]])
     planned = config, asked, named, seeds, None if blind_judge is None else (blind_judge, blind_rubric)
@@ -224,56 +214,20 @@ def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:
     return next(names for names in ends if len({*names}) == len(names))
 
 
-def _stored(
-    what: str, run: Path | None, judges: Sequence[str], values: Mapping[str, Any], out: Path | None, *, dry_run: bool
-) -> None:
-    place = out or runs_root() / "compare" / "judges" / Path(what).name
-    scenario = scenario_of(run) if run else None
-    groups = [group for _, group in stored_groups(run, "train")] if run else read_attempts(Path(what))
-    rubric = scenario.rubric if scenario else None
-    run_to_end(compare_judges(groups, judges, values, place, rubric, dry_run=dry_run))
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def over(base: RunConfig, given: RunConfig) -> RunConfig:
-    """`base` with what is set in `given`."""
-    if base.judge.models is not None and given.judge.models == STAND_IN:  # where no judge is named
-        given = given.model_copy(update={"judge": given.judge.model_copy(update={"models": base.judge.models})})
-    return RunConfig.model_validate(merged(base.model_dump(exclude_unset=True), dict(_set_in(given, ()))))
-
-
-def _set_in(settings: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each value that was set, by its path; a dict is one value."""
-    for name in settings.model_fields_set:
-        value = getattr(settings, name)
-        if isinstance(value, BaseModel) and value.model_fields_set:
-            yield from _set_in(value, (*path, name))
-        else:
-            yield (*path, name), value
-
-
-Blind = tuple[str, str | None]
-"""Model and rubric of the judge that ranks."""
-
-
 async def train_and_print(
     config: RunConfig,
     rewards: Sequence[str],
     judges: Sequence[str],
     seeds: int,
-    blind: Blind | None,
+    blind: tuple[str, str | None] | None,
     *,
     margin: float,
     threshold: float,
     parallel: int | None,
 ) -> None:
     """Runs the cells with a line for each, then prints the table."""
-    console = Console()
+    console, at_once = Console(), parallel or cores()
     scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
-    at_once = parallel or cores()
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
     say(
@@ -281,27 +235,24 @@ async def train_and_print(
         f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
         f"{counted(config.loop.steps, 'step')}, {at_once} at once{again}{_judged_by(cells)}",
     )
-    steps, ended = StepCount(cells), [0]
+    numbers = itertools.count(1)
 
     def done(cell: Cell, ran: bool) -> None:
-        ended[0] += 1
+        number = next(numbers)
         if ran:
-            say(console, f"{ended[0]}/{len(cells)}  {cell.label} done")
+            say(console, f"{number}/{len(cells)}  {cell.label} done")
 
-    display = WaitDisplay(console)
-    with ExitStack() as training:
-        training.enter_context(steps.shown(display))
-        comparison = await run_comparison(
-            cells,
-            scenario,
-            root,
-            margin=margin,
-            threshold=threshold,
-            parallel=at_once,
-            done=done,
-            blind=ranks,
-            follower=_After(training, display),
-        )
+    comparison = await run_comparison(
+        cells,
+        scenario,
+        root,
+        margin=margin,
+        threshold=threshold,
+        parallel=at_once,
+        done=done,
+        blind=ranks,
+        display=WaitDisplay(console),
+    )
     print_comparison(comparison)
 
 
@@ -318,9 +269,9 @@ def _judged_by(cells: Sequence[Cell]) -> str:
 
 
 def _planned(
-    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: tuple[str, str | None] | None
 ) -> tuple[Scenario, Path, list[Cell], Judge | None]:
-    """The scenario, where its runs are kept, the runs, and the judge that ranks."""
+    """The scenario, where its runs are kept, the runs, and the judge that ranks; `blind`: its model and rubric."""
     scenario = scenario_named(config.scenario)
     root = runs_root() / "compare"
     cells = plan_cells(config, scenario, root, rewards, judges, seeds)
@@ -331,12 +282,13 @@ def _planned(
 
 
 def print_comparison_estimate(
-    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: Blind | None
+    config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: tuple[str, str | None] | None
 ) -> None:
     """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm and the ranking."""
     scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
     check_cells(cells, scenario, folder_of(scenario, root), ranks)
-    arms: dict[str, tuple[Judge | None, RunConfig, list[Cell]]] = {}
+    arms: dict[str, tuple[Judge | None, int]] = {}
+    resolved = cells[0].config.resolved()
     for cell in cells:
         if cell.finished():
             continue
@@ -346,41 +298,24 @@ def print_comparison_estimate(
             judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
         check_turn_limits(scenario, config.loop.turn_limits)
         check_run(config, scenario, judge, root)
-        arms.setdefault(cell.arm, (judge, config, []))[2].append(cell)
-    estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
-    for arm, (judge, config, missing) in arms.items():
-        estimates.append((f"{arm}: {counted(len(missing), 'run')}", judge, config.loop, len(missing)))
+        first, runs = arms.get(cell.arm, (judge, 0))
+        arms[cell.arm] = first, runs + 1
+    loop = resolved.loop
+    estimates = [(f"{arm}: {counted(runs, 'run')}", judge, loop, runs) for arm, (judge, runs) in arms.items()]
     if ranks is not None:
-        loop = cells[0].config.resolved().loop
         tasks = len(scenario.sample("held_out", loop.final_tasks, seed=loop.seed))
         members = 1 + len({cell.arm for cell in cells})  # and the attempt before training
         ranking = {"steps": 1, "tasks_per_step": tasks, "group_size": members, "refill": 0}
         estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
     if not arms:
         typer.echo(f"All {counted(len(cells), 'run')} are finished.")
-    print_run_estimates(estimates, seen_lengths(scenario, cells[0].config.resolved().backend.max_context))
+    print_run_estimates(estimates, seen_lengths(scenario, resolved.backend.max_context))
 
 
 async def rank_and_print(comparison: Comparison, judge: Judge) -> None:
     """Ranks the attempts of runs that exist, then prints the table."""
+    await judge.probe(replayed=False)
     print_comparison(await rank_runs(comparison, judge, WaitDisplay(Console())))
-
-
-class _After:
-    """Shows a wait when what was shown before has ended."""
-
-    def __init__(self, before: ExitStack, display: WaitDisplay) -> None:
-        self._before, self._display = before, display
-
-    def waiting(
-        self,
-        what: str,
-        total: int,
-        unit: str,
-        status: Callable[[], str] = lambda: "",
-    ) -> AbstractContextManager[Callable[[], None]]:
-        self._before.close()
-        return self._display.waiting(what, total, unit, status)
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -403,74 +338,58 @@ def print_comparison(comparison: Comparison) -> None:
     ]
     print_figures(console, ("", "held-out success", steps, "reward's gap to success", "cost, USD", "time"), rows)
     if comparison.before:
-        _print_measures(console, comparison)
+        named = {"before training": comparison.before, **{arm.name: arm.measures for arm in comparison.arms}}
+        measures = [
+            (label, *(with_interval(found[name]) if name in found else "–" for name in comparison.before))
+            for label, found in named.items()
+        ]
+        print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), measures)
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.cells):
             say(console, f"Alarms, trained on {arm.name}: {alarms_text(arm)}")
-    if comparison.blind is not None:
-        _print_ranking(console, comparison.blind)
-        judges = ", ".join(comparison.blind.judges)
-        cost = f", {comparison.blind.cost}" if comparison.blind.cost else ""
-        unscored = comparison.blind.unscored_text
-        say(
-            console,
-            f"Ranked blind by {judges} in {counted(comparison.blind.tasks, 'group')} of held-out attempts"
-            f"{unscored and f', {unscored}'}{cost}; a tie is half a win.",
-        )
+    if (blind := comparison.blind) is not None:
+        rates = {name: [blind.beats(name, other) for other in blind.contenders] for name in blind.contenders}
+        wins = [
+            (name, blind.overall[name].text, *("–" if rate is None else rate.text for rate in of_name))
+            for name, of_name in rates.items()
+        ]
+        print_figures(console, ("wins, ranked blind", "against all", *blind.contenders), wins)
+        told = f"Ranked blind by {', '.join(blind.judges)} in {counted(blind.tasks, 'group')} of held-out attempts"
+        say(console, f"{', '.join(filter(None, (told, blind.unscored_text, blind.cost)))}; a tie is half a win.")
     if comparison.caveat:
         say(console, comparison.caveat, "yellow")
-    report: Path = comparison.directory / "report.html"
-    say(console, f"Report: {report}")
-
-
-def _print_ranking(console: Console, blind: BlindRanking) -> None:
-    """How often the attempts of each row beat those of the others."""
-    rows = [
-        (
-            name,
-            blind.overall[name].text,
-            *("–" if rate is None else rate.text for rate in (blind.beats(name, other) for other in blind.contenders)),
-        )
-        for name in blind.contenders
-    ]
-    print_figures(console, ("wins, ranked blind", "against all", *blind.contenders), rows)
-
-
-def _print_measures(console: Console, comparison: Comparison) -> None:
-    """What held-out attempts are like before training and after it, by reward."""
-    named = {"before training": comparison.before, **{arm.name: arm.measures for arm in comparison.arms}}
-    rows = [
-        (label, *(with_interval(found[name]) if name in found else "–" for name in comparison.before))
-        for label, found in named.items()
-    ]
-    print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), rows)
+    say(console, f"Report: {comparison.directory / 'report.html'}")
 
 
 _REFERENCES = ("success", "reward/hand", "hand_reward", "independent_reward")
 
 
 async def compare_judges(
-    groups: Sequence[TrajectoryGroup],
+    what: str,
+    run: Path | None,
     judges: Sequence[str],
     values: Mapping[str, Any],
     out: Path,
-    rubric: str | None = None,
     *,
-    dry_run: bool = False,
+    dry_run: bool,
 ) -> None:
-    """Scores all groups with every judge; prints and writes Kendall's tau within groups, unscored members and cost.
+    """Scores all groups of a run or file with every judge; prints and writes Kendall's tau within groups, unscored
+    members and cost.
 
     `dry_run`: prints what each judge would take instead, and asks nothing.
     """
     if len(set(judges)) < len(judges):
         raise GavelError("a judge is named twice.", "Name each judge once.")
+    groups = [group for _, group in stored_groups(run, "train")] if run else read_attempts(Path(what))
     if not groups:
         raise GavelError("there are no groups to judge.", "Name a run that has made a step, or a file of trajectories.")
+    scenario = scenario_of(run) if run else None
+    rubric = scenario.rubric if scenario else None
     if model_id(STAND_IN) in map(model_id, judges):
         rubric_read = judge_config({**values, "judge": STAND_IN}).build(rubric).rubric
         check_readable(rubric_read, [truth_of(group) for group in groups])
+    configs = {name: with_cassette(judge_config({**values, "judge": name}), out) for name in judges}
     if dry_run:
-        configs = {name: with_cassette(judge_config({**values, "judge": name}), out) for name in judges}
         built = {name: config.build(rubric, cassette=recorded(config)) for name, config in configs.items()}
         with key_told_at_the_end(built.values()):
             for name, judge in built.items():
@@ -478,70 +397,49 @@ async def compare_judges(
                 typer.echo(f"{name}: {counted(len(groups), 'group')}: {estimate.words}. Nothing was asked.")
         return
     console = Console()
-    scored: dict[str, list[TrajectoryGroup]] = {}
+    known: dict[str, list[list[float | None]]] = {}
     costs: dict[str, str] = {}
-    for name in judges:
-        judge = with_cassette(judge_config({**values, "judge": name}), out).build(rubric)
+    for name, config in configs.items():
+        judge = config.build(rubric)
         await judge.probe(replayed=False)
         with first_error():
             async with asyncio.TaskGroup() as tasks:
                 made = [tasks.create_task(judge.score(group)) for group in groups]
-        scored[name] = [task.result() for task in made]
+        known[name] = [_scores(task.result()) for task in made]
         costs[name] = str(judge.budget.cost) if judge.asks_servers else "0.00 USD"
-        if replayed := replay_account(judge):
-            say(console, replayed)
-        if judge.cassette:
-            judge.cassette.close()
-    references = [name for name in _REFERENCES if any(name in member.metrics for group in groups for member in group)]
+        close_replies(console, judge)
+    for name in _REFERENCES:
+        if any(name in member.metrics for group in groups for member in group):
+            known[name] = [[member.metrics.get(name) for member in group] for group in groups]
     rows: list[dict[str, Any]] = []
-    for name in judges:
-        for reference in [*references, *(other for other in judges if other != name)]:
-            tau = _tau(scored[name], groups, reference, scored.get(reference))
-            figures = {"tau": tau.value, "low": tau.low, "high": tau.high, "groups": tau.groups}
-            unscored = _count_unscored(scored[name])
-            rows.append({"judge": name, "reference": reference, **figures, "unscored": unscored, "cost": costs[name]})
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["judge"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_page(out / "judges.csv", text.getvalue())
-    write_page(out / "judges.json", json.dumps(rows, indent=1) + "\n")
     lines: list[tuple[str, ...]] = []
-    for row in rows:
-        no_width = row["low"] is None or row["low"] == row["high"] or row["groups"] < MIN_GROUPS
-        interval = "" if no_width else f" ({row['low']:+.2f} to {row['high']:+.2f})"
-        tau = "–" if row["tau"] is None else f"{row['tau']:+.2f}{interval}"
-        lines.append((row["judge"], row["reference"], tau, str(row["groups"]), str(row["unscored"]), row["cost"]))
+    references = [name for name in known if name not in judges]
+    for name in judges:
+        unscored = sum(scores.count(None) for scores in known[name])
+        for reference in [*references, *(other for other in judges if other != name)]:
+            pairs = list(map(_pairs, known[name], known[reference]))
+            tau = agreement_of_pairs(pairs, reference).tau
+            figures = {"tau": tau.value, "low": tau.low, "high": tau.high, "groups": tau.groups}
+            rows.append({"judge": name, "reference": reference, **figures, "unscored": unscored, "cost": costs[name]})
+            no_width = tau.low is None or tau.low == tau.high or tau.groups < MIN_GROUPS
+            interval = "" if no_width else f" ({tau.low:+.2f} to {tau.high:+.2f})"
+            told = "–" if tau.value is None else f"{tau.value:+.2f}{interval}"
+            lines.append((name, reference, told, str(tau.groups), str(unscored), costs[name]))
+    write_page(out / "judges.json", json.dumps(rows, indent=1) + "\n")
     print_table(console, ("judge", "against", "tau within groups", "groups", "unscored", "cost"), lines)
     if not rows:
-        console.print(plain("Nothing is known of these trajectories to compare one judge with: name a second judge."))
+        say(console, "Nothing is known of these trajectories to compare one judge with: name a second judge.")
     say(console, f"Figures: {out / 'judges.json'}")
 
 
-def _tau(
-    judged: Sequence[TrajectoryGroup],
-    groups: Sequence[TrajectoryGroup],
-    reference: str,
-    other: Sequence[TrajectoryGroup] | None,
-) -> IntervalEstimate:
-    pairs: list[list[tuple[float, float]]] = []
-    for at, group in enumerate(judged):
-        found: list[tuple[float, float]] = []
-        for number, member in enumerate(group):
-            score = member.judgement.score if member.judgement else None
-            if other is None:
-                value = groups[at].trajectories[number].metrics.get(reference)
-            else:
-                against = other[at].trajectories[number].judgement
-                value = against.score if against else None
-            if score is not None and value is not None:
-                found.append((score, float(value)))
-        pairs.append(found)
-    return agreement_of_pairs(pairs, reference).tau
+def _scores(group: TrajectoryGroup) -> list[float | None]:
+    return [member.judgement.score if member.judgement else None for member in group]
 
 
-def _count_unscored(groups: Sequence[TrajectoryGroup]) -> int:
-    return sum(member.judgement is None or member.judgement.score is None for group in groups for member in group)
+def _pairs(scores: Sequence[float | None], values: Sequence[float | None]) -> list[tuple[float, float]]:
+    """Of the members that have both."""
+    both = zip(scores, values, strict=True)
+    return [(score, float(value)) for score, value in both if score is not None and value is not None]
 
 
 app = single_command(with_options(compare, RunConfig, _FLAGS))

@@ -21,17 +21,18 @@ import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from gavel.base.errors import GavelError, first_error
 from gavel.cli.demo import DESKS, ONE_SENTENCE
 from gavel.cli.named import experiment_of, scenario_named, scenario_of
-from gavel.cli.options import check_stand_in, register_likelihood, with_cassette, with_default_judge
-from gavel.cli.run_file import paths_seen_from, to_toml
+from gavel.cli.options import check_stand_in, default_judge, register_likelihood, with_cassette, with_default_judge
+from gavel.cli.run_file import Table, paths_seen_from, to_toml
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import Follower, Silent
-from gavel.cli.training import opened_backend, trainable
+from gavel.cli.terminal import WaitDisplay
+from gavel.cli.training import opened_backend, status_of, trainable
 from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.judge import Judge
 from gavel.judge.panel.modes import ModeName
@@ -108,16 +109,13 @@ Train = Callable[[Cell, Path], Awaitable[None]]
 """Trains a cell to its end, below a root of runs."""
 
 
-def slug(text: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-").lower()
-
-
 def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> Cell:
     """The cell of an arm, whose reward and judge `base` has already, for one seed.
 
     Its name has the number of steps, because the learning rate's schedule depends on it.
     """
-    name = f"{slug(arm)}-{base.loop.steps}-steps-seed-{seed}"
+    slug = re.sub(r"[^\w.+-]+", "-", arm).strip("-").lower()
+    name = f"{slug}-{base.loop.steps}-steps-seed-{seed}"
     loop = base.loop.model_copy(update={"seed": seed})
     config = base.model_copy(update={"model": base.model.model_copy(update={"name": name}), "loop": loop})
     return Cell(arm, seed, config, run_path(root, project, name))
@@ -239,8 +237,7 @@ async def compare(
                 "the runs of a Scenario that this program holds go one after another in this process.",
                 "Leave parallel (and processes) out, or name the file: gavel.compare('desk.py').",
             )
-
-        parallel, train = 1, training_here(scenario)
+        parallel, train = 1, partial(_train_here, scenario)
     if steps is not None:
         base = base.model_copy(update={"loop": base.loop.model_copy(update={"steps": steps})})
     root = runs_root(runs) / "compare"
@@ -259,20 +256,23 @@ async def compare(
     )
 
 
-def settings_of(scenario: str) -> RunConfig:
-    """What a comparison of the scenario uses where nothing else is set: the demo's settings where it has the job."""
+def demo_tables(scenario: str) -> Table:
+    """Settings of a comparison where nothing else is set: the demo's where it has the job."""
     job = next((job for job in (*DESKS.values(), ONE_SENTENCE) if job.scenario == scenario), None)
     if job is None:
-        return RunConfig.model_validate({"scenario": scenario, "loop": {"steps": 30}})
-    base: dict[str, Any] = {
-        "scenario": scenario,
+        return {"loop": {"steps": 30}}
+    own_judge = job.judge != STAND_IN and default_judge() == STAND_IN  # that of the environment is used before it
+    return {
         "model": {"base_model": job.base_model, "lora": job.lora.model_dump(exclude_unset=True)},
+        "judge": {"models": job.judge} if own_judge else {},
         "loop": {"final_tasks": 512} | job.loop.model_dump(exclude_unset=True) | {"steps": job.steps},
         "train": job.train.model_dump(exclude_unset=True),
     }
-    if job.judge != STAND_IN:  # which is the default, after the judge that the environment names
-        base["judge"] = {"models": job.judge}
-    return RunConfig.model_validate(base)
+
+
+def settings_of(scenario: str) -> RunConfig:
+    """The run that `demo_tables` describes."""
+    return RunConfig.model_validate({"scenario": scenario, **demo_tables(scenario)})
 
 
 def read_rewards(text: str) -> dict[RewardName, float]:
@@ -327,10 +327,10 @@ async def run_comparison(
     done: Callable[[Cell, bool], None] = lambda cell, ran: None,
     train: Train | None = None,
     blind: Judge | None = None,
-    follower: Follower | None = None,
+    display: WaitDisplay | None = None,
 ) -> Comparison:
     """Runs what is missing and writes the report, which is also written after every cell. `blind` ranks at the end."""
-    folder = folder_of(scenario, root)
+    folder, display = folder_of(scenario, root), display or WaitDisplay()
     check_cells(cells, scenario, folder, blind)
     if blind is not None:
         await blind.probe(replayed=False)
@@ -338,21 +338,20 @@ async def run_comparison(
 
     def comparison() -> Comparison:
         known = [figures[cell.label] for cell in cells if cell.label in figures]
-        return compare_cells(known, scenario.name, folder, margin=margin, threshold=threshold)
+        found = compare_cells(known, scenario.name, folder, margin=margin, threshold=threshold)
+        write_comparison(found)
+        return found
 
     def finished(cell: Cell, ran: bool) -> None:
         figures[cell.label] = read_cell(cell.arm, cell.seed, cell.directory, scenario, last=cell.config.loop.steps)
         done(cell, ran)
         if ran:
-            write_comparison(comparison())
+            comparison()
 
-    await run_cells(cells, root, parallel=parallel, done=finished, train=train)
-    whole = comparison()
-    if blind is not None:
-        write_comparison(whole)  # which a judge that fails does not take away
-        whole = await with_ranking(whole, blind, follower or Silent())
-    write_comparison(whole)
-    return whole
+    with steps_shown(cells, display):
+        await run_cells(cells, root, parallel=parallel, done=finished, train=train)
+    whole = comparison()  # which a judge that fails does not take away
+    return whole if blind is None else await rank_runs(whole, blind, display)
 
 
 def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path, blind: Judge | None) -> None:
@@ -378,10 +377,9 @@ def folder_of(scenario: Scenario, root: Path) -> Path:
     return run_path(root, scenario.name, "x").parent
 
 
-async def rank_runs(comparison: Comparison, blind: Judge, follower: Follower) -> Comparison:
-    """A comparison of existing runs with a ranking of their held-out attempts. Writes the report."""
-    await blind.probe(replayed=False)
-    ranked = await with_ranking(comparison, blind, follower)
+async def rank_runs(comparison: Comparison, blind: Judge, display: WaitDisplay) -> Comparison:
+    """A comparison with a ranking of its runs' held-out attempts. Writes the report."""
+    ranked = await with_ranking(comparison, blind, display)
     write_comparison(ranked)
     return ranked
 
@@ -429,25 +427,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def training_here(scenario: Scenario) -> Callable[[Cell, Path], Awaitable[None]]:
-    """What trains one cell of this scenario after another."""
-
-    async def train(cell: Cell, root: Path) -> None:
-        config = cell.config.resolved()
-        judge = None
-        if "judge" in config.loop.reward:
-            judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
-            await judge.probe(replayed=False)
-        model = trainable(config, scenario.name)
-        try:
-            async with await opened_backend(config.backend, config, str(root)) as backend:
-                await model.register(backend)
-                await train_scenario(model, scenario, judge, config.loop, config.train)
-        finally:
-            if judge is not None and judge.cassette is not None:
-                judge.cassette.close()
-
-    return train
+async def _train_here(scenario: Scenario, cell: Cell, root: Path) -> None:
+    """Trains a cell in this process."""
+    config = cell.config.resolved()
+    judge = None
+    if "judge" in config.loop.reward:
+        judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
+        await judge.probe(replayed=False)
+    model = trainable(config, scenario.name)
+    try:
+        async with await opened_backend(config.backend, config, str(root)) as backend:
+            await model.register(backend)
+            await train_scenario(model, scenario, judge, config.loop, config.train)
+    finally:
+        if judge is not None and judge.cassette is not None:
+            judge.cassette.close()
 
 
 BEFORE = "before training"
@@ -467,7 +461,7 @@ def judge_that_ranks(
     return with_cassette(chosen, folder / FOLDER).build(read_text_option(rubric, "rubric"))
 
 
-async def with_ranking(comparison: Comparison, judge: Judge, follow: Follower) -> Comparison:
+async def with_ranking(comparison: Comparison, judge: Judge, display: WaitDisplay) -> Comparison:
     """The comparison with the ranking of its runs' attempts, and of those before training where all began alike.
 
     Raises `GavelError` where nothing can be compared, and `JudgeError` for a judge that cannot be asked.
@@ -482,16 +476,8 @@ async def with_ranking(comparison: Comparison, judge: Judge, follow: Follower) -
         )
     file = judged_file(judge, comparison.directory / FOLDER)
     missing = sum(len(of_seed) - len(judged_before(of_seed, file)) for of_seed in groups.values())
-
-    async def judge_all(advance: Callable[[], None]) -> dict[int, list[TrajectoryGroup]]:
-        return {seed: await judge_together(judge, of_seed, file, advance) for seed, of_seed in groups.items()}
-
-    if missing:
-        status = (lambda: judge.status) if judge.asks_servers else (lambda: "")
-        with follow.waiting("blind ranking", missing, "tasks", status) as advance:
-            judged = await judge_all(advance)
-    else:
-        judged = await judge_all(lambda: None)
+    with display.waiting("blind ranking", missing, "tasks", status_of(judge)) as advance:
+        judged = {seed: await judge_together(judge, of_seed, file, advance) for seed, of_seed in groups.items()}
     contenders = dict.fromkeys(name for attempts in by_seed.values() for name in attempts)
     ranking = blind_ranking(
         judged,
@@ -539,42 +525,35 @@ _SECONDS = 2.0
 """Between two looks at the runs."""
 
 
-class StepCount:
-    """The finished steps of runs that other processes train, as their directories have them."""
+@contextmanager
+def steps_shown(cells: Sequence[Cell], display: WaitDisplay) -> Generator[None]:
+    """Around runs that other processes train: `display` tells each step that their directories have."""
+    finished = {cell.label: _finished_steps(cell) for cell in cells}
+    running = [cell for cell in cells if not cell.finished()]
+    left = sum(cell.config.loop.steps - finished[cell.label] for cell in running)
+    last = ""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        self._steps = {cell.label: _finished_steps(cell) for cell in cells}
-        self._cells = [cell for cell in cells if not cell.finished()]
-        self.left = sum(cell.config.loop.steps - self._steps[cell.label] for cell in self._cells)
-        """Steps that are to be trained."""
-        self._last = ""
-
-    @contextmanager
-    def shown(self, follower: Follower) -> Generator[None]:
-        """Around the training in this event loop: `follower` is told of each step."""
-        if not self.left:
-            yield
-            return
-        with follower.waiting("training", self.left, "steps", lambda: self._last) as advance:
-            following = asyncio.create_task(self._follow(advance))
-            try:
-                yield
-            finally:
-                following.cancel()
-                self._look(advance)
-
-    async def _follow(self, advance: Callable[[], None]) -> None:
-        while True:
-            self._look(advance)
-            await asyncio.sleep(_SECONDS)
-
-    def _look(self, advance: Callable[[], None]) -> None:
-        for cell in self._cells:
-            steps, before = _finished_steps(cell), self._steps[cell.label]
+    def look() -> None:
+        nonlocal last
+        for cell in running:
+            steps, before = _finished_steps(cell), finished[cell.label]
             if steps > before:
-                self._steps[cell.label], self._last = steps, f"{cell.label}: step {steps} of {cell.config.loop.steps}"
+                finished[cell.label], last = steps, f"{cell.label}: step {steps} of {cell.config.loop.steps}"
             for _ in range(before, steps):
                 advance()
+
+    async def follow() -> None:
+        while True:
+            look()
+            await asyncio.sleep(_SECONDS)
+
+    with display.waiting("training", left, "steps", lambda: last) as advance:
+        following = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            look()
 
 
 def _finished_steps(cell: Cell) -> int:

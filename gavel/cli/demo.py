@@ -15,7 +15,7 @@ from gavel.cli.named import scenario_named
 from gavel.cli.options import JUDGE_FLAGS, DryRun, Flag, run_config, with_options
 from gavel.cli.settings import LIKELIHOOD, STAND_IN
 from gavel.cli.terminal import RESUME, TRAINER, run_to_end, waiting_for
-from gavel.cli.training import print_run_estimate
+from gavel.cli.training import print_run_estimates
 from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import LoopConfig, LoraSettings, TrainConfig
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY
@@ -192,7 +192,9 @@ def demo(
     if dry_run:
         rubric = scenario_named(job.scenario).rubric
         loop = job.loop.model_copy(update={"steps": config.loop.steps})
-        return print_run_estimate(judge.build(rubric), loop, {"Rollouts as the demo's are": job.rollout_tokens})
+        return print_run_estimates(
+            [("", judge.build(rubric), loop, 1)], {"Rollouts as the demo's are": job.rollout_tokens}
+        )
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child

@@ -21,17 +21,16 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoTokenizer
 
 from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.demo import ONE_SENTENCE, DemoJob
-from gavel.cli.options import replay_account, with_cassette
+from gavel.cli.options import with_cassette
 from gavel.cli.settings import LIKELIHOOD, STAND_IN
-from gavel.cli.terminal import say, waiting_for
-from gavel.cli.training import LiveReport, RunDisplay, say_cost, starting_over
+from gavel.cli.terminal import print_table, say, waiting_for
+from gavel.cli.training import RunDisplay, close_replies, opened_run, run_directory_of
 from gavel.judge.config import JudgeConfig
 from gavel.llm.providers import register
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, TextSample, write_report
@@ -87,24 +86,6 @@ async def own_backend(runs: Path, *, slots: int, max_context: int, versions: int
                 await asyncio.wait_for(server.wait(), _END_SECONDS)
         if server.returncode is None:
             server.kill()
-
-
-@contextlib.asynccontextmanager
-async def own_cluster(runs: Path, *, slots: int, max_context: int) -> AsyncGenerator[RemoteBackend]:
-    """Starts what a cluster runs, and ends it. Raises `ClusterError` when it does not start."""
-    backend = await SkyPilotBackend.launch(
-        f"demo-{os.getpid()}",
-        None,
-        host=ThisMachine(),
-        runs=str(runs),
-        slots=slots,
-        max_context=max_context,
-        say=lambda _: None,
-    )
-    try:
-        yield backend
-    finally:
-        await backend.down()
 
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
@@ -226,67 +207,59 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     console = Console()
     job, scenario = settings.job, find_scenario(settings.job.scenario)
     model = TrainableModel(name=settings.run_name, project="demo", base_model=job.base_model, lora=job.lora)
-    directory = runs_root() / model.project / model.name
+    directory = run_directory_of(model)
     base = await asyncio.to_thread(FrozenBase, console) if job is ONE_SENTENCE else None
     judge = with_cassette(settings.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
     loop = job.loop.model_copy(update={"steps": settings.steps, "seed": settings.seed})
     config = job.train.model_copy(update={"warmup_steps": min(3, loop.steps - 1), "total_steps": loop.steps})
-    async with contextlib.AsyncExitStack() as stack:
-        replaced = stack.enter_context(starting_over(console, model)) if settings.fresh else None
-        with waiting_for(f"loading {job.base_model}"):
-            backend = await stack.enter_async_context(_backend(settings))
-            await model.register(backend)
+    page = directory / DEMO_RUN_REPORT
+    async with opened_run(console, model, _backend(settings), judge, fresh=settings.fresh, page=page) as run:
         setup = time.monotonic() - started
-        start = await model.get_step()
-        earlier = sum(row["whole"] for row in backend.history(model, TIMES))
-        console.print(_headline(settings, backend.parameter_count(model), start), highlight=False, soft_wrap=True)
-        first = next((row["success"] for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
-        live = LiveReport(directory, directory / DEMO_RUN_REPORT)
-        display = RunDisplay(
-            console,
-            loop.steps,
-            start,
-            first,
-            on_start=replaced.delete if replaced else None,
-            judge=judge,
-            on_point=live.write_if_due,
-        )
-        try:
-            with display.shown():
-                await train_scenario(model, scenario, judge, loop, config, display)
-        finally:
-            say_cost(console, judge)
-        rows = backend.history(model)
-        outcome = read_outcome(directory, rows, job.habit)
+        earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
+        for line in _headline(settings, run.backend.parameter_count(model), run.start).splitlines():
+            say(console, line)
+        points = run.backend.history(model, EVALUATION)
+        first = next((row["success"] for row in points if row["step"] == 0), None)
+        display = RunDisplay(console, loop.steps, run.start, first, on_start=run.begun, judge=judge, report=run.report)
+        with display.shown():
+            await train_scenario(model, scenario, judge, loop, config, display)
     with waiting_for("writing the report"):
+        outcome = read_outcome(directory, run.rows, job.habit)
         before, after = await judged_pair(outcome, judge)
         texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
     summary = _summary(settings, outcome, seconds) | ({} if texts is None else texts.summary)
     write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
-    told = _what_happened(job, outcome, rows)
+    told = outcome_in_words(run.rows, max_tokens=job.loop.max_tokens, scenario=job.scenario)
+    gained = outcome.trained.success - outcome.base.success
+    if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
+        told.append(job.learned)
     write_report(report, _report(settings, outcome, " ".join(told), seconds, before, after, texts))
     for line in told:
         say(console, line)
-    if replayed := replay_account(judge):
-        say(console, replayed)
+    close_replies(console, judge)
     _print(console, settings.job, outcome, report, texts)
-    if (page := live.write()) is not None:
-        say(console, f"All of its figures: {page}")
-    if judge.cassette:
-        judge.cassette.close()
+    if run.page is not None:
+        say(console, f"All of its figures: {run.page}")
     return summary
 
 
-def _backend(settings: DemoSettings) -> contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]:
-    job = settings.job
-    if settings.backend == "remote":
-        return own_backend(runs_root(), slots=job.slots, max_context=job.max_context)
-    if settings.backend == "sky-local":
-        return own_cluster(runs_root(), slots=job.slots, max_context=job.max_context)
-    return LocalBackend(slots=job.slots, max_context=job.max_context)
+@contextlib.asynccontextmanager
+async def _backend(settings: DemoSettings) -> AsyncGenerator[LocalBackend | RemoteBackend]:
+    size: dict[str, Any] = {"slots": settings.job.slots, "max_context": settings.job.max_context}
+    if settings.backend != "sky-local":
+        local = settings.backend == "local"
+        async with LocalBackend(**size) if local else own_backend(runs_root(), **size) as backend:
+            yield backend
+        return
+    name, runs = f"demo-{os.getpid()}", str(runs_root())
+    backend = await SkyPilotBackend.launch(name, None, host=ThisMachine(), runs=runs, say=lambda _: None, **size)
+    try:
+        yield backend
+    finally:
+        await backend.down()
 
 
 def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
@@ -322,14 +295,6 @@ def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]
         ],
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
     }
-
-
-def _what_happened(job: DemoJob, outcome: Outcome, rows: list[dict[str, Any]]) -> list[str]:
-    """The outcome in words, and what a run that gained has learned."""
-    words = outcome_in_words(rows, max_tokens=job.loop.max_tokens, scenario=job.scenario)
-    gained = outcome.trained.success - outcome.base.success
-    learned = outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width
-    return [*words, job.learned] if learned else words
 
 
 def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
@@ -397,26 +362,17 @@ def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, 
 
 def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path, texts: TextComparison | None) -> None:
     base, trained = outcome.base, outcome.trained
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "before", "after", ""):
-        table.add_column(heading, justify="left" if heading == "" else "right")
     interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
-    table.add_row(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)
-    for label, both in _measured(job, outcome):
-        table.add_row(label, *both, "")
-    for row in texts.rows if texts else ():
-        table.add_row(row.label, row.before, row.after, "")
-    console.print(table)
+    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
+    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
+    rows += [(row.label, row.before, row.after, "") for row in (texts.rows if texts else ())]
+    print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
     for sample in texts.samples[:4] if texts else ():
         console.print(f"{sample.topic}\n  before: {sample.before}\n  after:  {sample.after}", **_PLAIN)
-    curve = "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve)
-    console.print(f"by step: {curve}", highlight=False)
+    say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
     tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
     unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
-    console.print(
-        f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out",
-        highlight=False,
-    )
+    say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
     for reason, count in outcome.left_out.most_common():
-        console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)
-    console.print(f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B", **_PLAIN)
+        say(console, f"left out: {count} {sentence_of(reason)}")
+    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")

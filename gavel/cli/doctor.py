@@ -4,13 +4,13 @@ It imports no model library, except LiteLLM when a judge model is set, to find w
 nothing, except with `--judge`. Keys are named, never shown.
 """
 
+import contextlib
 import json
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +23,14 @@ import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.base.errors import GavelError
 from gavel.base.extras import EXTRAS, install_line, installed_version, missing_parts
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.options import JUDGE_FLAGS, judge_config, with_options
-from gavel.cli.settings import STAND_IN, Settings
+from gavel.cli.options import JUDGE_FLAGS, default_judge, judge_config, with_options
+from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.config import JudgeConfig
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import check_model
+from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.trackers import wandb_mode
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 _JUDGE_FLAGS = [flag for flag in JUDGE_FLAGS if flag.name in ("--judge-param",)]
@@ -84,90 +86,92 @@ def report_on_judge(console: Console, config: JudgeConfig) -> int:
     return 1 if any(probe.problem for probe in probes) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """What `gavel doctor` finds. Keys are true where they are set."""
-
-    python: str
-    torch: str | None
-    gpus: list[str] | None
-    """By the driver; None where it fails."""
-    judge: str
-    judge_is_set: bool
-    keys: dict[str, bool]
-    extras: dict[str, bool]
-    """True where all parts of the extra are installed."""
-    wandb: str
-    runs: str
-    problems: list[GavelError]
-    next: str | None
-    """What to type, where there is no problem."""
-
-    def data(self) -> dict[str, Any]:
-        """For programs."""
-        problems = [{"message": each.message, "remedy": each.remedy} for each in self.problems]
-        return {each.name: getattr(self, each.name) for each in fields(self)} | {"problems": problems}
-
-
-def installation(settings: Settings) -> Installation:
-    """What is installed and set. Raises `GavelError` where the prices that are set cannot be read."""
-    prices_from_environment()
-    torch = installed_version("torch")
-    extras = {extra: not missing_parts(extra) for extra in EXTRAS}
-    gpus, gpu_problem = _gpus(torch)
-    problems = [each for each in (_judge_problem(settings), _runs_problem(settings.runs), gpu_problem) if each]
-    return Installation(
-        python=platform.python_version(),
-        torch=torch,
-        gpus=gpus,
-        judge=settings.judge,
-        judge_is_set=settings.judge_model is not None,
-        keys={key: bool(os.environ.get(key)) for key in KEYS},
-        extras=extras,
-        wandb=settings.wandb,
-        runs=str(settings.runs),
-        problems=problems,
-        next=None if problems else _next_step(settings, can_train=extras["train"]),
-    )
-
-
 def report(console: Console, *, as_json: bool = False) -> int:
-    """Prints the report; returns the exit status, 1 when something that was set cannot work."""
+    """Prints what is installed and set; returns the exit status, 1 when something that was set cannot work."""
     try:
-        settings = Settings.read()
-        if as_json:
-            found = installation(settings)
-        else:
-            with console.status("checking …"):
-                found = installation(settings)
+        prices_from_environment()
+        with contextlib.nullcontext() if as_json else console.status("checking …"):
+            found, problems = installation()
     except GavelError as error:
         if as_json:
             raise
         _print_problem(console, error)
         return 1
     if as_json:
-        console.file.write(json.dumps(found.data(), indent=1) + "\n")
-    else:
-        _print(console, found)
-    return 1 if found.problems else 0
-
-
-def _print(console: Console, found: Installation) -> None:
-    judge = found.judge if found.judge_is_set else f"GAVEL_JUDGE_MODEL not set → {STAND_IN} (rules, no key)"
-    versions = [_mark(found.python, True), _mark(f"torch {found.torch or ''}".strip(), bool(found.torch))]
+        told = [{"message": each.message, "remedy": each.remedy} for each in problems]
+        console.file.write(json.dumps({**found, "problems": told}, indent=1) + "\n")
+        return 1 if problems else 0
+    gap, gpus, torch, extras = Text(_GAP), found["gpus"], found["torch"], found["extras"]
+    gpu_words = (
+        "not usable" if gpus is None else ", ".join(gpus) or "none (training uses the CPU: fine for tiny models)"
+    )
+    missing = [extra for extra, there in extras.items() if not there]
+    more = f"\nmore: {install_line(missing[0])}" if missing else ""
     table = Table.grid(padding=(0, 2))
-    table.add_row("python", _in_line(versions))
-    table.add_row("GPU", Text(_gpu_words(found.gpus)))
-    table.add_row("judge", Text(judge))
-    table.add_row("keys", _in_line(_mark(key, there) for key, there in found.keys.items()))
-    table.add_row("extras", Text("\n").join(_extras(found.extras)))
-    table.add_row("W&B", found.wandb)
-    table.add_row("runs", Text(found.runs) if _runs_problem(Path(found.runs)) else _mark(found.runs, True))
+    versions = [_mark(found["python"], True), _mark(f"torch {torch or ''}".strip(), bool(torch))]
+    table.add_row("python", gap.join(versions))
+    table.add_row("GPU", Text(gpu_words))
+    unset = f"GAVEL_JUDGE_MODEL not set → {STAND_IN} (rules, no key)"
+    table.add_row("judge", Text(found["judge"] if found["judge_is_set"] else unset))
+    table.add_row("keys", gap.join(_mark(key, there) for key, there in found["keys"].items()))
+    table.add_row("extras", gap.join(_mark(extra, there) for extra, there in extras.items()) + Text(more))
+    table.add_row("W&B", found["wandb"])
+    table.add_row("runs", Text(found["runs"]) if _runs_problem(Path(found["runs"])) else _mark(found["runs"], True))
     console.print(table)
-    for problem in found.problems:
+    for problem in problems:
         _print_problem(console, problem)
-    if found.next:
-        console.print(Text(f"Next: {found.next}"))
+    if found["next"]:
+        console.print(Text(f"Next: {found['next']}"))
+    return 1 if problems else 0
+
+
+def installation() -> tuple[dict[str, Any], list[GavelError]]:
+    """What is installed and set, for programs, and what of it cannot work. Keys are true where they are set."""
+    judge, runs, torch = default_judge(), runs_root(), installed_version("torch")
+    is_set = bool(os.environ.get("GAVEL_JUDGE_MODEL", "").strip())
+    extras = {extra: not missing_parts(extra) for extra in EXTRAS}
+    problems: list[GavelError] = []
+    try:
+        check_model(judge)
+    except GavelError as error:
+        problems.append(error)
+    if (problem := _runs_problem(runs)) is not None:
+        problems.append(problem)
+    gpus = None  # as the driver tells, without loading torch
+    try:
+        gpus = ["NVIDIA"] if Path("/proc/driver/nvidia/version").exists() else []
+        if tool := shutil.which("nvidia-smi"):
+            query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+            told = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SECONDS, check=True).stdout
+            gpus = [line.strip() for line in told.splitlines() if line.strip()]
+        if gpus and torch and torch.endswith("+cpu"):
+            remedy = "Install a CUDA build of the same version; pytorch.org/get-started says how."
+            problems.append(GavelError(f"there is a GPU, but torch {torch} is a build for the CPU.", remedy))
+    except (OSError, subprocess.SubprocessError) as error:
+        gpus = None
+        remedy = "Repair the driver; until then training uses the CPU."
+        problems.append(GavelError(f"nvidia-smi failed: {error}", remedy))
+    if problems:
+        following = None
+    elif not extras["train"]:
+        following = f"{install_line('train')} to train, or `gavel score FILE` to judge what you have."
+    elif not is_set:
+        following = "`gavel demo`, or set GAVEL_JUDGE_MODEL to judge with a real model."
+    else:
+        following = "`gavel train my_scenario.py --model MODEL`, or `gavel demo` first."
+    found = {
+        "python": platform.python_version(),
+        "torch": torch,
+        "gpus": gpus,
+        "judge": judge,
+        "judge_is_set": is_set,
+        "keys": {key: bool(os.environ.get(key)) for key in KEYS},
+        "extras": extras,
+        "wandb": wandb_mode(),
+        "runs": str(runs),
+        "next": following,
+    }
+    return found, problems
 
 
 def _print_problem(console: Console, problem: GavelError) -> None:
@@ -179,25 +183,6 @@ def _mark(name: str, there: bool) -> Text:
     return Text.assemble(name, " ", ("✓", "green") if there else ("–", "dim"))
 
 
-def _in_line(parts: Iterable[Text]) -> Text:
-    return Text(_GAP).join(parts)
-
-
-def _judge_problem(settings: Settings) -> GavelError | None:
-    try:
-        check_model(settings.judge)
-    except GavelError as error:
-        return error
-    return None
-
-
-def _extras(installed: Mapping[str, bool]) -> list[Text]:
-    """Which extras are installed, and the command that installs the first one that is not."""
-    lines = [_in_line(_mark(extra, there) for extra, there in installed.items())]
-    lines += [Text(f"more: {install_line(extra)}") for extra, there in installed.items() if not there][:1]
-    return lines
-
-
 def _runs_problem(directory: Path) -> GavelError | None:
     path = directory.absolute()
     there = next(place for place in (path, *path.parents) if place.exists())
@@ -205,42 +190,6 @@ def _runs_problem(directory: Path) -> GavelError | None:
         return None
     why = f"{there} is not a directory" if not there.is_dir() else f"{there} is not writable"
     return GavelError(f"the run directory {directory} cannot be written: {why}.", "Choose another with GAVEL_RUNS=…")
-
-
-def _gpus(torch: str | None) -> tuple[list[str] | None, GavelError | None]:
-    """The GPUs by the driver, without loading torch."""
-    try:
-        names = _nvidia_gpus()
-    except (OSError, subprocess.SubprocessError) as error:
-        return None, GavelError(f"nvidia-smi failed: {error}", "Repair the driver; until then training uses the CPU.")
-    if names and torch and torch.endswith("+cpu"):
-        return names, GavelError(
-            f"there is a GPU, but torch {torch} is a build for the CPU.",
-            "Install a CUDA build of the same version; pytorch.org/get-started says how.",
-        )
-    return names, None
-
-
-def _gpu_words(gpus: list[str] | None) -> str:
-    if gpus is None:
-        return "not usable"
-    return ", ".join(gpus) or "none (training uses the CPU: fine for tiny models)"
-
-
-def _nvidia_gpus() -> list[str]:
-    if tool := shutil.which("nvidia-smi"):
-        query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
-        found = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SECONDS, check=True)
-        return [line.strip() for line in found.stdout.splitlines() if line.strip()]
-    return ["NVIDIA"] if Path("/proc/driver/nvidia/version").exists() else []
-
-
-def _next_step(settings: Settings, *, can_train: bool) -> str:
-    if not can_train:
-        return f"{install_line('train')} to train, or `gavel score FILE` to judge what you have."
-    if settings.judge_model is None:
-        return "`gavel demo`, or set GAVEL_JUDGE_MODEL to judge with a real model."
-    return "`gavel train my_scenario.py --model MODEL`, or `gavel demo` first."
 
 
 app = single_command(with_options(doctor, JudgeConfig, _JUDGE_FLAGS))

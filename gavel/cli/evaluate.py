@@ -7,14 +7,20 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.evaluate_session import evaluate_models, folder_of, folder_of_all, missing_work, model_named, own_model
+from gavel.cli.evaluate_session import (
+    evaluate_models,
+    folder_of_all,
+    missing_work,
+    model_named,
+    own_model,
+    scoring_judge,
+)
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import scenario_named
+from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
@@ -23,13 +29,11 @@ from gavel.cli.options import (
     Assignments,
     Flag,
     announce_stand_in,
-    check_stand_in,
     register_likelihood,
     run_config,
-    with_cassette,
     with_options,
 )
-from gavel.cli.terminal import WaitDisplay, plain, print_figures, run_interruptibly, run_to_end, say
+from gavel.cli.terminal import WaitDisplay, print_figures, print_table, run_interruptibly, run_to_end, say
 from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, seen_lengths
 from gavel.judge.judge import Judge
 from gavel.llm.budget import Budget
@@ -92,7 +96,7 @@ def evaluate(
     Several scenarios, also of other systems (agentgym:URL), give one table and page of scenarios by models besides.
     """
     need_extra("train", "gavel evaluate")
-    named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
+    named = None if models is None else names_in(models)
     if named == []:
         raise GavelError("--models names no model.", "Name one or several, separated by commas: --models desk/clerk@12")
     if dry_run:
@@ -156,18 +160,13 @@ async def _prepare(
         must_exist, config = config.model.name is not None, config.resolved()
         limits = config.judge.max_cost_usd, config.judge.max_tokens
         budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
-        judge = None
-        if wants_judge:
-            settings = config.judge.model_copy(update={"alone": "scored"})
-            judge = with_cassette(settings, folder_of(scenario)).build(scenario.rubric, budget=budget)
-            check_stand_in(judge, scenario)
+        judge = scoring_judge(config.judge, scenario, budget) if wants_judge else None
         if named is None:
             chosen = [await own_model(scenario, config, must_exist=must_exist)]
         else:
             chosen = [model_named(name, scenario, config, budget) for name in named]
         prepared.append(_Prepared(source, scenario, config, judge, chosen))
-    if (judge := next((each.judge for each in prepared if each.judge is not None), None)) is not None:
-        announce_stand_in(judge.names)
+    announce_stand_in([name for each in prepared[:1] if each.judge for name in each.judge.names])
     return prepared, failed
 
 
@@ -180,9 +179,7 @@ async def _evaluate_all(
     out: Path | None,
     assignments: list[str] | None,
 ) -> None:
-
     prepared, failed = await _prepare(sources, values, named, assignments)
-
     console = Console()
     tables: list[ModelTable] = []
     for each in prepared:
@@ -198,7 +195,7 @@ async def _evaluate_all(
                 samples,
                 fresh=fresh,
                 out=out if out is None or len(sources) == 1 else out / scenario.name,
-                follower=WaitDisplay(console),
+                display=WaitDisplay(console),
             )
         except GavelError as error:
             failed[each.source] = error
@@ -224,7 +221,6 @@ async def _evaluate_all(
 
 
 def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool) -> None:
-
     work = [
         missing_work(
             each.scenario, each.models, each.config, each.judge, each.config.loop.final_tasks, samples, fresh=fresh
@@ -235,9 +231,9 @@ def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool)
         check_base(base)
     estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
     tokens = seen_lengths(Mixture([each.scenario for each in prepared]), prepared[0].config.backend.max_context)
-    for each, missing in zip(prepared, work, strict=True):
+    for each, (missing, groups) in zip(prepared, work, strict=True):
         for model in each.models:
-            episodes = missing.episodes[model.name]
+            episodes = missing[model.name]
             typer.echo(f"{each.scenario.name}, {model.name}: {counted(episodes, 'episode')} to sample.")
             if "api" not in model.identity or not episodes:
                 continue
@@ -248,14 +244,9 @@ def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool)
                 estimate = episodes_estimate(model.name, episodes, each.scenario.max_turns, length)
                 typer.echo(f"{label} ({counted(length, 'token')} each), with all turns: {estimate.words}")
         if each.judge is not None:
-            judging = {
-                "steps": 1,
-                "tasks_per_step": missing.groups,
-                "group_size": len(each.models) * samples,
-                "refill": 0,
-            }
-            loop = each.config.loop.model_copy(update=judging)
-            estimates.append((f"{each.scenario.name}, judge {', '.join(each.judge.names)}", each.judge, loop, 1))
+            size = {"steps": 1, "tasks_per_step": groups, "group_size": len(each.models) * samples, "refill": 0}
+            heading = f"{each.scenario.name}, judge {', '.join(each.judge.names)}"
+            estimates.append((heading, each.judge, each.config.loop.model_copy(update=size), 1))
     if estimates:
         print_run_estimates(estimates, tokens)
     else:
@@ -267,10 +258,38 @@ def print_model_table(console: Console, table: ModelTable) -> None:
     say(console, _outcome(table))
     samples = f", {counted(table.samples, 'sample')} of each" if table.samples > 1 else ""
     heading = f"{counted(table.tasks, 'held-out task')}{samples}"
+    known = any(row.success.tasks for row in table.rows)
+    several = table.samples > 1 and known
     if len(table.rows) == 1:
-        _print_one_model(console, table, heading)
+        (row,) = table.rows
+        figures = {"success": row.success.text(3)} if known else {}
+        figures |= {f"pass@{k}": each.text(3) for k, each in row.pass_at.items() if several}
+        figures |= {name.replace("_", " "): f"{value:.3f}" for name, value in row.measures.items()}
+        figures["truncated"] = f"{row.truncated:.3f}"
+        if table.judges:
+            figures["judge's score"] = row.score.text(3)
+        if row.cost_usd != 0:
+            figures["USD"] = cost_text(row.cost_usd)
+        mean = "mean (95 % interval)"
+        print_table(console, (heading, mean), list(figures.items()), right=(mean,))
     else:
-        _print_models(console, table, heading)
+        say(console, f"{heading} (95 % intervals)")
+        columns = [
+            *(["success"] if known else []),
+            *([f"pass@{table.samples}"] if several else []),
+            *(["judge", "wins"] if table.judges else []),
+        ]
+        rows: list[list[str]] = []
+        for row in table.rows:
+            most = row.pass_at.get(table.samples)
+            cells = {
+                "success": row.success.short(),
+                f"pass@{table.samples}": "–" if most is None else most.short(),
+                "judge": row.score.short(),
+                "wins": row.wins.short(),
+            }
+            rows.append([row.name, *(cells[name] for name in columns), cost_text(row.cost_usd)])
+        print_figures(console, ["", *columns, "USD"], rows)
     for row in table.rows:
         if row.failed:
             say(console, f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again")
@@ -298,40 +317,6 @@ def _outcome(table: ModelTable) -> str:
     apart = first.low is not None and second.high is not None and first.low > second.high
     overlap = "" if apart else "; their intervals overlap"
     return f"Highest of {len(names)} models: {told}; next {names[1]}: {second.short()}{overlap}."
-
-
-def _print_models(console: Console, table: ModelTable, heading: str) -> None:
-    console.print(plain(f"{heading} (95 % intervals)"))
-    several, known = table.samples > 1, any(row.success.tasks for row in table.rows)
-    headings = [*(["success"] if known else []), *([f"pass@{table.samples}"] if several and known else [])]
-    headings += ["judge", "wins"] if table.judges else []
-    rows: list[list[str]] = []
-    for row in table.rows:
-        cells = [row.success.short()] if known else []
-        if several and known:
-            cells.append(row.pass_at[table.samples].short() if table.samples in row.pass_at else "–")
-        cells += [row.score.short(), row.wins.short()] if table.judges else []
-        rows.append([row.name, *cells, cost_text(row.cost_usd)])
-    print_figures(console, ["", *headings, "USD"], rows)
-
-
-def _print_one_model(console: Console, table: ModelTable, heading: str) -> None:
-    (row,) = table.rows
-    grid = Table(box=None, pad_edge=False, header_style="")
-    grid.add_column(heading)
-    grid.add_column("mean (95 % interval)", justify="right")
-    figures = {"success": row.success} if row.success.tasks else {}
-    figures |= {f"pass@{k}": each for k, each in row.pass_at.items() if table.samples > 1}
-    for name, estimate in figures.items():
-        grid.add_row(plain(name), plain(estimate.text(3)))
-    for name, value in row.measures.items():
-        grid.add_row(plain(name.replace("_", " ")), f"{value:.3f}")
-    grid.add_row("truncated", f"{row.truncated:.3f}")
-    if table.judges:
-        grid.add_row("judge's score", plain(row.score.text(3)))
-    if row.cost_usd != 0:
-        grid.add_row("USD", plain(cost_text(row.cost_usd)))
-    console.print(grid)
 
 
 def print_scenario_table(console: Console, table: ScenarioTable) -> None:

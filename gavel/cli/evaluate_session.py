@@ -20,7 +20,6 @@ import hashlib
 import tempfile
 import tomllib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,9 @@ from gavel.base.errors import GavelError
 from gavel.cli.compare_session import settings_of
 from gavel.cli.named import scenario_named
 from gavel.cli.options import check_stand_in, register_likelihood, with_cassette, with_default_judge
-from gavel.cli.terminal import Follower, Silent
-from gavel.cli.training import opened_backend, run_directory_of, trainable
+from gavel.cli.terminal import WaitDisplay
+from gavel.cli.training import opened_backend, run_directory_of, status_of, trainable
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
@@ -73,12 +73,14 @@ from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
+    NamedRunError,
     RunDirectoryError,
     find_checkpoint,
     names_something,
     read_description,
     run_path,
     runs_root,
+    split_step,
 )
 
 TASKS = 256
@@ -94,13 +96,15 @@ async def evaluate(
     samples: int = 1,
     max_cost: float | None = None,
     settings: RunConfig | None = None,
+    budget: Budget | None = None,
 ) -> ModelTable:
     """Lets models work on the same held-out tasks, and compares them by success and by the judge's scores.
 
     `models`: API models (openai/gpt-5-mini), checkpoints (desk/clerk, desk/clerk@12, a directory), untrained bases
     (base:NAME), and models that the program holds. `judge`: a model's name, a `gavel.Judge` (best with
     alone="scored"), or None for no judge. `samples` of each task: pass@k for k up to it. `max_cost`: US dollars of API
-    models and a judge that is named. `settings`: of sampling and engine, as a run has them.
+    models and a judge that is named; or `budget`, which others may share. `settings`: of sampling and engine, as a run
+    has them.
 
     Episodes that are kept are not sampled again. Writes report.html, evaluation.csv and evaluation.json to
     runs/evaluations/<scenario>. Raises `GavelError`.
@@ -108,30 +112,27 @@ async def evaluate(
     register_likelihood()
     world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
     config = (settings or settings_of(scenario if isinstance(scenario, str) else scenario.name)).resolved()
-    return await _evaluated(world, models, judge, tasks, samples, config, Budget(max_cost))
-
-
-async def _evaluated(
-    world: Scenario,
-    models: Sequence[str | ChatModel],
-    judge: str | Judge | None,
-    tasks: int,
-    samples: int,
-    config: RunConfig,
-    budget: Budget,
-) -> ModelTable:
+    budget = budget or Budget(max_cost)
     if isinstance(judge, str):
-        named = config.judge.model_copy(update={"models": judge, "alone": "scored"})
-        judge = with_cassette(with_default_judge(named), folder_of(world)).build(world.rubric, budget=budget)
-    elif judge is not None and world.rubric is not None and judge.rubric == Rubric.of(None):
-        judge = judge.with_rubric(world.rubric)
-    if judge is not None:
+        named = config.judge.model_copy(update={"models": judge})
+        judge = scoring_judge(named, world, budget)
+    elif judge is not None:
+        if world.rubric is not None and judge.rubric == Rubric.of(None):
+            judge = judge.with_rubric(world.rubric)
         check_stand_in(judge, world)
     chosen = [
         model_named(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
         for each in ([models] if isinstance(models, str) else models)
     ]
     return await evaluate_models(world, chosen, config, judge, tasks, samples)
+
+
+def scoring_judge(settings: JudgeConfig, scenario: Scenario, budget: Budget) -> Judge:
+    """The judge of an evaluation, which scores single attempts, too. Raises `JudgeError`."""
+    settings = with_default_judge(settings).model_copy(update={"alone": "scored"})
+    judge = with_cassette(settings, folder_of(scenario)).build(scenario.rubric, budget=budget)
+    check_stand_in(judge, scenario)
+    return judge
 
 
 async def evaluate_many(
@@ -150,19 +151,14 @@ async def evaluate_many(
     Writes report.html, evaluation.csv and evaluation.json to runs/evaluations/A+B, beside the reports of each scenario.
     Raises `GavelError` for two scenarios of one name, and what `evaluate` raises for the first that fails.
     """
-    register_likelihood()
-    worlds = [each if isinstance(each, Scenario) else scenario_named(each) for each in scenarios]
-    names = [each.name for each in worlds]
-    if not worlds or len(set(names)) < len(names):
+    names = [each.name if isinstance(each, Scenario) else scenario_named(each).name for each in scenarios]
+    if not names or len(set(names)) < len(names):
         raise GavelError(
             f"the scenarios to evaluate are {', '.join(names) or 'none'}.", "Name at least one, and each once."
         )
-    budget = Budget(max_cost)
-    tables: list[ModelTable] = []
-    for each, world in zip(scenarios, worlds, strict=True):
-        config = (settings or settings_of(each if isinstance(each, str) else each.name)).resolved()
-        tables.append(await _evaluated(world, models, judge, tasks, samples, config, budget))
-    table = ScenarioTable(tables, folder_of_all(names))
+    options: dict[str, Any] = {"models": models, "judge": judge, "tasks": tasks, "samples": samples}
+    options |= {"settings": settings, "budget": Budget(max_cost)}
+    table = ScenarioTable([await evaluate(each, **options) for each in scenarios], folder_of_all(names))
     write_scenario_table(table)
     return table
 
@@ -190,11 +186,11 @@ async def evaluate_models(
     *,
     fresh: bool = False,
     out: Path | None = None,
-    follower: Follower | None = None,
+    display: WaitDisplay | None = None,
 ) -> ModelTable:
     """Samples and judges what is missing, and writes the report. `fresh`: nothing that is kept is used."""
     names = _checked_names(models, tasks, samples)
-    folder, follow = folder_of(scenario), follower or Silent()
+    folder, display = folder_of(scenario), display or WaitDisplay()
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
     with _alone_in(folder):
         if judge is not None:
@@ -206,11 +202,16 @@ async def evaluate_models(
             if fresh:
                 file.unlink(missing_ok=True)
             episodes[model.name], failed[model.name] = await _episodes(
-                model, file, scenario, chosen, samples, config, follow
+                model, file, scenario, chosen, samples, config, display
             )
         groups: list[TrajectoryGroup] = []
         if judge is not None:
-            groups = await _judged(judge, joint_groups(episodes), folder, follow, fresh=fresh)
+            groups, file = joint_groups(episodes), judged_file(judge, folder)
+            if fresh:
+                file.unlink(missing_ok=True)
+            missing = len(groups) - len(judged_before(groups, file))
+            with display.waiting("judging", missing, "tasks", status_of(judge)) as advance:
+                groups = await judge_together(judge, groups, file, advance)
     measured = {name: _measured(scenario, of_model) for name, of_model in episodes.items()}
     table = ModelTable(
         scenario=scenario.name,
@@ -227,16 +228,6 @@ async def evaluate_models(
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """What an evaluation has still to do."""
-
-    episodes: dict[str, int]
-    """To sample, by model."""
-    groups: int
-    """To judge."""
-
-
 def missing_work(
     scenario: Scenario,
     models: Sequence[SampledModel],
@@ -246,27 +237,26 @@ def missing_work(
     samples: int,
     *,
     fresh: bool = False,
-) -> Missing:
-    """What `evaluate_models` would sample and judge; raises what it would raise before that, and changes nothing."""
-    _checked_names(models, tasks, samples)
+) -> tuple[dict[str, int], int]:
+    """How many episodes of each model `evaluate_models` would sample, and groups it would judge; changes nothing."""
+    names = _checked_names(models, tasks, samples)
     folder = folder_of(scenario)
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
-    try:
-        with _alone_in(folder):
-            asked = {(task.id, number) for task, number in wanted_samples(chosen, samples)}
-            files = {} if fresh else {model.name: model.file(folder, scenario, config.loop) for model in models}
-            stored = {name: stored_samples(file, chosen) for name, file in files.items()}
-            kept = {name: {sample: found[sample] for sample in asked & found.keys()} for name, found in stored.items()}
-            judged = {} if fresh or judge is None else judged_before(joint_groups(kept), judged_file(judge, folder))
-    finally:
-        with contextlib.suppress(OSError):  # of a place that cannot be written
-            if created:
-                (folder / ".lock").unlink(missing_ok=True)
-            for path in created:
-                path.rmdir()
-    missing = {model.name: len(asked) - len(kept.get(model.name, {})) for model in models}
-    return Missing(missing, 0 if judge is None else len(chosen) - len(judged))
+    kept: dict[str, dict[Sample, TrajectoryGroup]] = {name: {} for name in names}
+    if not fresh:
+        for model in models:
+            kept[model.name] = _kept(model.file(folder, scenario, config.loop), chosen, samples)
+    wanted = len(list(wanted_samples(chosen, samples)))
+    judged = 0 if fresh or judge is None else len(judged_before(joint_groups(kept), judged_file(judge, folder)))
+    missing = {name: wanted - len(found) for name, found in kept.items()}
+    return missing, 0 if judge is None else len(chosen) - judged
+
+
+def _kept(file: Path, tasks: Sequence[Task], samples: int) -> dict[Sample, TrajectoryGroup]:
+    """The wanted episodes that the file holds, by task and number."""
+    stored = stored_samples(file, tasks)
+    wanted = [(task.id, number) for task, number in wanted_samples(tasks, samples)]
+    return {sample: stored[sample] for sample in wanted if sample in stored}
 
 
 def _checked_names(models: Sequence[SampledModel], tasks: int, samples: int) -> list[str]:
@@ -285,46 +275,29 @@ async def _episodes(
     tasks: Sequence[Task],
     samples: int,
     config: RunConfig,
-    follow: Follower,
+    display: WaitDisplay,
 ) -> tuple[dict[Sample, TrajectoryGroup], int]:
     """All of a model, by task and number, and how many failed."""
-    kept = stored_samples(file, tasks)
-    asked = list(wanted_samples(tasks, samples))
-    found = {(task.id, number): kept[task.id, number] for task, number in asked if (task.id, number) in kept}
-    missing = [(task, number) for task, number in asked if (task.id, number) not in kept]
+    found = _kept(file, tasks, samples)
+    missing = [(task, number) for task, number in wanted_samples(tasks, samples) if (task.id, number) not in found]
     if not missing:
         return found, 0
-    spent, failures = [0.0], [0]
+    spent, failures = 0.0, 0
 
     def status() -> str:
-        parts = [f"{cost_text(spent[0])} USD"] if spent[0] else []
-        parts += [f"{len(found)} kept before"] if found else []
-        return " · ".join([*parts, *([f"{failures[0]} failed"] if failures[0] else [])])
+        parts = {f"{cost_text(spent)} USD": spent, f"{len(found)} kept before": found, f"{failures} failed": failures}
+        return " · ".join(part for part, shown in parts.items() if shown)
 
-    with follow.waiting(model.name, len(missing), "episodes", status) as advance:
+    def done(group: TrajectoryGroup | None) -> None:
+        nonlocal spent, failures
+        spent += 0.0 if group is None else float(group.metrics.get(COST, 0.0))
+        failures += group is None
+        advance()
 
-        def done(group: TrajectoryGroup | None) -> None:
-            spent[0] += 0.0 if group is None else float(group.metrics.get(COST, 0.0))
-            failures[0] += group is None
-            advance()
-
+    with display.waiting(model.name, len(missing), "episodes", status) as advance:
         failed = await sample_missing(model, missing, file, config.loop, done)
     # As they are read later, so that a later evaluation finds their judgements.
-    kept = stored_samples(file, tasks)
-    return {(task.id, number): kept[task.id, number] for task, number in asked if (task.id, number) in kept}, failed
-
-
-async def _judged(
-    judge: Judge, groups: Sequence[TrajectoryGroup], folder: Path, follow: Follower, *, fresh: bool
-) -> list[TrajectoryGroup]:
-    file = judged_file(judge, folder)
-    if fresh:
-        file.unlink(missing_ok=True)
-    missing = len(groups) - len(judged_before(groups, file))
-    if not missing:
-        return await judge_together(judge, groups, file, lambda: None)
-    with follow.waiting("judging", missing, "tasks", lambda: judge.status if judge.asks_servers else "") as advance:
-        return await judge_together(judge, groups, file, advance)
+    return _kept(file, tasks, samples), failed
 
 
 def _measured(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> list[Episode]:
@@ -377,10 +350,11 @@ def model_named(named: str, scenario: Scenario, config: RunConfig, budget: Budge
         base = named.removeprefix(_BASE)
         if not base:
             raise GavelError(f"{named} names no base model.", "Write base:Qwen/Qwen3-0.6B.")
-        spec = config.model.model_copy(update={"base_model": base})
-        model = TrainableModel(name="base", project="evaluate", base_model=base, policy=spec.policy)
-        model = model.model_copy(update={"renderer": spec.renderer})
-        return _local(named, {"base": base, "policy": spec.policy.model_dump(mode="json")}, model, scenario, config)
+        spec = config.model
+        model = TrainableModel(
+            name="base", project="evaluate", base_model=base, policy=spec.policy, renderer=spec.renderer
+        )
+        return _local(named, {}, model, scenario, config)
     root = runs_root()
     for name in (named, f"{scenario.name}/{named}"):
         if names_something(name, root):
@@ -415,11 +389,11 @@ async def own_model(scenario: Scenario, config: RunConfig, *, must_exist: bool) 
     model = trainable(config, scenario.name)
     directory = run_directory_of(model)
     if config.backend.url is not None:
-        async with await opened_backend(config.backend, config, None) as backend:
+        async with await opened_backend(config.backend, config) as backend:
             await model.register(backend)
             name = model.get_inference_name()
         identity = {"remote": config.backend.url, "model": name, "project": model.project}
-        return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config, None))
+        return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config))
     if (directory / "model.json").is_file():
         return _checkpoint(str(directory), scenario, config, runs_root())
     if must_exist:
@@ -432,29 +406,27 @@ async def own_model(scenario: Scenario, config: RunConfig, *, must_exist: bool) 
     if start is not None and "://" not in start:
         start = str(find_checkpoint(start, runs_root()))
         model = model.model_copy(update={"from_checkpoint": start})
-    identity = {"base": model.base_model, "policy": model.policy.model_dump(mode="json"), "start": _content(start)}
-    return _local(f"{model.name}@0", identity, model, scenario, config)
+    return _local(f"{model.name}@0", {"start": _content(start)}, model, scenario, config)
 
 
 def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -> SampledModel:
     """A run's checkpoint, or an adapter of another program."""
-    head, at, tail = named.rpartition("@")
-    text, step = (head, int(tail)) if at and tail.isdecimal() and names_something(head, root) else (named, None)
-    run = next((place for place in (Path(text), root / text) if (place / "model.json").is_file()), None)
-    adapter: Path | None
-    try:
-        adapter = None if run is not None and step == 0 else find_checkpoint(named, root)
-    except NamedCheckpointError:
-        if run is None or step is not None or any((run / "checkpoints").glob("[0-9]*")):
-            raise
-        adapter = None  # a run that has made no step yet
+    run, step = None, None
+    with contextlib.suppress(NamedRunError):
+        run, step = split_step(named, root)
+    adapter: Path | None = None
+    if run is None or step != 0:
+        try:
+            adapter = find_checkpoint(named, root)
+        except NamedCheckpointError:
+            if run is None or step is not None or any((run / "checkpoints").glob("[0-9]*")):
+                raise  # otherwise it is a run that has made no step yet
     if run is None and adapter is not None and adapter.parent.name == "checkpoints":
         run = adapter.parent.parent
     if run is not None and (run / "model.json").is_file():
         known = read_description(run / "model.json")
-        began = known.get("from_checkpoint")
-        start = str(adapter) if adapter is not None else None
-        if adapter is None and isinstance(began, dict):
+        start = None if adapter is None else str(adapter)
+        if adapter is None and isinstance(known.get("from_checkpoint"), dict):
             start = str(run / "start" / f"{0:06d}")
         model = TrainableModel(
             name=str(known["name"]),
@@ -465,25 +437,22 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
             from_checkpoint=start,
             renderer=_renderer(run) or config.model.renderer,
         )
-        number = 0 if adapter is None else int(adapter.name)
-        name = f"{known['project']}/{known['name']}@{number}"
+        name = f"{known['project']}/{known['name']}@{0 if adapter is None else int(adapter.name)}"
     else:
         from gavel.trainer.policy.adapters import adapter_base
 
         assert adapter is not None
-        base = adapter_base(adapter) or config.model.base_model
         model = TrainableModel(
             name="adapter",
             project="evaluate",
-            base_model=base,
+            base_model=adapter_base(adapter) or config.model.base_model,
             lora=config.model.lora,
             policy=config.model.policy,
             from_checkpoint=str(adapter),
             renderer=config.model.renderer,
         )
         name = named
-    identity = {"base": model.base_model, "policy": model.policy.model_dump(mode="json")}
-    return _local(name, identity | {"start": _content(model.from_checkpoint)}, model, scenario, config)
+    return _local(name, {"start": _content(model.from_checkpoint)}, model, scenario, config)
 
 
 def _renderer(run: Path) -> str | None:
@@ -508,25 +477,22 @@ def _content(adapter: str | None) -> str | None:
 def _local(
     name: str, identity: dict[str, Any], model: TrainableModel, scenario: Scenario, config: RunConfig
 ) -> SampledModel:
-    """A model of this machine, served from a directory that is deleted afterwards: measuring leaves no run behind."""
-    identity |= {"engine_context": config.backend.max_context}
-    return SampledModel(name, identity, lambda: _serving_apart(model, scenario, config))
-
-
-@contextlib.asynccontextmanager
-async def _serving_apart(model: TrainableModel, scenario: Scenario, config: RunConfig) -> AsyncGenerator[Play]:
-    with tempfile.TemporaryDirectory(prefix="gavel-evaluate-") as elsewhere:
-        async with _serving_policy(model, scenario, config, elsewhere) as play:
-            yield play
+    """A model of this machine."""
+    policy = model.policy.model_dump(mode="json")
+    identity = {"base": model.base_model, "policy": policy, "engine_context": config.backend.max_context} | identity
+    return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config, elsewhere=True))
 
 
 @contextlib.asynccontextmanager
 async def _serving_policy(
-    model: TrainableModel, scenario: Scenario, config: RunConfig, path: str | None
+    model: TrainableModel, scenario: Scenario, config: RunConfig, *, elsewhere: bool = False
 ) -> AsyncGenerator[Play]:
-    async with await opened_backend(config.backend, config, path) as backend:
-        await model.register(backend)
-        yield _playing(model, scenario, config)
+    """`elsewhere`: from a directory that is deleted afterwards, so that measuring leaves no run behind."""
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(tempfile.TemporaryDirectory(prefix="gavel-evaluate-")) if elsewhere else None
+        async with await opened_backend(config.backend, config, path) as backend:
+            await model.register(backend)
+            yield _playing(model, scenario, config)
 
 
 @contextlib.asynccontextmanager

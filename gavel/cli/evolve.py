@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import Progress
 
 from gavel.base.extras import need_extra
-from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts, scenario_named
@@ -31,19 +30,17 @@ from gavel.cli.options import (
     with_cassette,
     with_options,
 )
-from gavel.cli.run_file import paths_seen_from, to_toml
-from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
-from gavel.cli.training import (
-    LiveReport,
-    check_fresh_is_here,
-    close_replies,
-    opened_backend,
-    run_directory_of,
-    say_cost,
-    say_outcome,
-    starting_over,
-    trainable,
+from gavel.cli.terminal import (
+    RESUME,
+    LiveText,
+    Work,
+    print_table,
+    run_interruptibly,
+    run_to_end,
+    say,
+    waiting_for,
 )
+from gavel.cli.training import LiveReport, check_fresh_is_here, opened_backend, opened_run, say_outcome, trainable
 from gavel.judge.judge import Judge
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -135,52 +132,34 @@ async def run_evolution(
 ) -> None:
     """Runs all iterations, continuing an earlier run, and prints a table of them.
 
-    `config` is `given` with all values filled in, and becomes `run_rounds.toml` of the run directory.
+    `config` is `given` with all values filled in, and becomes `run.toml` of the run directory.
     """
     console, model, there = Console(), trainable(config, scenario.name), config.backend.url
     check_fresh_is_here(config.backend, fresh)
-    directory = run_directory_of(model)
-    report = LiveReport(directory) if there is None else None
-    async with contextlib.AsyncExitStack() as stack:
-        replaced = stack.enter_context(starting_over(console, model)) if fresh else None
-        with waiting_for(f"loading {model.base_model}"):
-            backend = await stack.enter_async_context(await opened_backend(config.backend, config))
-            await model.register(backend)
-        step = await model.get_step()
+    backend = await opened_backend(config.backend, config)
+    async with opened_run(console, model, backend, judge, fresh=fresh, there=there) as run:
         of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
-        going_on = f" · continuing after step {step}" if step else ""
+        going_on = f" · continuing after step {run.start}" if run.start else ""
         say(console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}")
-        if there is None:
-            write_atomically(directory / "run.toml", to_toml(paths_seen_from(config, directory), given))
-        display = _Display(console, config.evolve.iterations, report)
-        try:
-            with display.shown():
-                if replaced is not None:
-                    replaced.delete()
-                found = await run_rounds(
-                    model,
-                    scenario,
-                    judge=judge,
-                    base=base,
-                    config=config.evolve,
-                    train=config.train,
-                    observer=display,
-                )
-        finally:
-            say_cost(console, judge)
-        rows = backend.history(model)
-        page = None if report is None else report.write()
-    say_outcome(console, rows)
-    first = next((row for row in rows if row["split"] == EVALUATION and row["step"] == 0), None)
+        run.begun(config, given)
+        display = _Display(console, config.evolve.iterations, run.report)
+        with display.shown():
+            found = await run_rounds(
+                model,
+                scenario,
+                judge=judge,
+                base=base,
+                config=config.evolve,
+                train=config.train,
+                observer=display,
+            )
+    say_outcome(console, run.rows)
+    first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
     _print_rounds(console, first, found, config.evolve.evaluation_tasks)
     best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
     if best is not None:
         say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
-    if judge is not None:
-        close_replies(console, judge)
-    if page is not None:
-        say(console, f"Report: {page}")
-    say(console, f"Run: {directory}" if there is None else f"Run: {model.project}/{model.name} at {there}")
+    run.say_end()
 
 
 def _words_of_filter(config: EvolveRunConfig) -> str:
@@ -195,24 +174,20 @@ class _Display(EvolveObserver):
 
     def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
         self._console, self._iterations, self._report = console, iterations, report
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[figures]}")
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task("starting", total=None, figures="")
+        self._work = Work()
 
     @contextlib.contextmanager
     def shown(self) -> Generator[None]:
-        with self._progress if self._console.is_terminal else waiting_for(self._work):
+        line = Progress(LiveText(lambda: self._work.words), console=self._console, transient=True)
+        line.add_task("")
+        with line if self._console.is_terminal else waiting_for(lambda: self._work.words):
             yield
 
-    def _work(self) -> str:
-        task = self._progress.tasks[self._task]
-        return f"{task.description} {task.fields['figures']}".rstrip()
-
     def doing(self, what: str) -> None:
-        self._progress.update(self._task, description=what, completed=0, total=None, figures="")
+        self._work.doing(what)
 
     def advanced(self, done: int, total: int) -> None:
-        self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total}")
+        self._work.advanced(done, total)
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"
@@ -221,10 +196,7 @@ class _Display(EvolveObserver):
         say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
 
     def learned(self, iteration: Iteration, result: TrainResult) -> None:
-        done, total = result.step - iteration.first_step, iteration.last_step - iteration.first_step
-        loss = result.metrics.get("loss")
-        told = str(result.reason) if loss is None else f"loss {loss:.3f}"
-        self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total}  {told}")
+        self._work.advanced(result.step - iteration.first_step, iteration.last_step - iteration.first_step)
         if not result.trained:
             say(self._console, f"step {result.step}: {result.reason}")
 

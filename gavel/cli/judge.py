@@ -22,16 +22,15 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from rich.text import Text
 
 from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
-from gavel.cli.options import read_pairs
-from gavel.cli.settings import STAND_IN, Settings
-from gavel.cli.terminal import plain, run_interruptibly
+from gavel.cli.options import default_judge, read_pairs
+from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import print_table, run_interruptibly, say
 from gavel.judge.audit.engine_quality import (
     OWN_FAMILY,
     QualityReport,
@@ -64,6 +63,7 @@ from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.trainer.runs.run_directory import runs_root
 
 
 def rubric(
@@ -76,7 +76,7 @@ def rubric(
 
     if out is not None and out.exists():
         raise GavelError(f"{out} is there already.", "Choose another file with --out, or move this one away.")
-    client = Client(model or Settings.read().judge, prices=prices_from_environment())
+    client = Client(model or default_judge(), prices=prices_from_environment())
     text = run_interruptibly(draft_rubric(client, description, criteria=criteria)).dump()
     typer.echo(text)  # before the file, which may fail: the draft was paid for
     if out is None:
@@ -110,27 +110,24 @@ def report(
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     file = file_named(file)
     found = read_report(read_groups(file, by), reference, file.name)
-    page = html or page_beside(file)
-    write_page(page, render_report(found))
+    page = _write_page(found, file, html)
     if as_json:
         typer.echo(json.dumps({**report_data(found), "report": str(page)}, indent=1))
         return
-    console = Console()
-    print_report(console, found)
-    console.print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)
-
-
-def page_beside(file: Path) -> Path:
-    """Where the report of a judged file, or of a run's judge, is written unless told otherwise."""
-    if file.is_dir():
-        return file / "judge.report.html"
-    return file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
+    print_report(Console(), found)
+    say(Console(), f"Report: {page}")
 
 
 def write_judged_page(groups: Sequence[TrajectoryGroup], file: Path, page: Path | None = None) -> Path:
-    """Writes the report of the file's judged groups. Raises `GavelError` where nobody is judged."""
-    page = page or page_beside(file)
-    write_page(page, render_report(read_report(groups, None, file.name)))
+    """Writes the report of the judged groups of a file, or of a run, beside it. Raises `GavelError` where nobody is
+    judged."""
+    return _write_page(read_report(groups, None, file.name), file, page)
+
+
+def _write_page(report: JudgeReport, file: Path, page: Path | None) -> Path:
+    beside = file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
+    page = page or (file / "judge.report.html" if file.is_dir() else beside)
+    write_page(page, render_report(report))
     return page
 
 
@@ -162,33 +159,31 @@ def report_data(report: JudgeReport) -> dict[str, Any]:
 
 def print_report(console: Console, report: JudgeReport) -> None:
     """Prints the figures, one table per section."""
-    console.print(plain(f"{report.source} · {', '.join(report.judges) or 'judge unknown'}"))
-    console.print(plain(report.facts))
-    console.print(plain(report.verdict, "bold"))
+    say(console, f"{report.source} · {', '.join(report.judges) or 'judge unknown'}")
+    say(console, report.facts)
+    say(console, report.verdict, "bold")
     for number, section in enumerate(report.sections):
         console.print()
-        console.print(plain(section.title, "bold"))
+        say(console, section.title, "bold")
         table = Table(box=None, show_header=not number, pad_edge=False, header_style="dim")
-        table.add_column("", width=21)
-        table.add_column("value", justify="right", width=6)
-        table.add_column("95 % interval", justify="right", width=16)
-        table.add_column("groups", justify="right", width=6)
+        for name, width in {"": 21, "value": 6, "95 % interval": 16, "groups": 6}.items():
+            table.add_column(name, justify="right" if name else "left", width=width)
         table.add_column("meaning", style="dim")
         for figure in section.figures:
             table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
         console.print(table)
     if report.disagreements:
         console.print()
-        console.print(plain("Where judge and reference disagree most (transcripts are in the report)", "bold"))
+        say(console, "Where judge and reference disagree most (transcripts are in the report)", "bold")
     for each in report.disagreements:
         (high, low), (worse, better) = each.scores, each.values
         scored, truly = f"scored {high:.2f} over {low:.2f}", f"reference {worse:g} over {better:g}"
-        console.print(plain(f"group {each.number}, tau {each.tau:.2f}: {scored}, {truly}"))
+        say(console, f"group {each.number}, tau {each.tau:.2f}: {scored}, {truly}")
         if each.preferred.judgement is not None and each.preferred.judgement.explanation:
-            console.print(plain(f"  the judge: {each.preferred.judgement.explanation[:_REASON]}"))
+            say(console, f"  the judge: {each.preferred.judgement.explanation[:_REASON]}")
     console.print()
     for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
-        console.print(plain(note))
+        say(console, note)
 
 
 _BIAS = Bias(slope=0.6, u=0.3, noise=0.5, halo=0.3, step=0.05)
@@ -257,12 +252,9 @@ async def _simulated_rows(
 
 
 def _print_simulation(console: Console, rows: dict[str, "QualityReport"], title: str) -> None:
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("way of asking")
-    for name in ("calls", "tau", "advantage", "slope", "length", "unscored"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for way, quality in rows.items():
-        table.add_row(
+    figures = ("calls", "tau", "advantage", "slope", "length", "unscored")
+    cells = [
+        (
             way,
             f"{quality.calls_per_group:.1f}",
             f"{_number(quality.tau, '')} ±{_number(quality.error, '').removeprefix('0')}",
@@ -271,12 +263,15 @@ def _print_simulation(console: Console, rows: dict[str, "QualityReport"], title:
             _number(quality.advantage_with_length),
             f"{quality.unscored_members:,}",
         )
-    console.print(table)
-    console.print(
+        for way, quality in rows.items()
+    ]
+    print_table(console, ("way of asking", *figures), cells, right=figures)
+    say(
+        console,
         f"{title}. calls: for a group. tau: Kendall's, to the true qualities. advantage: correlation with the true "
         "advantages. slope: reward gained from the middle of the prompt to its end. length: correlation of advantage "
         "and length. unscored: members left without a number.",
-        style="dim",
+        "dim",
     )
 
 
@@ -309,14 +304,13 @@ def golden(
 ) -> None:
     """Check a judge and its prompts on groups of known order, and name the verdicts that changed."""
 
-    settings = Settings.read()
-    model = judge or settings.judge
+    model = judge or default_judge()
     if model == STAND_IN:
         raise JudgeError(
             "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
             "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
-    path = cassette or settings.runs / "golden.sqlite"
+    path = cassette or runs_root() / "golden.sqlite"
     tape = Cassette(path, "replay" if replay else "cache")
     beside = path.with_name(f"{path.name}.json")
     records = _read_records(beside)
@@ -374,28 +368,27 @@ def _write_records(path: Path, records: _Records) -> None:
 
 
 def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
-
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("group", overflow="fold")
-    table.add_column("right", justify="right", no_wrap=True)
-    table.add_column("as it should be", overflow="fold")
+    rows: list[tuple[str, str, str]] = []
     for result in results:
-        right = f"{result.right}/{len(result.group.pairs)}" if result.scores else "–"
-        table.add_row(Text(result.group.name), right, Text(_standing(result)))
+        if result.scores:
+            tiers = [" · ".join(f"{name} {result.scores[name]:.2f}" for name in tier) for tier in result.group.order]
+            rows.append((result.group.name, f"{result.right}/{len(result.group.pairs)}", " > ".join(tiers)))
+        else:
+            rows.append((result.group.name, "–", shorten(result.reason, 90, placeholder=" …")))
     judged = [result for result in results if result.scores]
-    costs = [result.cost_usd for result in results if result.calls]
-    known = [cost for cost in costs if cost is not None]
+    known = [result.cost_usd for result in results if result.calls and result.cost_usd is not None]
+    is_known = len(known) == sum(bool(result.calls) for result in results)
     account = [
         f"{sum(r.right for r in judged)} of {counted(sum(len(r.group.pairs) for r in judged), 'verdict')} right",
         f"{len(judged)} of {counted(len(results), 'group')} judged",
         f"judge {judge}",
         f"{counted(sum(r.calls for r in results), 'call')}, "
         f"{counted(sum(r.cached_calls for r in results), 'reply')} from the cassette",
-        f"{sum(known):.4f} USD" if len(known) == len(costs) else "cost unknown (set GAVEL_PRICES)",
+        f"{sum(known):.4f} USD" if is_known else "cost unknown (set GAVEL_PRICES)",
     ]
     console = Console()
-    console.print(table)
-    console.print(Text(" · ".join(account)))
+    print_table(console, ("group", "right", "as it should be"), rows, right=("right",))
+    say(console, " · ".join(account))
 
 
 def _print_learnt(results: Sequence[GoldenResult]) -> None:
@@ -407,14 +400,6 @@ def _print_learnt(results: Sequence[GoldenResult]) -> None:
     weights = jury_weights(golden_scores(results))
     if len(weights) > 1:
         typer.echo("Weights: " + " · ".join(f"{model} {weight:.2f}" for model, weight in weights.items()))
-
-
-def _standing(result: GoldenResult) -> str:
-    """`careful 0.90 > hasty 0.20 · lazy 0.10`: the scores in the correct order, or the reason why there are none."""
-    if not result.scores:
-        return shorten(result.reason, 90, placeholder=" …")
-    tiers = [" · ".join(f"{name} {result.scores[name]:.2f}" for name in tier) for tier in result.group.order]
-    return " > ".join(tiers)
 
 
 def _print_changes(found: Sequence[ChangedVerdict], prompts: Sequence[str]) -> None:

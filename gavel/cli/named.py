@@ -48,6 +48,11 @@ def scenarios_named(reference: str, weights: Mapping[str, float]) -> Scenario | 
     return named[0]
 
 
+def names_in(text: str) -> list[str]:
+    """The names of a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def find_run(named: str) -> Path | None:
     """Its directory; None where there is none. `named`: a directory, or `project/name`."""
     return next((path for path in (Path(named), runs_root() / named) if (path / "model.json").is_file()), None)

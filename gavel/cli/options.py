@@ -338,18 +338,21 @@ def run_config(
     *,
     recipe: RecipeName | None = None,
     kind: type[Run] = RunConfig,
+    base: Mapping[str, Table] | None = None,
 ) -> Run:
     """The run of a `kind` that a scenario or run.toml and the options describe.
 
     Its judge is that of the environment if none is named.
 
-    Options win over the recipe, and both over the file, whose relative paths are those beside it. Raises a `GavelError`
-    that names the option, or the file and line, of a wrong value.
+    Options win over the recipe, both over the file, whose relative paths are those beside it, and all over the tables
+    of `base`. Raises a `GavelError` that names the option, or the file and line, of a wrong value.
     """
-    tables, where = {"scenario": source}, Where()
+    tables: Table = {"scenario": source}
+    where = Where()
     if source.endswith(".toml"):
         tables, where = read_tables(Path(source))
         tables = paths_beside(tables, Path(source).parent)
+    tables |= {name: table | tables.get(name, {}) for name, table in (base or {}).items()}
     if recipe is not None:
         settings = recipe_tables(recipe)
         tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
@@ -396,11 +399,14 @@ def judge_config(values: Mapping[str, Any]) -> JudgeConfig:
     return with_default_judge(validated(JudgeConfig, merged({}, chosen), where))
 
 
+def default_judge() -> str:
+    """The judge model to use when none is named: that of `GAVEL_JUDGE_MODEL`, or else the stand-in."""
+    return os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or STAND_IN
+
+
 def with_default_judge(judge: JudgeConfig) -> JudgeConfig:
-    """The same, with `GAVEL_JUDGE_MODEL` or else the stand-in where no model is named."""
-    if judge.models is not None:
-        return judge
-    return judge.model_copy(update={"models": os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or STAND_IN})
+    """The same, with the default judge where no model is named."""
+    return judge if judge.models is not None else judge.model_copy(update={"models": default_judge()})
 
 
 def announce_stand_in(names: Sequence[str]) -> None:

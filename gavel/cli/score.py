@@ -11,14 +11,14 @@ With --batch the calls of the judge go through the vendor's batch interface. The
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from gavel.base.errors import GavelError, first_error
 from gavel.base.text import counted
@@ -180,13 +180,13 @@ def score_and_print(
             score_file(file, judge, by=by, columns=columns, out=output, answer_first=answer, **options)
         )
         if batches and judge.stopped is None:
-            batches.finish()
+            batches.job.remove()
     except KeyboardInterrupt:
         typer.echo(_kept(output, out), err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if batches:
-            batches.close()
+            batches.job.close()
     stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
     if shown or stopped is None:
@@ -198,7 +198,13 @@ def score_and_print(
     if judge.cassette:
         judge.cassette.close()
     if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
-        _write_page(shown, out)
+        try:  # the scores are kept whether or not the report can be written
+            if len(shown) > _MOST_REPORTED:
+                typer.echo(f"How far to trust these scores: gavel judge report {out}", err=True)
+            else:
+                typer.echo(f"Report: {write_judged_page(shown, out)}")
+        except GavelError as error:
+            typer.echo(f"The report was not written: {error.message}", err=True)
     if stopped is not None:
         is_kept = bool(shown) and isinstance(output, JudgedFile)
         kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
@@ -207,26 +213,15 @@ def score_and_print(
             f"{missing:,} of {counted(len(judged), 'group')} {_were(missing)} not judged: {stopped.message}",
             stopped.remedy + kept,
         ) from stopped
-    failed = [group.judgement for group in judged if _judge_failed(group)]
-    if failed:
-        reason = failed[0] and failed[0].reason
+    wholes = [group.judgement for group in judged if group.judgement]
+    failed = [whole for whole in wholes if whole.status == "unscored" and (whole.calls or whole.warnings)]
+    if failed:  # a group with nothing to compare is no failure
+        reason = failed[0].reason
         again = "The same command asks again for these alone; or n" if isinstance(output, JudgedFile) else "N"
         raise JudgeError(
             f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
             f"{again}ame another judge (--judge MODEL), or other rules (--rubric '- says \"X\"', --rubric @FILE).",
         )
-
-
-def _write_page(judged: Sequence[TrajectoryGroup], out: Path) -> None:
-    """The judge's report beside the file. The scores are kept whether or not it can be written."""
-
-    if len(judged) > _MOST_REPORTED:
-        typer.echo(f"How far to trust these scores: gavel judge report {out}", err=True)
-        return
-    try:
-        typer.echo(f"Report: {write_judged_page(judged, out)}")
-    except GavelError as error:
-        typer.echo(f"The report was not written: {error.message}", err=True)
 
 
 async def score_file(
@@ -345,33 +340,6 @@ def _kept(output: Output | None, out: Path | None) -> str:
             return f"Stopped. {kept}; the same command goes on from there ({out})."
 
 
-def _judge_failed(group: TrajectoryGroup) -> bool:
-    """Whether the judge was called and scored no member; a group with nothing to compare is no failure."""
-    whole = group.judgement
-    return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
-
-
-def _print_outcome(console: Console, groups: Sequence[TrajectoryGroup], out: Path | None) -> None:
-    """How many members are scored, where the scores are, and each reason of the others once, with its count."""
-    members = [trajectory for group in groups for trajectory in group]
-    scored = sum(trajectory.reward is not None for trajectory in members)
-    whole = counted(len(members), "trajectory")
-    if scored:
-        told = f"Scored {scored:,} of {whole} in {counted(len(groups), 'group')}. The scores are {_place(out)}."
-    else:
-        told = f"Nothing was scored: 0 of {whole} in {counted(len(groups), 'group')}."
-    say(console, told)
-    reasons = Counter((t.judgement and t.judgement.reason) or "not judged" for t in members if t.reward is None)
-    reasons.update(
-        (group.judgement and group.judgement.reason) or "no trajectories" for group in groups if not len(group)
-    )
-    for reason, count in reasons.most_common():
-        say(console, f"{count:,} unscored: {reason}")
-    if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
-        alone = "Groups of one: --by FIELD puts attempts at one task together; --alone scored scores each by itself."
-        say(console, alone)
-
-
 def print_scores(
     console: Console,
     groups: Sequence[TrajectoryGroup],
@@ -381,26 +349,41 @@ def print_scores(
     earlier: Container[int] = (),
     cost: str | None = None,
 ) -> None:
-    """Prints what came of it, a table of all members, and the totals of calls, tokens and cost.
+    """Prints how many members are scored, where the scores are, and each reason of the others once; then a table of all
+    members, and the totals of calls, tokens and cost.
 
     `earlier`: ids of those of `groups` that an earlier run has judged and paid for. `cost`: what this run has cost, in
     words; None = as the groups' judgements say.
     """
-    _print_outcome(console, groups, out)
+    members = [trajectory for group in groups for trajectory in group]
+    scored = sum(trajectory.reward is not None for trajectory in members)
+    of_all = f"{counted(len(members), 'trajectory')} in {counted(len(groups), 'group')}"
+    at_all = f"Scored {scored:,} of {of_all}. The scores are {_place(out)}."
+    say(console, at_all if scored else f"Nothing was scored: 0 of {of_all}.")
+    reasons = Counter((t.judgement and t.judgement.reason) or "not judged" for t in members if t.reward is None)
+    reasons.update((group.judgement and group.judgement.reason) or "no trajectories" for group in groups if not group)
+    for reason, count in reasons.most_common():
+        say(console, f"{count:,} unscored: {reason}")
+    if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
+        alone = "Groups of one: --by FIELD puts attempts at one task together; --alone scored scores each by itself."
+        say(console, alone)
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("group", overflow="fold")
     table.add_column("member", justify="right")
     table.add_column("score", no_wrap=True)
     table.add_column("explanation", overflow="fold")
     for number, group in enumerate(groups, 1):
-        label = str(group.metadata.get(by, number)) if by else str(number)
-        if not group.trajectories:
-            table.add_row(plain(label), "", "–", "")
+        label = plain(str(group.metadata.get(by, number)) if by else str(number))
         for member, trajectory in enumerate(group, 1):
-            last = member == len(group)
-            table.add_row(
-                plain(label if member == 1 else ""), str(member), *_score_cells(group, trajectory), end_section=last
-            )
+            score, said = "–", "unscored"
+            if (judgement := trajectory.judgement) is not None and judgement.score is not None:
+                error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
+                score = f"{judgement.score:.2f}{error}"
+                said = "".join(f"[{flag}] " for flag in judgement.flags) + own_explanation(group, trajectory)
+            table.add_row(label if member == 1 else "", str(member), plain(score), plain(said))
+        if not group.trajectories:
+            table.add_row(label, "", "–", "")
+        table.add_section()
     console.print(table)
     warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
     for warning, count in warned.most_common(_WARNINGS):
@@ -416,15 +399,6 @@ def own_explanation(group: TrajectoryGroup, trajectory: Trajectory) -> str:
     return explanation
 
 
-def _score_cells(group: TrajectoryGroup, trajectory: Trajectory) -> tuple[Text, Text]:
-    judgement = trajectory.judgement
-    if judgement is None or judgement.score is None:
-        return Text("–"), Text("unscored")
-    flags = "".join(f"[{flag}] " for flag in judgement.flags)
-    error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
-    return Text(f"{judgement.score:.2f}{error}"), plain(flags + own_explanation(group, trajectory))
-
-
 def _account(groups: Sequence[TrajectoryGroup], earlier: Container[int], cost: str | None) -> str:
     """`2 groups · 7 of 8 trajectories scored · judge openai/gpt-5-mini · 4 calls · 5,120 + 610 tokens · 0.02 USD`"""
     wholes = [group.judgement for group in groups if group.judgement]
@@ -434,32 +408,27 @@ def _account(groups: Sequence[TrajectoryGroup], earlier: Container[int], cost: s
     scored = sum(trajectory.reward is not None for trajectory in members)
     models = dict.fromkeys(model for whole in wholes for model in whole.models)
     opposed = sum(whole.order_agreement is not None and whole.order_agreement <= 0 for whole in wholes)
+    calls, now_cost = _spent(now)
     parts = [
         counted(len(groups), "group"),
         f"{scored:,} of {counted(len(members), 'trajectory')} scored",
         *([f"orders contradict each other in {counted(opposed, 'group')}"] if opposed else []),
         f"judge {', '.join(models)}",
-        _calls(now),
+        calls,
         f"{sum(w.prompt_tokens for w in now):,} + {sum(w.completion_tokens for w in now):,} tokens",
-        _priced(_cost(now) if cost is None else cost),
+        now_cost if cost is None else cost,
     ]
     if before:
-        parts.append(f"before this run: {counted(len(before), 'group')}, {_calls(before)}, {_priced(_cost(before))}")
-    return " · ".join(parts)
+        parts.append(f"before this run: {counted(len(before), 'group')}, {', '.join(_spent(before))}")
+    unpriced = " (set GAVEL_PRICES)"
+    return " · ".join(part + unpriced * part.endswith("cost unknown") for part in parts)
 
 
-def _calls(wholes: Sequence[GroupJudgement]) -> str:
-    return counted(sum(whole.calls for whole in wholes), "call")
-
-
-def _cost(wholes: Sequence[GroupJudgement]) -> str:
-    asked = [whole for whole in wholes if whole.calls]
-    unknown = sum(whole.calls for whole in asked if whole.cost_usd is None)
-    return cost_in_words(sum(whole.cost_usd or 0.0 for whole in asked), sum(whole.calls for whole in asked), unknown)
-
-
-def _priced(cost: str) -> str:
-    return f"{cost} (set GAVEL_PRICES)" if cost == "cost unknown" else cost
+def _spent(wholes: Sequence[GroupJudgement]) -> tuple[str, str]:
+    """Calls and their cost."""
+    calls = sum(whole.calls for whole in wholes)
+    unknown = sum(whole.calls for whole in wholes if whole.cost_usd is None)
+    return counted(calls, "call"), cost_in_words(sum(whole.cost_usd or 0.0 for whole in wholes), calls, unknown)
 
 
 class BatchScoring:
@@ -475,18 +444,20 @@ class BatchScoring:
             )
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # it prints a traceback for a failure that passes
         self._config = config
-        self._job = BatchJob(out.with_name(f"{out.name}.batch"))
+        self.job = BatchJob(out.with_name(f"{out.name}.batch"))
         prices = prices_from_environment() if config.prices is None else config.prices
         budget = Budget(config.max_cost_usd, config.max_tokens)
-        self._batches = Batches(self._job, prices, budget, _tell)
+        self._batches = Batches(self.job, prices, budget, partial(typer.echo, err=True))
 
     async def answer(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Judges the groups again and again, each time with more replies, until no question is open."""
         while True:
             judge = self.judge()
             judge.check()
-            for model, params in paid_models(judge):
-                connection(model, params)
+            for juror in judge.jurors:
+                for model in juror.models:
+                    if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
+                        connection(name, juror.params)  # others are code of this process
             with first_error():
                 async with asyncio.TaskGroup() as tasks:
                     for group in groups:
@@ -500,27 +471,8 @@ class BatchScoring:
     def judge(self) -> Judge:
         """A judge that is answered by the batches, and by the cassette."""
         named = self._config.cassette
-        path = self._job.directory / "cassette.sqlite" if named is None or str(named) == "none" else named
+        path = self.job.directory / "cassette.sqlite" if named is None or str(named) == "none" else named
         return self._config.build(cassette=BatchCassette(path, self._batches))
-
-    def finish(self) -> None:
-        """Deletes what is kept beside the output, once it is written."""
-        self._job.remove()
-
-    def close(self) -> None:
-        self._job.close()
-
-
-def paid_models(judge: Judge) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The models that are no code of this process, with their parameters."""
-    for juror in judge.jurors:
-        for model in juror.models:
-            if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
-                yield name, juror.params
-
-
-def _tell(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -27,9 +29,9 @@ from gavel.cli.options import (
 )
 from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
-from gavel.cli.training import LiveReport, close_replies, say_cost, starting_over, trainable
+from gavel.cli.training import opened_run, run_directory_of, trainable
 from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
-from gavel.integrations.atropos.server import checked_listener, serve
+from gavel.integrations.atropos.server import KEY_VARIABLE, checked_listener, serve
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
@@ -38,7 +40,6 @@ from gavel.scenarios.truth import Truth
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.experiment import described_judge
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.run_directory import run_path, runs_root
 
 FLAGS = [
     *MODEL_FLAGS,
@@ -86,15 +87,12 @@ def serve_atropos(
     scores them anew. Without --model another trainer registers and reads /batch. A group is on the disk before it is
     acknowledged, so a server that was killed goes on with the same command, and trains each group once.
     """
-    import os
-
-    from gavel.integrations.atropos.server import KEY_VARIABLE
-
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
     if values["model"] is None:
-        _check_unused(values, fresh)
+        unused = [flag.name for flag in FLAGS if values.get(flag.key) not in (None, [])] + ["--fresh"] * fresh
+        if unused:
+            raise typer.BadParameter(f"{unused[0]} is of the learner, which --model names", param_hint=unused[0])
         need_extra("service", "gavel serve-atropos")
-
         run_to_end(serve_queue(data, host, port, key, max_waiting=max_waiting, most_bytes=max_body_mb << 20))
         return
     need_extra("train", "gavel serve-atropos --model")
@@ -109,13 +107,6 @@ def serve_atropos(
         run_interruptibly(judge.probe())
     queue = ServedQueue(host, port, policy_port, key, batch_size, max_waiting, max_body_mb << 20, 60 * wait_minutes)
     run_to_end(serve_learner(config, project, queue, judge, fresh=fresh), RESUME)
-
-
-def _check_unused(values: Mapping[str, Any], fresh: bool) -> None:
-    """Raises for options that only a learner reads."""
-    unused = [flag.name for flag in FLAGS if values.get(flag.key) not in (None, [])] + ["--fresh"] * fresh
-    if unused:
-        raise typer.BadParameter(f"{unused[0]} is of the learner, which --model names", param_hint=unused[0])
 
 
 _LINGER_SECONDS = 3.0
@@ -141,7 +132,9 @@ class ServedQueue:
 async def serve_queue(data: Path, host: str, port: int, key: str | None, *, max_waiting: int, most_bytes: int) -> None:
     """Serves groups to another trainer until it is told to stop."""
     console = Console()
-    with contextlib.closing(checked_listener(host, port, key)) as listener, _opened(data / FILE, max_waiting) as queue:
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(contextlib.closing(checked_listener(host, port, key)))
+        queue = stack.enter_context(contextlib.closing(GroupQueue(data / FILE, most_groups=max_waiting)))
 
         def announce(url: str) -> None:
             say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
@@ -160,60 +153,47 @@ async def serve_learner(
 
     console = Console()
     model = trainable(config, project)
-    directory = run_path(runs_root(), project, model.name)
+    kept = run_directory_of(model) / "atropos"
     steps = config.loop.steps
+    backend = LocalBackend(
+        engine=config.backend.engine,
+        port=settings.policy_port,
+        slots=config.backend.slots,
+        max_context=config.backend.max_context,
+        max_reply=config.backend.max_reply,
+        tracker=config.backend.tracker,
+    )
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(checked_listener(settings.host, settings.port, settings.key)))
-        replaced = stack.enter_context(starting_over(console, model)) if fresh else None
-        backend = await stack.enter_async_context(
-            LocalBackend(
-                engine=config.backend.engine,
-                port=settings.policy_port,
-                slots=config.backend.slots,
-                max_context=config.backend.max_context,
-                max_reply=config.backend.max_reply,
-                tracker=config.backend.tracker,
-            )
-        )
-        await model.register(backend)
+        run = await stack.enter_async_context(opened_run(console, model, backend, judge, fresh=fresh))
         backend.pin(model, _experiment(config, project, settings, judge))
-        if replaced is not None:
-            replaced.delete()
-        queue = stack.enter_context(_opened(directory / "atropos" / FILE, settings.max_waiting))
+        run.begun()
+        queue = stack.enter_context(contextlib.closing(GroupQueue(kept / FILE, most_groups=settings.max_waiting)))
         space, endpoint = backend.token_space(model), backend.endpoint(model)
         registration = TrainerRegistration(
             wandb_group=model.name,
             wandb_project=project,
             batch_size=settings.batch_size,
             max_token_len=space.max_context,
-            checkpoint_dir=str((directory / "atropos").resolve()),
+            checkpoint_dir=str(kept.resolve()),
             save_checkpoint_interval=0,
-            starting_step=await model.get_step(),
+            starting_step=run.start,
             num_steps=steps - 1,  # an environment ends once the step and the batches that wait are more than this
         )
         state = QueueState(queue, OwnTrainer(registration, space))
-        report = LiveReport(directory)
 
         def stepped(result: TrainResult, groups: list[TrajectoryGroup]) -> None:
             scores = [each.reward for group in groups for each in group if each.reward is not None]
-            mean = f"{sum(scores) / len(scores):.2f}" if scores else "–"
+            mean = f"{fmean(scores):.2f}" if scores else "–"
             told = f"mean score {mean}" if result.trained else result.reason
             waited = result.metrics.get("atropos/steps_waited/mean", 0.0)
-            say(
-                console,
-                f"step {result.step}/{steps}  {counted(len(groups), 'group')}  {told}  waited {waited:.1f} steps",
-            )
-            report.write_if_due()
+            taken = counted(len(groups), "group")
+            say(console, f"step {result.step}/{steps}  {taken}  {told}  waited {waited:.1f} steps")
+            if run.report is not None:
+                run.report.write_if_due()
 
-        learner = AtroposLearner(
-            model,
-            backend,
-            state,
-            LearnerSettings(steps, settings.batch_size, settings.wait_seconds, keep_checkpoints=_CHECKPOINTS),
-            config.train,
-            judge,
-            stepped,
-        )
+        bounds = LearnerSettings(steps, settings.batch_size, settings.wait_seconds, keep_checkpoints=_CHECKPOINTS)
+        learner = AtroposLearner(model, backend, state, bounds, config.train, judge, stepped)
 
         async def work() -> None:
             await learner.run()
@@ -225,24 +205,16 @@ async def serve_learner(
             say(console, f"Policy · {endpoint.base_url} · model {model.name} · API key: anything · {endpoint.limits}")
             say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
 
-        try:
-            await serve(
-                state,
-                listener,
-                host=settings.host,
-                key=settings.key,
-                most_bytes=settings.most_bytes,
-                announce=announce,
-                work=work(),
-            )
-        finally:
-            say_cost(console, judge)
-            if judge is not None:
-                close_replies(console, judge)
-        page = report.write()
-    if page is not None:
-        say(console, f"Report: {page}")
-    say(console, f"Run: {directory}")
+        await serve(
+            state,
+            listener,
+            host=settings.host,
+            key=settings.key,
+            most_bytes=settings.most_bytes,
+            announce=announce,
+            work=work(),
+        )
+    run.say_end()
 
 
 def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None) -> dict[str, object]:
@@ -253,15 +225,6 @@ def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: J
     )
     judged = {} if judge is None else described_judge(judge)
     return {"scenario": project, "batch_size": settings.batch_size, "training": training, **judged}
-
-
-@contextlib.contextmanager
-def _opened(path: Path, most_groups: int) -> Generator[GroupQueue]:
-    queue = GroupQueue(path, most_groups=most_groups)
-    try:
-        yield queue
-    finally:
-        queue.close()
 
 
 app = single_command(with_options(serve_atropos, RunConfig, FLAGS))

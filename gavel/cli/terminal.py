@@ -11,7 +11,6 @@ are written so that a process may die at any moment: what a second Ctrl-C loses 
 
 import asyncio
 import codecs
-import contextlib
 import io
 import logging
 import os
@@ -23,7 +22,7 @@ import warnings
 from collections.abc import Callable, Container, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -309,14 +308,42 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-Advance = Callable[[], None]
+class Work:
+    """What is done now, and how far it is."""
+
+    def __init__(self, what: str = "starting", total: int = 0) -> None:
+        self.doing(what, total)
+
+    def doing(self, what: str, total: int = 0) -> None:
+        self.what, self.done, self.total, self._began = what, 0, total, time.monotonic()
+
+    def advanced(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+    @property
+    def took(self) -> str:
+        return duration(time.monotonic() - self._began)
+
+    @property
+    def left(self) -> str:
+        """`about 12 s left`; empty before the first part is done."""
+        elapsed = time.monotonic() - self._began
+        known = 0 < self.done < self.total
+        return f"about {duration(elapsed / self.done * (self.total - self.done))} left" if known else ""
+
+    @property
+    def words(self) -> str:
+        """`evaluation on held-out tasks 37/512, about 12 s left`, or `learning, for 12 s`"""
+        if not self.total:
+            return f"{self.what}, for {self.took}"
+        return f"{self.what} {self.done}/{self.total}{self.left and f', {self.left}'}"
 
 
 class WaitDisplay:
-    """Shows one wait after another on `console`."""
+    """Shows one wait after another on `console`; nothing without one."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(quiet=True, force_terminal=False)
 
     @contextmanager
     def waiting(
@@ -325,69 +352,37 @@ class WaitDisplay:
         total: int,
         unit: str,
         status: Callable[[], str] = lambda: "",
-    ) -> Generator[Advance, None, None]:
-        """Around work in `total` parts, each of which calls what this gives.
+    ) -> Generator[Callable[[], None]]:
+        """Around work in `total` parts, each of which calls what this gives. Nothing is shown where there are none.
 
         `status` is read whenever it is shown.
         """
-        started = time.monotonic()
-        done = 0
-
-        def line() -> str:
-            left = f"{duration((time.monotonic() - started) / done * (total - done))} left" if 0 < done < total else ""
-            rest = left and f"about {left}"
-            return " · ".join(filter(None, (rest, status())))
-
+        if total <= 0:
+            yield lambda: None
+            return
+        work = Work(what, total)
         bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
-            LiveText(line),
+            LiveText(lambda: " · ".join(filter(None, (work.left, status())))),
             console=self._console,
             transient=True,
         )
         task = bar.add_task(what, total=total)
 
         def advance() -> None:
-            nonlocal done
-            done += 1
+            work.done += 1
             bar.update(task, advance=1)
 
-        def heard() -> str:
-            rest = line() or f"for {duration(time.monotonic() - started)}"
-            return plain(f"{what}: {done}/{total} {unit} · {rest}").plain
+        def told() -> str:
+            line = (f"{what}: {work.done}/{total} {unit}", work.left or f"for {work.took}", status())
+            return plain(" · ".join(filter(None, line))).plain
 
-        with bar if self._console.is_terminal else waiting_for(heard):
+        with bar if self._console.is_terminal else waiting_for(told):
             yield advance
-        took = duration(time.monotonic() - started)
-        parts = (f"{what}: {done}/{total} {unit} in {took}", status())
+        parts = (f"{what}: {work.done}/{total} {unit} in {work.took}", status())
         say(self._console, " · ".join(filter(None, parts)))
-
-
-class Follower(Protocol):
-    """Is told how work goes on: `waiting` is around `total` parts, each of which calls what it gives."""
-
-    def waiting(
-        self,
-        what: str,
-        total: int,
-        unit: str,
-        status: Callable[[], str] = ...,
-    ) -> contextlib.AbstractContextManager[Callable[[], None]]: ...
-
-
-class Silent:
-    """A follower that shows nothing."""
-
-    @contextlib.contextmanager
-    def waiting(
-        self,
-        what: str,
-        total: int,
-        unit: str,
-        status: Callable[[], str] = lambda: "",
-    ) -> Generator[Callable[[], None]]:
-        yield lambda: None
 
 
 _LABEL, _WORD = 8, 12

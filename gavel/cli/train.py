@@ -3,16 +3,15 @@
 Torch is imported by `run_training` alone, once scenario, judge and settings are known to be right.
 """
 
-import contextlib
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from gavel.base.extras import need_extra
-from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenarios_named
@@ -30,22 +29,17 @@ from gavel.cli.options import (
     with_cassette,
     with_options,
 )
-from gavel.cli.run_file import paths_seen_from, to_toml
 from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
 from gavel.cli.training import (
-    LiveReport,
     RunDisplay,
     check_begun,
     check_fresh_is_here,
     check_run,
-    close_replies,
     opened_backend,
-    print_run_estimate,
-    run_directory_of,
-    say_cost,
+    opened_run,
+    print_run_estimates,
     say_outcome,
     seen_lengths,
-    starting_over,
     trainable,
 )
 from gavel.judge.judge import Judge
@@ -95,7 +89,8 @@ def train(
     check_model(config, given, scenario)
     if dry_run:
         check_run(config, scenario, judge, runs_root(), fresh=fresh)
-        return print_run_estimate(judge, config.loop, seen_lengths(scenario, config.backend.max_context))
+        lengths = seen_lengths(scenario, config.backend.max_context)
+        return print_run_estimates([("", judge, config.loop, 1)], lengths)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
@@ -118,62 +113,33 @@ async def run_training(
     console = Console()
     loop, model, there = config.loop, trainable(config, scenario.name), config.backend.url
     check_fresh_is_here(config.backend, fresh)
-    leader = os.environ.get("RANK", "0") == "0"
-    async with contextlib.AsyncExitStack() as stack:
-        replaced = stack.enter_context(starting_over(console, model)) if fresh and leader else None
-        with waiting_for(f"loading {model.base_model}"):
-            backend = await stack.enter_async_context(await opened_backend(config.backend, config))
-            await model.register(backend)
-        start = await model.get_step()
+    backend = await opened_backend(config.backend, config)
+    async with opened_run(console, model, backend, judge, fresh=fresh, there=there) as run:
         rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
         reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
-        state = f" · continuing after step {start}" if 0 < start < loop.steps else ""
+        state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
         say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
-        say(console, f"Endpoint: {backend.endpoint(model).limits}")
-        first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
-        run_file = run_directory_of(model) / "run.toml"
-
-        def begun() -> None:
-            if there is not None:
-                return
-            write_atomically(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
-            if replaced is not None:
-                replaced.delete()
-
-        report = LiveReport(run_directory_of(model)) if there is None and leader else None
-        on_point = (lambda: None) if report is None else report.write_if_due
-        display = RunDisplay(console, loop.steps, start, first, on_start=begun, judge=judge, on_point=on_point)
-        try:
-            with display.shown():
-                await train_scenario(model, scenario, judge, loop, config.train, display)
-        finally:
-            say_cost(console, judge)
-        rows = backend.history(model)
-        page = None if report is None else report.write()  # before the backend closes, which shows it at the tracker
-    if start >= loop.steps:
-        say(console, f"The run was finished after step {start}; for more, raise --steps.")
+        say(console, f"Endpoint: {run.backend.endpoint(model).limits}")
+        points = run.backend.history(model, EVALUATION)
+        first = next((row.get("success") for row in points if row["step"] == 0), None)
+        begun = partial(run.begun, config, given)
+        display = RunDisplay(console, loop.steps, run.start, first, on_start=begun, judge=judge, report=run.report)
+        with display.shown():
+            await train_scenario(model, scenario, judge, loop, config.train, display)
+    if run.start >= loop.steps:
+        say(console, f"The run was finished after step {run.start}; for more, raise --steps.")
     judges = judge.names if judge else ()
-    say_outcome(console, rows, max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
-    if points := [row for row in rows if row["split"] == EVALUATION]:
-        _print_before_after(console, points[0], points[-1])
-    if judge is not None:
-        close_replies(console, judge)
-    if page is not None:
-        say(console, f"Report: {page}")
-    say(
-        console, f"Run: {run_directory_of(model)}" if there is None else f"Run: {model.project}/{model.name} at {there}"
-    )
-
-
-def _print_before_after(console: Console, first: Mapping[str, float], last: Mapping[str, float]) -> None:
-    """The measures of two evaluations (rows of the metrics log) side by side."""
-    rows = [
-        (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
-        for name, value in last.items()
-        if name not in _COUNTS
-    ]
-    tasks = counted(round(last["trajectories"]), "held-out task")
-    print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
+    say_outcome(console, run.rows, max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
+    if points := [row for row in run.rows if row["split"] == EVALUATION]:
+        first, last = points[0], points[-1]
+        rows = [
+            (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
+            for name, value in last.items()
+            if name not in _COUNTS
+        ]
+        tasks = counted(round(last["trajectories"]), "held-out task")
+        print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
+    run.say_end()
 
 
 app = single_command(with_options(train, RunConfig, RUN_FLAGS))

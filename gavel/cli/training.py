@@ -7,10 +7,12 @@ import contextlib
 import json
 import logging
 import math
+import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -21,10 +23,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import missing_parts
+from gavel.base.files import write_atomically
 from gavel.base.text import counted, duration
 from gavel.cli.named import remote_backend
 from gavel.cli.options import replay_account
-from gavel.cli.terminal import TRAINER, LiveText, print_warning, run_interruptibly, say, waiting_for
+from gavel.cli.run_file import Run, paths_seen_from, to_toml
+from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, run_interruptibly, say, waiting_for
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import Estimate, estimate_run
 from gavel.judge.judge import Judge
@@ -78,7 +82,7 @@ def run_directory_of(model: TrainableModel) -> Path:
 
 
 async def opened_backend(
-    backend: BackendConfig, config: RunConfig | EvolveRunConfig, path: str | None = None
+    backend: BackendConfig, config: RunConfig | EvolveRunConfig | ImitationConfig, path: str | None = None
 ) -> "LocalBackend | RemoteBackend":
     """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
     if backend.url is not None:
@@ -95,6 +99,77 @@ async def opened_backend(
         shard_base=backend.shard_base,
         tracker=backend.tracker,
     )
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """A run whose model is registered, with what is told of it when it has ended."""
+
+    console: Console
+    model: TrainableModel
+    backend: "LocalBackend | RemoteBackend"
+    judge: Judge | None
+    there: str | None
+    """Address of the backend; None = this machine."""
+    start: int
+    """Steps that an earlier process has made."""
+    report: "LiveReport | None"
+    """None = another process or machine writes it."""
+    replaced: ReplacedRun | None
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Of the metrics log, at the end."""
+    page: Path | None = None
+    """The report, at the end."""
+
+    def begun(self, config: Run | None = None, given: Run | None = None) -> None:
+        """Deletes what this run replaces, and writes the configuration that it has, made from `given`, as run.toml."""
+        if config is not None and self.there is None:
+            file = run_directory_of(self.model) / "run.toml"
+            write_atomically(file, to_toml(paths_seen_from(config, file.parent), given))
+        if self.replaced is not None:
+            self.replaced.delete()
+
+    def say_end(self) -> None:
+        """What was replayed, and where report and run are."""
+        if self.judge is not None:
+            close_replies(self.console, self.judge)
+        if self.page is not None:
+            say(self.console, f"Report: {self.page}")
+        named = f"{self.model.project}/{self.model.name} at {self.there}"
+        say(self.console, f"Run: {run_directory_of(self.model) if self.there is None else named}")
+
+
+@contextlib.asynccontextmanager
+async def opened_run(
+    console: Console,
+    model: TrainableModel,
+    backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]",
+    judge: Judge | None = None,
+    *,
+    fresh: bool = False,
+    there: str | None = None,
+    page: Path | None = None,
+) -> AsyncGenerator[OpenRun]:
+    """Registers the model. Around the work; after it the judge's cost is told, and the report is written before the
+    backend closes, which shows it at the tracker.
+
+    `fresh`: moves an earlier run of this name aside until `begun`. `page`: default report.html of the run.
+    """
+    leads = os.environ.get("RANK", "0") == "0"
+    async with contextlib.AsyncExitStack() as stack:
+        replaced = stack.enter_context(starting_over(console, model)) if fresh and leads else None
+        with waiting_for(f"loading {model.base_model}"):
+            opened = await stack.enter_async_context(backend)
+            await model.register(opened)
+        report = LiveReport(run_directory_of(model), page) if there is None and leads else None
+        run = OpenRun(console, model, opened, judge, there, await model.get_step(), report, replaced)
+        try:
+            yield run
+        finally:
+            if judge is not None and judge.asks_servers:
+                say(console, f"Judge: {counted(judge.budget.calls, 'call')}, {judge.budget.cost}")
+        run.rows = opened.history(model)
+        run.page = None if report is None else report.write()
 
 
 def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
@@ -136,11 +211,9 @@ def starting_over(console: Console, model: TrainableModel) -> Generator[Replaced
         yield replaced
 
 
-def say_cost(console: Console, judge: Judge | None) -> None:
-    """Prints what the judge came to, if it asked a server."""
-    if judge is not None and judge.asks_servers:
-        calls = judge.budget.calls
-        say(console, f"Judge: {counted(calls, 'call')}, {judge.budget.cost}")
+def status_of(judge: Judge) -> Callable[[], str]:
+    """What a wait for the judge shows: nothing of one that asks no server."""
+    return lambda: judge.status if judge.asks_servers else ""
 
 
 _SHARE = 50
@@ -192,29 +265,25 @@ class RunDisplay(Observer):
         first_success: float | None = None,
         on_start: Callable[[], None] | None = None,
         judge: Judge | None = None,
-        on_point: Callable[[], None] = lambda: None,
+        report: LiveReport | None = None,
     ) -> None:
-        """`on_start` is called once, when the loop begins its first piece of work; `on_point` after each evaluation.
-        `judge`: whose cost is shown."""
+        """`on_start` is called once, when the loop begins its first piece of work. `judge`: whose cost is shown.
+        `report`: is written after each evaluation."""
         self._console = console
-        self._steps = steps
-        self._step = start
+        self._steps, self._step = steps, start
         self._first = self._latest = first_success
         self._score: float | None = None
         self._wins: float | None = None
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
-        self._doing = "starting"
-        self._done: tuple[int, int] | None = None
-        self._began = time.monotonic()
+        self._work = Work()
         self._of_steps: list[float] = []
         self._untold = False
-        self._judge = judge
-        self._on_start = on_start
-        self._on_point = on_point
+        self._judge = judge if judge is not None and judge.asks_servers else None
+        self._on_start, self._report = on_start, report
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
-            *([LiveText(lambda: judge.status)] if judge is not None and judge.asks_servers else []),
+            LiveText(lambda: self._judge.status if self._judge is not None else ""),
             LiveText(lambda: "   ".join(self._figures(live=True))),
             console=console,
             transient=True,
@@ -223,15 +292,12 @@ class RunDisplay(Observer):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        if not self._console.is_terminal:
-            try:
-                with waiting_for(lambda: f"step {self._step}/{self._steps}: {self._work()}"):
-                    yield
-            finally:
-                self._tell()
-            return
-        with self._progress:
-            yield
+        told = waiting_for(lambda: f"step {self._step}/{self._steps}: {self._work.words}")
+        try:
+            with self._progress if self._console.is_terminal else told:
+                yield
+        finally:
+            self._tell()
 
     def doing(self, what: str) -> None:
         if self._on_start is not None:
@@ -239,40 +305,36 @@ class RunDisplay(Observer):
             self._on_start = None
         if what != EVALUATING:  # whose line has the step's figures too
             self._tell()
-        self._doing, self._done, self._began = what, None, time.monotonic()
-        self._refresh()
+        self._work.doing(what)
 
     def advanced(self, done: int, total: int) -> None:
-        self._done = done, total
-        self._refresh()
+        self._work.advanced(done, total)
 
     def stepped(self, report: StepReport) -> None:
-        self._step = report.result.step
         self._score = report.result.metrics.get("judge_score")
-        self._seconds["rollouts"] += report.rollout
-        self._seconds["judge"] += report.judge
-        self._seconds["learning"] += report.train
+        for name, seconds in (("rollouts", report.rollout), ("judge", report.judge), ("learning", report.train)):
+            self._seconds[name] += seconds
         self._of_steps.append(report.whole)
-        self._untold = True
+        self._reached(report.result.step)
         if not report.result.trained:
-            line = f"step {self._step}: {report.result.reason}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        self._refresh()
+            say(self._console, f"step {self._step}: {report.result.reason}")
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        self._on_point()
+        if self._report is not None:
+            self._report.write_if_due()
         self._wins = evaluation.measures.get(f"{WINS}{BASE}", self._wins)
-        self._untold = True
         self._latest = evaluation.success
         if self._first is None:
             self._first = evaluation.success
-        self._step = step
+        self._reached(step)
         self._tell()
-        self._refresh()
 
     def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
-        line = f"warning: step {step}: {alarm.sentence}. {alarm.advice}"
-        say(self._console, line, "yellow")
+        say(self._console, f"warning: step {step}: {alarm.sentence}. {alarm.advice}", "yellow")
+
+    def _reached(self, step: int) -> None:
+        self._step, self._untold = step, True
+        self._progress.update(self._task, completed=step)
 
     def _tell(self) -> None:
         """Prints the step's line where there is no live one, once."""
@@ -285,9 +347,6 @@ class RunDisplay(Observer):
                 line += f"  {part}"
         say(self._console, line)
 
-    def _refresh(self) -> None:
-        self._progress.update(self._task, completed=self._step)
-
     def _figures(self, *, live: bool = False) -> list[str]:
         """What matters most first: a narrow terminal cuts the end off."""
         parts: list[str] = []
@@ -298,33 +357,19 @@ class RunDisplay(Observer):
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
         if live:
-            parts.append(self._work())
+            parts.append(self._work.words)
         if self._of_steps and self._step < self._steps:
             left = fmean(self._of_steps[-_RECENT:]) * (self._steps - self._step)
             parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
-        if not live and self._judge is not None and self._judge.asks_servers:  # the live line has it by itself
+        if not live and self._judge is not None:  # the live line has it by itself
             parts.append(str(self._judge.budget.cost))
         if any(self._seconds.values()):
             parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
         return parts
 
-    def _work(self) -> str:
-        """`evaluation on held-out tasks 37/512, about 12 s left`, or `learning, for 12 s`"""
-        elapsed = time.monotonic() - self._began
-        if self._done is None:
-            return f"{self._doing}, for {duration(elapsed)}"
-        done, total = self._done
-        left = f", about {duration(elapsed / done * (total - done))} left" if 0 < done < total else ""
-        return f"{self._doing} {done}/{total}{left}"
-
 
 _ASSUMED_CONTEXT = 4096
 """Tokens that are assumed where nobody knows better."""
-
-
-def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int]) -> None:
-    """What `print_run_estimates` prints, of one run."""
-    print_run_estimates([("", judge, loop, 1)], member_tokens)
 
 
 def print_run_estimates(
@@ -340,7 +385,20 @@ def print_run_estimates(
         for name, judge, loop, runs in estimates:
             if name:
                 typer.echo(name)
-            _print_run_estimate(judge, loop, member_tokens, runs)
+            if judge is None:
+                typer.echo("The reward gives the judge no weight: it is not asked.")
+                continue
+            groups = runs * loop.steps * loop.tasks_per_step
+            steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
+            typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
+            for label, tokens in member_tokens.items():
+                estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
+                typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
+            if loop.refill:
+                further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
+                typer.echo(
+                    f"At most {counted(further, 'further group')} in place of those without a signal come on top."
+                )
         if judges:
             free = "groups of identical rollouts, and replies on a cassette, cost nothing"
             typer.echo(f"Repeated calls come on top; {free}.")
@@ -371,22 +429,6 @@ def key_told_at_the_end(judges: Iterable[Judge]) -> Generator[None]:
     yield
     if missing_key is not None:
         raise missing_key
-
-
-def _print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int], runs: int) -> None:
-    if judge is None:
-        typer.echo("The reward gives the judge no weight: it is not asked.")
-        return
-
-    groups = runs * loop.steps * loop.tasks_per_step
-    steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
-    typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
-    for label, tokens in member_tokens.items():
-        estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
-        typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
-    if loop.refill:
-        further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
-        typer.echo(f"At most {counted(further, 'further group')} in place of those without a signal come on top.")
 
 
 def check_run(

@@ -19,7 +19,6 @@ from gavel.cli import compare_session
 from gavel.cli.compare_session import (
     BEFORE,
     Cell,
-    StepCount,
     attempts_by_seed,
     cell_of,
     compare,
@@ -28,11 +27,12 @@ from gavel.cli.compare_session import (
     run_cells,
     run_comparison,
     settings_of,
+    steps_shown,
     with_ranking,
 )
 from gavel.cli.demo import LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK
 from gavel.cli.options import run_config
-from gavel.cli.terminal import Silent
+from gavel.cli.terminal import WaitDisplay
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
@@ -393,7 +393,7 @@ def test_attempts_of_a_seed_are_those_of_its_runs_and_of_the_common_start(compar
 
 async def test_the_judge_is_not_told_whose_attempts_they_are_and_is_not_asked_twice(comparison: Comparison) -> None:
     asked = Better()
-    ranked = await with_ranking(comparison, Judge(asked, rubric="The better.", mode="pairwise"), Silent())
+    ranked = await with_ranking(comparison, Judge(asked, rubric="The better.", mode="pairwise"), WaitDisplay())
     assert ranked.blind is not None
     assert ranked.blind.contenders == [BEFORE, "hand", "judge"]
     assert ranked.blind.overall["judge"].over_seeds.value == 1.0
@@ -402,7 +402,7 @@ async def test_the_judge_is_not_told_whose_attempts_they_are_and_is_not_asked_tw
     assert asked.prompts
     assert not any(BEFORE in prompt or "hand" in prompt for prompt in asked.prompts)
     calls = len(asked.prompts)
-    again = await with_ranking(comparison, Judge(asked, rubric="The better.", mode="pairwise"), Silent())
+    again = await with_ranking(comparison, Judge(asked, rubric="The better.", mode="pairwise"), WaitDisplay())
     assert len(asked.prompts) == calls
     assert again.blind is not None
     assert again.blind.as_json()["pairs"] == ranked.blind.as_json()["pairs"]
@@ -412,7 +412,7 @@ async def test_runs_without_common_tasks_are_refused(comparison: Comparison) -> 
     for file in comparison.directory.parent.glob("*/trajectories/held_out/*"):
         file.unlink()
     with pytest.raises(GavelError, match="nothing to rank"):
-        await with_ranking(comparison, Judge("constant"), Silent())
+        await with_ranking(comparison, Judge("constant"), WaitDisplay())
 
 
 def test_it_ranks_pairs_whatever_the_mode_and_rubric_of_the_judge_that_trains(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ async def test_attempts_that_are_all_the_same_are_tied_without_a_question(tmp_pa
     same = compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.8)
     asked = Better()
     for _ in range(2):
-        ranked = await with_ranking(same, Judge(asked, rubric="The better.", mode="pairwise"), Silent())
+        ranked = await with_ranking(same, Judge(asked, rubric="The better.", mode="pairwise"), WaitDisplay())
         assert ranked.blind is not None
         assert [ranked.blind.overall[name].over_seeds.value for name in ranked.blind.contenders] == [0.5, 0.5, 0.5]
         assert ranked.blind.unscored == 0
@@ -437,10 +437,11 @@ async def test_attempts_that_are_all_the_same_are_tied_without_a_question(tmp_pa
 STEPS = settings_of("returns_desk").loop.steps
 
 
-class Heard:
-    """A follower that takes note of the total and of what the status was at each part."""
+class Heard(WaitDisplay):
+    """Takes note of the total and of what the status was at each part."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.total = 0
         self.parts: list[str] = []
         self.two = asyncio.Event()
@@ -487,8 +488,8 @@ async def test_each_step_is_told_once_and_those_from_before_are_not(
     monkeypatch.setattr(compare_session, "_SECONDS", 0.01)
     finished, begun = cell(tmp_path, 0, STEPS, evaluated=True), cell(tmp_path, 1, 3)
     new = cell_of(settings_of("returns_desk"), "returns_desk", tmp_path, "judge", 2)
-    steps, heard = StepCount([finished, begun, new]), Heard()
-    with steps.shown(heard):
+    heard = Heard()
+    with steps_shown([finished, begun, new], heard):
         train(begun, range(4, 6))
         await heard.two.wait()
         train(begun, range(6, STEPS + 1))

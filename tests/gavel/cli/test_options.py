@@ -16,18 +16,19 @@ from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
 from gavel.cli import compare, demo, demo_session, evaluate, score, train
-from gavel.cli.compare import over
 from gavel.cli.config import app
 from gavel.cli.demo import LIKELIHOOD
-from gavel.cli.options import ModelChoiceError, check_model, register_likelihood, run_config
+from gavel.cli.options import ModelChoiceError, check_model, default_judge, register_likelihood, run_config
 from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
-from gavel.cli.settings import Settings, SettingsError, load_dotenv
+from gavel.cli.settings import SettingsError, load_dotenv
 from gavel.llm import providers
 from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, VllmSettings, recipe
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.trackers import wandb_mode
 from tests.endpoint import Endpoint
 from tests.vendors import PERMANENT
 
@@ -188,13 +189,9 @@ def test_assignments_that_exclude_each_other_are_refused(assignments: list[str],
 
 
 def test_a_comparison_keeps_the_settings_of_the_demo_beside_those_that_are_set() -> None:
-    base = RunConfig.model_validate(
-        {"scenario": "x", "model": {"lora": {"rank": 8}}, "train": {"loss": {"kind": "gspo"}}}
-    )
-    given = run_config(
-        "x", {"engine": "vllm"}, ["model.lora.alpha=64", "train.loss.clip_high=0.3", "train.loss.kind=gspo"]
-    )
-    config = over(base, given)
+    base = {"model": {"lora": {"rank": 8}}, "train": {"loss": {"kind": "gspo"}}}
+    assignments = ["model.lora.alpha=64", "train.loss.clip_high=0.3", "train.loss.kind=gspo"]
+    config = run_config("x", {"engine": "vllm"}, assignments, base=base)
     assert (config.model.lora.rank, config.model.lora.alpha, config.backend.engine) == (8, 64, "vllm")
     assert config.train.loss == Gspo(clip_high=0.3)
 
@@ -535,17 +532,13 @@ def test_a_dotenv_file_is_read_and_the_environment_wins(tmp_path: Path):
     )
     os.environ["GAVEL_RUNS"] = "from_environment"
     load_dotenv()
-    settings = Settings.read()
-    assert settings.judge == "openai/gpt-5-mini"
-    assert settings.runs == Path("from_environment")
+    assert (default_judge(), runs_root()) == ("openai/gpt-5-mini", Path("from_environment"))
     assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
 
 
 def test_without_settings_the_stand_in_judges_and_nothing_leaves_the_machine():
     load_dotenv()
-    settings = Settings.read()
-    assert (settings.judge, settings.judge_model, settings.runs) == ("stand-in", None, Path("runs"))
-    assert settings.wandb == "off"
+    assert (default_judge(), runs_root(), wandb_mode()) == ("stand-in", Path("runs"), "off")
 
 
 def test_a_key_without_a_value_is_not_set(tmp_path: Path):
@@ -559,10 +552,8 @@ def test_every_line_of_the_example_can_be_read(tmp_path: Path):
     lines = [line.removeprefix("# ") for line in example.read_text().splitlines() if "=" in line]
     (tmp_path / ".env").write_text("\n".join(lines))
     load_dotenv()
-    settings = Settings.read()
-    assert settings.judge_model == "ollama/qwen3"
+    assert (default_judge(), wandb_mode()) == ("ollama/qwen3", "offline")
     assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
-    assert settings.wandb == "offline"
 
 
 @pytest.mark.parametrize(
@@ -571,7 +562,7 @@ def test_every_line_of_the_example_can_be_read(tmp_path: Path):
 )
 def test_metrics_go_to_wandb_only_when_asked(mode: str, key: str, expected: str):
     os.environ |= {"WANDB_MODE": mode, "WANDB_API_KEY": key}
-    assert Settings.read().wandb == expected
+    assert wandb_mode() == expected
 
 
 def test_a_dotenv_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path):

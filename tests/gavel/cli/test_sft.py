@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gavel.cli.sft import NothingChosenError, app
+from gavel.base.errors import GavelError
+from gavel.cli.sft import app
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -93,7 +94,7 @@ def test_a_file_without_anyone_to_imitate_is_refused_with_a_remedy(
     judged: Path, rewards: list[float | None], options: list[str], problem: str, remedy: str
 ) -> None:
     error = RUNNER.invoke(app, [str(write(judged, rewards)), "--dry-run", *options]).exception
-    assert isinstance(error, NothingChosenError)
+    assert isinstance(error, GavelError)
     assert (problem in error.message, remedy in error.remedy) == (True, True)
 
 
