@@ -142,8 +142,6 @@ def run(scenario: "Scenario") -> None:
     from gavel.cli.named import own_scenarios
 
     if _is_running:
-        from gavel.base.errors import GavelError
-
         raise GavelError(
             f"the file of {scenario.name} calls gavel.run where it is read by another command.",
             'Put it below `if __name__ == "__main__":`, as in README.',

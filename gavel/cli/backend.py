@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gavel.base.extras import MissingExtraError, missing_parts
+from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.run_file import validated
 from gavel.trainer.config import EngineChoice, VllmSettings
@@ -48,8 +48,8 @@ def backend(
     A step that a client has sent is made once, whatever is cut, killed or sent again. Runs are kept here.
     Started by torchrun, the first process serves, and all of them learn.
     """
-    if missing := [*missing_parts("train"), *missing_parts("service")]:
-        raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
+    need_extra("service", "gavel backend")
+    need_extra("train", "gavel backend")
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.backends.remote.wire import checked_key
     from gavel.trainer.backends.server.serve import serve

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gavel.base.errors import GavelError
-from gavel.base.extras import MissingExtraError, missing_parts
+from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.terminal import run_interruptibly
 
@@ -45,16 +45,6 @@ def host_of_cluster(name: str) -> "ClusterHost":
     return SkyHost() if record is None else host_of(record)
 
 
-def need_service() -> None:
-    """Raises `MissingExtraError` where what a remote backend needs is not installed."""
-    if missing := missing_parts("train"):
-        raise MissingExtraError("gavel cluster", missing[0], "train")
-
-
-def accelerators_of(named: str) -> str | None:
-    return None if named == "none" else named
-
-
 def up(
     name: Name = "gavel",
     accelerators: Accelerators = "H100:1",
@@ -80,7 +70,7 @@ def up(
 
     It ends itself when it was not used for --idle-minutes. This version of Gavel is installed there.
     """
-    need_service()
+    need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import Launch, SkyPilotBackend
     from gavel.trainer.backends.skypilot.cluster_settings import cluster_settings, secret_values
     from gavel.trainer.backends.skypilot.sky_host import SkyHost
@@ -88,7 +78,7 @@ def up(
     values = secret_values(secret or [])
     settings = cluster_settings(
         cluster=name,
-        accelerators=accelerators_of(accelerators),
+        accelerators=None if accelerators == "none" else accelerators,
         infra=infra,
         image=image,
         num_nodes=num_nodes,
@@ -135,7 +125,7 @@ def logs(
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on with what comes, until the server ends."),
 ) -> None:
     """Show the log of the server on a cluster."""
-    need_service()
+    need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.cluster_settings import ClusterRecord, redacted
 
     host, record = host_of_cluster(name), ClusterRecord.find(name)
@@ -152,7 +142,7 @@ def down(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask first."),
 ) -> None:
     """End a cluster, with its machines and the runs that are on them. Ending one that is not there does nothing."""
-    need_service()
+    need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import end_cluster
 
     host = host_of_cluster(name)

@@ -13,14 +13,12 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import BackendUrl, of_this_machine, one_step, run_at
+from gavel.cli.options import read_pairs
 from gavel.cli.terminal import print_table, say
 from gavel.trainer.runs.run_directory import read_description, runs_root, split_step
 
 if TYPE_CHECKING:
     from gavel.trainer.deploy.record import AdapterFacts
-
-    _Checkpoint = tuple[Path, AdapterFacts, dict[str, Any]]
-    """The directory that holds its run's deployments, the adapter, and the run's description."""
 
 
 def deploy(
@@ -49,11 +47,15 @@ def deploy(
     The adapter of a backend's run is fetched, and deployed from here.
     """
     need_extra("train", "gavel deploy")
-    from gavel.trainer.deploy.deploy import deploy_step
+    from gavel.trainer.deploy.deploy import deploy_step, facts_of_run
 
-    options = dict(map(_setting, settings or ()))
+    options = read_pairs("--set", settings or ())
     if backend_url is None:
-        directory, adapter, description = _found_here(run, best, best_by)
+        with of_this_machine(run):
+            directory, step = split_step(run)
+        one_step(run, step, best, "--best")
+        adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
+        description = read_description(directory / "model.json")
     else:
         directory, adapter, description = asyncio.run(_fetched(backend_url, run, best, best_by))
     deployed = asyncio.run(
@@ -73,17 +75,8 @@ def deploy(
     typer.echo(deployed.stop_hint, err=True)
 
 
-def _found_here(run: str, best: bool, best_by: str) -> "_Checkpoint":
-    from gavel.trainer.deploy.deploy import facts_of_run
-
-    with of_this_machine(run):
-        directory, step = split_step(run)
-    one_step(run, step, best, "--best")
-    adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
-    return directory, adapter, read_description(directory / "model.json")
-
-
-async def _fetched(url: str, run: str, best: bool, best_by: str) -> "_Checkpoint":
+async def _fetched(url: str, run: str, best: bool, best_by: str) -> tuple[Path, "AdapterFacts", dict[str, Any]]:
+    """The directory that holds its run's deployments, the adapter, and the run's description."""
     from gavel.trainer.deploy.deploy import exported_facts
 
     async with run_at(url, run) as (backend, model, step):
@@ -91,21 +84,6 @@ async def _fetched(url: str, run: str, best: bool, best_by: str) -> "_Checkpoint
         asked = "best" if best else "latest" if step is None else step
         adapter = await exported_facts(backend, model, asked, best_by)
         return adapter.directory.parents[1], adapter, model.model_dump(mode="json")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """`poll=2` -> ("poll", 2)."""
-    name, sign, value = text.partition("=")
-    if not name or not sign:
-        raise GavelError(f"--set {text!r} is no NAME=VALUE", "Such as --set inactive_minutes=60.")
-    if value in ("true", "false"):
-        return name, value == "true"
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
 
 
 def undeploy(

@@ -138,13 +138,11 @@ def _of_run(run: Path, split: str | None, step: int | None) -> Iterator[StoredGr
     if not chosen:
         splits = ", ".join(f"{name} (steps {_steps(found, name)})" for name in dict.fromkeys(each[1] for each in found))
         raise GavelError(f"{run} has no trajectories of that split and step.", f"It has {splits}.")
-    return _read(chosen)
-
-
-def _read(chosen: list[tuple[Path, str, int]]) -> Iterator[StoredGroup]:
-    for path, name, number in chosen:
-        for index, group in enumerate(TrajectoryStore(path).read()):
-            yield StoredGroup(group, index, name, number)
+    return (
+        StoredGroup(group, index, name, number)
+        for path, name, number in chosen
+        for index, group in enumerate(TrajectoryStore(path).read())
+    )
 
 
 def _steps(found: list[tuple[Path, str, int]], name: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from gavel.base.errors import GavelError
-from gavel.base.extras import MissingExtraError, missing_parts
+from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.options import Flag, given, with_options
@@ -22,7 +22,7 @@ from gavel.judge.service.config import FILE_NAME, KeyConfig, ServiceConfig
 from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
 
 if TYPE_CHECKING:
-    from gavel.judge.service.store.key_store import Key, KeyStore
+    from gavel.judge.service.store.key_store import KeyStore
 
 KEY_FLAGS = [
     Flag("projects", "--project"),
@@ -78,17 +78,21 @@ def list_keys(
     with _store(database, config) as store:
         found = store.all_now()
     if as_json:
-        typer.echo(json.dumps([_row(key) for key in found], indent=1))
-        return
+        fields = ("id", "name", "created_at", "revoked_at", "spent_usd", "unpriced_groups")  # not its token's hash
+        scopes = [key.scope.model_dump(mode="json", exclude_defaults=True) for key in found]
+        listed = [
+            {name: getattr(key, name) for name in fields} | {"scope": scope}
+            for key, scope in zip(found, scopes, strict=True)
+        ]
+        return typer.echo(json.dumps(listed, indent=1))
     console = Console()
     if not found:
         console.print(plain("There are no keys. Make one: gavel keys create NAME."))
         return
     rows: list[tuple[str, ...]] = []
     for key in found:
-        scope = ", ".join(
-            f"{field} {_words(value)}" for field, value in key.scope.model_dump(exclude_defaults=True).items()
-        )
+        allowed = key.scope.model_dump(exclude_defaults=True).items()
+        scope = ", ".join(f"{name} {'/'.join(each) if isinstance(each, list) else each}" for name, each in allowed)
         made = time.strftime("%Y-%m-%d", time.localtime(key.created_at))
         unknown = f", {counted(key.unpriced_groups, 'group')} unknown" if key.unpriced_groups else ""
         may = "revoked" if key.revoked_at is not None else scope or "all"
@@ -107,23 +111,6 @@ def revoke(
     typer.echo(f"Key {key} is revoked.")
 
 
-def _row(key: "Key") -> dict[str, Any]:
-    """The key for programs, without the hash of its token."""
-    return {
-        "id": key.id,
-        "name": key.name,
-        "created_at": key.created_at,
-        "revoked_at": key.revoked_at,
-        "scope": key.scope.model_dump(mode="json", exclude_defaults=True),
-        "spent_usd": key.spent_usd,
-        "unpriced_groups": key.unpriced_groups,
-    }
-
-
-def _words(value: Any) -> str:
-    return "/".join(value) if isinstance(value, list) else str(value)
-
-
 def _entry(name: str, key: KeyConfig) -> str:
     """The key as a table of gavel.toml."""
     validated(ServiceConfig, {"keys": {name: key.model_dump()}}, {})
@@ -133,8 +120,7 @@ def _entry(name: str, key: KeyConfig) -> str:
 
 @contextmanager
 def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
-    if missing := missing_parts("service"):
-        raise MissingExtraError("gavel keys", missing[0], "service")
+    need_extra("service", "gavel keys")
     from gavel.judge.service.store.database import Database as ServiceDatabase
     from gavel.judge.service.store.key_store import KeyStore
 

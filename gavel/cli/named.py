@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -19,10 +19,11 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.mixture import Mixture, read_weights, scenario_references
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
-from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBackend
-from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.run_directory import NamedRunError, runs_root
+
+if TYPE_CHECKING:
+    from gavel.trainer.backends.remote.client import RemoteBackend
+    from gavel.trainer.model_spec import TrainableSpec
 
 own_scenarios: dict[str, Scenario] = {}
 """The scenario of the file that called `gavel.run`, by its name."""
@@ -115,15 +116,19 @@ def read_attempts(
     return groups
 
 
-async def remote_backend(url: str) -> RemoteBackend:
+async def remote_backend(url: str) -> "RemoteBackend":
     """The backend at an address, or on the cluster of `sky://CLUSTER`; to be closed by the caller."""
-    if url.startswith(CLUSTER_SCHEME):
-        return await SkyPilotBackend.attach(url.removeprefix(CLUSTER_SCHEME))
+    if url.startswith("sky://"):
+        from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
+
+        return await SkyPilotBackend.attach(url.removeprefix("sky://"))
+    from gavel.trainer.backends.remote.client import RemoteBackend
+
     return RemoteBackend(url)
 
 
 @contextlib.asynccontextmanager
-async def run_at(url: str, named: str) -> AsyncGenerator[tuple[RemoteBackend, TrainableSpec, int | None]]:
+async def run_at(url: str, named: str) -> AsyncGenerator[tuple["RemoteBackend", "TrainableSpec", int | None]]:
     """The backend, its run `project/name`, and the step that is named with `@12`. Raises `GavelError`."""
     head, at, tail = named.rpartition("@")
     text, step = (head, int(tail)) if at and tail.isdecimal() else (named, None)

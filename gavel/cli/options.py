@@ -119,18 +119,14 @@ def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
 def read_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
     """The values of `--option key=value`, given several times, by key. Raises `OptionError`."""
     pairs: dict[str, Any] = {}
-    for key, value in (_pair(option, text) for text in texts):
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key:
+            raise OptionError(f"{option} {text}: this is not of the form key=value.", f"Write {option} key=value.")
         if key in pairs:
             raise OptionError(f"{option} names {key} twice.", "Give each key once.")
-        pairs[key] = value
+        pairs[key] = _parse(value)
     return pairs
-
-
-def _pair(option: str, text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise OptionError(f"{option} {text}: this is not of the form key=value.", f"Write {option} key=value.")
-    return key.strip(), _parse(value.strip())
 
 
 def _parse(text: str) -> Any:
@@ -482,15 +478,14 @@ def replay_account(judge: Judge | None) -> str:
 
 def register_likelihood() -> None:
     """Makes `likelihood` a judge model, whose weights are loaded with its first question."""
+
+    def first_reply(messages: list[Message]) -> str:
+        from gavel.cli.demo_session import FrozenBase
+
+        return FrozenBase(Console(stderr=True)).judge.reply(messages)  # which is registered by its making
+
     if LIKELIHOOD not in names():
-        register(LIKELIHOOD, _first_reply)
-
-
-def _first_reply(messages: list[Message]) -> str:
-
-    from gavel.cli.demo_session import FrozenBase
-
-    return FrozenBase(Console(stderr=True)).judge.reply(messages)  # which is registered by its making
+        register(LIKELIHOOD, first_reply)
 
 
 _SMALL = "smollm2-135m"
@@ -518,17 +513,16 @@ def check_model(config: Run, given: Run, scenario: Scenario | Mixture) -> None:
     if "base_model" in given.model.model_fields_set:
         typer.echo(f"Note: {what}; on {', '.join(others)} its scores may rise while it learns nothing.", err=True)
         return
+    own = [
+        f"--model {name}, a tiny one made for this scenario; "
+        for name, its in SCENARIOS.items()
+        if its == config.scenario
+    ]
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",
-        f"Name a base model: {_made_for(config.scenario)}{_fitting()}. `gavel plan MODEL` shows what another needs of "
+        f"Name a base model: {''.join(own[:1])}{_fitting()}. `gavel plan MODEL` shows what another needs of "
         "memory, and --dry-run what the judge will cost.",
     )
-
-
-def _made_for(scenario: str) -> str:
-    """The built-in model of a scenario, if it has one."""
-    name = next((name for name, its_own in SCENARIOS.items() if its_own == scenario), None)
-    return "" if name is None else f"--model {name}, a tiny one made for this scenario; "
 
 
 def _fitting() -> str:

@@ -15,7 +15,7 @@ import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -248,123 +248,62 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
-Placed = TypeVar("Placed", bound=Table | RunConfig | EvolveRunConfig)
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)
-_Move = Callable[[str], str]
 
 
 def paths_beside(tables: Table, folder: Path) -> Table:
     """The tables of a file in `folder`, with its paths as they are from the working directory."""
-
-    def move(path: str) -> str:
-        return os.path.normpath(folder / path)
-
-    return _moved(tables, move, folder)
+    return _moved(tables, lambda path: os.path.normpath(folder / path), folder, ())
 
 
 def paths_seen_from(config: Run, folder: Path) -> Run:
     """The configuration, with its paths as they are from `folder`."""
-
-    def move(path: str) -> str:
-        return path if os.path.isabs(path) else os.path.relpath(path, folder)
-
-    return _moved(config, move, Path())
+    return _moved(config, lambda path: path if os.path.isabs(path) else os.path.relpath(path, folder), Path(), ())
 
 
-def _scenario(value: str, move: _Move, folder: Path) -> str:
-    moved: list[str] = []
-    for each in scenario_references(value):
-        path, colon, variable = each.partition(":")
-        moved.append(f"{move(path)}{colon}{variable}" if path.endswith(".py") else each)
-    return SEPARATOR.join(moved)
-
-
-def _rubric(value: str, move: _Move, folder: Path) -> str:
-    return f"@{move(value[1:])}" if value.startswith("@") else value
-
-
-def _cassette(value: str, move: _Move, folder: Path) -> str:
-    return value if value == "none" else move(value)
-
-
-def _base_model(value: str, move: _Move, folder: Path) -> str:
-    """A hub id may look like a path: it is one where there is such a directory."""
-    return move(value) if (folder / value).is_dir() else value
-
-
-def _checkpoint(value: str, move: _Move, folder: Path) -> str:
-    """A run's name may look like a path: it is one where there is such a directory."""
-    path, at, step = value.rpartition("@")
-    if "://" in value:
-        return value
-    if at and step.isdecimal() and not (folder / value).is_dir():
-        return f"{_base_model(path, move, folder)}@{step}"
-    return _base_model(value, move, folder)
-
-
-def _reference(value: str, move: _Move, folder: Path) -> str:
-    return value if value in ("base", "start") or value.isdecimal() else move(value)
-
-
-def _database(value: str, move: _Move, folder: Path) -> str:
-    return value if "://" in value else move(value)
-
-
-def _file(value: str, move: _Move, folder: Path) -> str:
-    return move(value)
-
-
-def _program(value: str, move: _Move, folder: Path) -> str:
-    return move(value) if os.sep in value else value
-
-
-_EVERY = "*"
-"""All keys of a table."""
-_PATHS: Mapping[tuple[str, ...], Callable[[str, _Move, Path], str]] = {
-    ("scenario",): _scenario,
-    ("base",): _file,
-    ("model", "base_model"): _base_model,
-    ("model", "from_checkpoint"): _checkpoint,
-    ("judge", "rubric"): _rubric,
-    ("judge", "cassette"): _cassette,
-    ("backend", "engine", "python"): _program,
-    ("train", "reference"): _reference,
-    ("loop", "checks", "golden"): _file,
-    ("database",): _database,
-    ("rubrics", _EVERY): _rubric,
-}
-"""Every setting of a run or of the service that may be a path, and how it is told from what is none."""
-
-
-def _moved(settings: Placed, move: _Move, folder: Path) -> Placed:
-    for path, moved in _PATHS.items():
-        settings = _changed(settings, path, lambda value, moved=moved: moved(value, move, folder))
-    return settings
-
-
-def _changed(settings: Any, path: Sequence[str], change: _Move) -> Any:
-    """The table or model with another text or path at `path`, if there is one."""
-    name, *rest = path
+def _moved(settings: Any, move: Callable[[str], str], folder: Path, path: tuple[str, ...]) -> Any:
+    """What stands at `path` of a run or of the service, with the paths in it moved; those it has are of `folder`."""
+    if isinstance(settings, list):
+        return [_moved(each, move, folder, path) for each in settings]
+    if isinstance(settings, str | Path):
+        return type(settings)(_moved_text(str(settings), move, folder, path))
     if isinstance(settings, dict):
-        if name == _EVERY:
-            for key in list(settings):
-                settings = _changed(settings, (key, *rest), change)
-            return settings
-        value = settings.get(name)
-    elif isinstance(settings, BaseModel) and name in type(settings).model_fields:
-        value = getattr(settings, name)
-    else:
+        return {name: _moved(value, move, folder, (*path, name)) for name, value in settings.items()}
+    if not isinstance(settings, BaseModel):
         return settings
-    if rest:
-        changed = _changed(value, rest, change)
-    elif isinstance(value, str | Path):
-        changed = type(value)(change(str(value)))
-    elif isinstance(value, list):
-        changed = [type(each)(change(str(each))) for each in value]
-    else:
-        return settings
-    if changed == value:
-        return settings
-    if isinstance(settings, dict):
-        return {**settings, name: changed}
-    return settings.model_copy(update={name: changed})
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    moved = {name: _moved(value, move, folder, (*path, name)) for name, value in values.items()}
+    changed = {name: value for name, value in moved.items() if value != values[name]}
+    return settings.model_copy(update=changed) if changed else settings
+
+
+def _moved_text(text: str, move: Callable[[str], str], folder: Path, path: tuple[str, ...]) -> str:
+    """A setting that is a path, or may be one, is told by where it stands, and by its form."""
+    match path:
+        case ("scenario",):
+            parts = [each.partition(":") for each in scenario_references(text)]
+            is_file = [file.endswith(".py") for file, _, _ in parts]
+            return SEPARATOR.join(
+                f"{move(file)}{colon}{variable}" if own else f"{file}{colon}{variable}"
+                for (file, colon, variable), own in zip(parts, is_file, strict=True)
+            )
+        case ("judge", "rubric") | ("rubrics", _):
+            return f"@{move(text[1:])}" if text.startswith("@") else text
+        case ("model", "from_checkpoint"):  # a run's name may look like a path: it is one where there is a directory
+            run, at, step = text.rpartition("@")
+            if not at or not step.isdecimal() or (folder / text).is_dir():
+                run, at, step = text, "", ""
+            return f"{move(run)}{at}{step}" if (folder / run).is_dir() else text
+        case ("model", "base_model"):  # so may a hub id
+            is_path = (folder / text).is_dir()
+        case ("judge", "cassette"):
+            is_path = text != "none"
+        case ("train", "reference"):
+            is_path = text not in ("base", "start") and not text.isdecimal()
+        case ("backend", "engine", "python"):
+            is_path = os.sep in text
+        case ("database",):
+            is_path = "://" not in text
+        case _:
+            is_path = path in (("base",), ("loop", "checks", "golden"))
+    return move(text) if is_path else text

@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from gavel.cli.terminal import run_interruptibly, run_to_end
 from gavel.integrations.atropos.group import atropos_group
 from gavel.integrations.atropos.queue import EnvRegistration
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender, SenderSettings
+from gavel.integrations.atropos.server import KEY_VARIABLE
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
@@ -71,8 +72,6 @@ def send_atropos(
     Each group is one task, scored by the judge (or by --reward success=1 and others), with the exact tokens and
     log-probs of the policy. A file of judged groups is sent as it is. POLICY_API_KEY is the policy's key, if any.
     """
-    from gavel.integrations.atropos.server import KEY_VARIABLE
-
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
     path = Path(source)
     if path.is_file() and path.suffix != ".py":
@@ -88,9 +87,13 @@ def send_atropos(
         announce_stand_in(judge.names)
         check_stand_in(judge, scenario)
         run_interruptibly(judge.probe())
-
-    there = Destination(url, key, policy_url, policy_model, os.environ.get("POLICY_API_KEY") or "none")
-    run_to_end(send_scenario(scenario, config.loop, judge, there, groups=groups, ahead=ahead, name=name, tell=_tell))
+    policy = Model(
+        name=policy_model or _UNNAMED,
+        project=scenario.name,
+        inference_base_url=policy_url.rstrip("/"),
+        inference_api_key=os.environ.get("POLICY_API_KEY") or "none",
+    )
+    run_to_end(send_scenario(scenario, config.loop, judge, policy, url, key, groups=groups, ahead=ahead, name=name))
 
 
 def _tell(count: int, left_out: Counter[str]) -> None:
@@ -100,36 +103,24 @@ def _tell(count: int, left_out: Counter[str]) -> None:
 
 
 _TOLD_EVERY = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where groups go, and who plays."""
-
-    url: str
-    key: str | None
-    policy_url: str
-    policy_model: str | None
-    policy_key: str
-
-
-class PolicyError(GavelError):
-    """The policy cannot be asked."""
+_UNNAMED = "policy"
+"""The name of a policy that is not named by the user."""
 
 
 async def send_scenario(
     scenario: Scenario,
     loop: LoopConfig,
     judge: Judge | None,
-    there: Destination,
+    model: Model,
+    url: str,
+    key: str | None,
     *,
     groups: int | None,
     ahead: float,
     name: str | None,
-    tell: Callable[[int, Counter[str]], None],
 ) -> None:
-    """Sends until enough groups are sent, or the trainer is done."""
-    model, is_gavel = await _policy(there, scenario)
+    """Sends until enough groups are sent, or the trainer is done. `model`: without a name, the first that is served."""
+    model, is_gavel = await _policy(model)
     settings = SenderSettings(
         groups=groups,
         group_size=loop.group_size,
@@ -141,18 +132,18 @@ async def send_scenario(
         name=name,
         concurrency=loop.concurrency,
     )
-    seen = [0, 0]
+    seen = Counter[bool]()
 
     def heard(group: TrajectoryGroup, problem: str | None) -> None:
-        seen[problem is not None] += 1
-        if sum(seen) % _TOLD_EVERY == 0:
-            typer.echo(f"{counted(seen[0], 'group')} sent, {seen[1]:,} not", err=True)
+        seen[problem is None] += 1
+        if seen.total() % _TOLD_EVERY == 0:
+            typer.echo(f"{counted(seen[True], 'group')} sent, {seen[False]:,} not", err=True)
 
-    async with AtroposClient(there.url, key=there.key, on_wait=tell_wait) as client:
+    async with AtroposClient(url, key=key, on_wait=tell_wait) as client:
         typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)
         fields = COMPACT if is_gavel else EXACT
         sent = await AtroposSender(client, model, scenario, settings, judge, fields=fields, on_group=heard).run()
-    tell(sent.groups, sent.left_out)
+    _tell(sent.groups, sent.left_out)
 
 
 async def send_groups(
@@ -183,25 +174,23 @@ def tell_wait(reason: str) -> None:
     typer.echo(f"Waiting up to two minutes for the server and its trainer: {reason}", err=True)
 
 
-async def _policy(there: Destination, scenario: Scenario) -> tuple[Model, bool]:
-    """The policy, and whether Gavel serves it. Raises `PolicyError`."""
-    fields = {"inference_base_url": there.policy_url.rstrip("/"), "inference_api_key": there.policy_key}
-    model = Model(name=there.policy_model or "policy", project=scenario.name, **fields)
+async def _policy(model: Model) -> tuple[Model, bool]:
+    """The policy with its name, and whether Gavel serves it. Raises `GavelError`."""
+    url = model.inference_base_url
     try:
         served = (await model.openai_client().models.list()).data
     except OpenAIError as error:
-        raise PolicyError(
-            f"the policy at {there.policy_url} cannot be asked: {error}",
+        raise GavelError(
+            f"the policy at {url} cannot be asked: {error}",
             "Give its OpenAI-compatible address, which ends in /v1 (--policy-url), and its key in POLICY_API_KEY.",
         ) from error
-    names = [each.id for each in served]
-    if there.policy_model is not None and there.policy_model not in names:
-        raise PolicyError(f"{there.policy_url} does not serve {there.policy_model}", f"It serves {', '.join(names)}.")
-    if not names:
-        raise PolicyError(f"{there.policy_url} serves no model", "Name one: --policy-model")
-    name = there.policy_model or names[0]
-    is_gavel = next(each.owned_by for each in served if each.id == name) == "gavel"
-    return Model(name=name, project=scenario.name, **fields), is_gavel
+    owners = {each.id: each.owned_by for each in served}
+    if not owners:
+        raise GavelError(f"{url} serves no model", "Name one: --policy-model")
+    name = next(iter(owners)) if model.name == _UNNAMED else model.name
+    if name not in owners:
+        raise GavelError(f"{url} does not serve {name}", f"It serves {', '.join(owners)}.")
+    return model.model_copy(update={"name": name}), owners[name] == "gavel"
 
 
 app = single_command(with_options(send_atropos, RunConfig, FLAGS))

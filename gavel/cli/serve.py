@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gavel.base.extras import MissingExtraError, missing_parts, need_extra
+from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.options import (
     JUDGE_FLAGS,
@@ -51,8 +51,7 @@ def serve(
     Settings come from a file, the environment (GAVEL_SERVICE_PORT, GAVEL_SERVICE_LIMITS__MEMBERS, GAVEL_DATABASE_URL)
     and these options; the later ones win.
     """
-    if missing := missing_parts("service"):
-        raise MissingExtraError("gavel serve", missing[0], "service")
+    need_extra("service", "gavel serve")
     settings = service_config(values, config)
     if settings.otel:
         need_extra("otel", "--otel")

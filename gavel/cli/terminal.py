@@ -177,8 +177,6 @@ def waiting_for(what: str | Callable[[], str]) -> Generator[None]:
         if callable(what) or not sys.stderr.isatty():
             yield
         else:
-            from rich.console import Console
-
             with Console(stderr=True).status(f"{what} …".replace("[", r"\[")):
                 yield
     finally:
@@ -294,14 +292,10 @@ def _stop_at_second_interrupt() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGINT, _do_nothing)  # a further one would say the same again
+    signal.signal(signal.SIGINT, lambda number, frame: None)  # a further one would say the same again
     shown = _SHOW_CURSOR if sys.stderr.isatty() else ""  # which a live display hides
     os.write(2, f"{shown}\nStopped at once. What was finished is kept.\n".encode())
     os._exit(INTERRUPTED)
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    pass
 
 
 def _in_main_thread() -> bool:

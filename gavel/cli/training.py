@@ -38,7 +38,6 @@ from gavel.reports.run_outcome import outcome_in_words
 from gavel.reports.run_page import write_run_report
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
-from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.evaluation import Evaluation
@@ -61,6 +60,7 @@ from gavel.trainer.runs.run_directory import (
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.local import LocalBackend
+    from gavel.trainer.backends.remote.client import RemoteBackend
 
 
 def trainable(config: RunConfig | EvolveRunConfig | ImitationConfig, project: str) -> TrainableModel:

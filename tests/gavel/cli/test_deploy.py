@@ -66,7 +66,7 @@ def test_a_deployment_that_cannot_be_removed_keeps_no_other_one_standing(
         (["desk/clerk@7", "together"], "no whole checkpoint of step 7"),
         (["desk/clerk@12", "--best", "together"], "names a step, and --best another"),
         (["desk/clerk", "nowhere"], "there is no host 'nowhere'"),
-        (["desk/clerk", "vllm:http://h", "--set", "x"], "no NAME=VALUE"),
+        (["desk/clerk", "vllm:http://h", "--set", "x"], "not of the form key=value"),
         (["desk/clerk", "vllm:http://h", "--set", "x=1"], "no option 'x'"),
         (["desk/clerk", "together"], "only on this machine"),
     ],

@@ -207,11 +207,8 @@ def simulate(*options: str) -> str:
 
 def test_the_table_shows_every_way_of_asking():
     shown = simulate("--orders", "1,2,2")
-    assert [line.split("│")[0].strip() for line in shown.splitlines() if "│" in line] == [
-        "1 call by arrival",
-        "engine, 1 order",
-        "engine, 2 orders",
-    ]
+    ways = ["1 call by arrival ", "engine, 1 order ", "engine, 2 orders "]
+    assert [way for line in shown.splitlines() for way in ways if line.startswith(way)] == ways
     assert "6 groups of 8" in shown
 
 
