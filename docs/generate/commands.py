@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import typer.main
 
 from gavel.cli.app import COMMANDS, app
-from gavel.cli.export import trajectories
+from gavel.cli.checkpoints import trajectories
 from gavel.cli.lazy_commands import single_command
 
 HEAD = """# Commands

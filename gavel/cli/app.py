@@ -3,17 +3,19 @@
 import atexit
 import errno
 import gc
+import os
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from dotenv import dotenv_values
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import lazy_app
-from gavel.cli.settings import load_dotenv
 from gavel.cli.terminal import (
     INTERRUPTED,
     heartbeat,
@@ -123,6 +125,25 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None: ...
+
+
+class SettingsError(GavelError):
+    """A setting cannot be read."""
+
+
+def load_dotenv(directory: Path | None = None) -> None:
+    """Adds the values of `.env` in `directory` (default: the current one) to the environment, if there is one.
+
+    Raises `SettingsError` when it cannot be read.
+    """
+    path = (directory or Path.cwd()) / ".env"
+    try:
+        values = dotenv_values(path) if path.is_file() else {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}", "Make it a readable text file in UTF-8.") from error
+    for name, value in values.items():
+        if value:
+            os.environ.setdefault(name, value)
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from gavel.cli.named import find_run, names_in, read_attempts, scenario_named, s
 from gavel.cli.options import (
     ENGINE_FLAGS,
     JUDGE_FLAGS,
+    STAND_IN,
     Assignments,
     DryRun,
     Flag,
@@ -49,7 +50,6 @@ from gavel.cli.options import (
     with_cassette,
     with_options,
 )
-from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import (
     RESUME,
     WaitDisplay,

@@ -28,9 +28,15 @@ from typing import Any, get_args
 from gavel.base.errors import GavelError, first_error
 from gavel.cli.demo import DESKS, ONE_SENTENCE
 from gavel.cli.named import experiment_of, scenario_named, scenario_of
-from gavel.cli.options import check_stand_in, default_judge, register_likelihood, with_cassette, with_default_judge
+from gavel.cli.options import (
+    STAND_IN,
+    check_stand_in,
+    default_judge,
+    register_likelihood,
+    with_cassette,
+    with_default_judge,
+)
 from gavel.cli.run_file import Table, paths_seen_from, to_toml
-from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import WaitDisplay
 from gavel.cli.training import opened_backend, status_of, trainable
 from gavel.judge.config import JudgeConfig, read_text_option

@@ -12,8 +12,7 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenario_named
-from gavel.cli.options import JUDGE_FLAGS, DryRun, Flag, run_config, with_options
-from gavel.cli.settings import LIKELIHOOD, STAND_IN
+from gavel.cli.options import JUDGE_FLAGS, LIKELIHOOD, STAND_IN, DryRun, Flag, run_config, with_options
 from gavel.cli.terminal import RESUME, TRAINER, run_to_end, waiting_for
 from gavel.cli.training import print_run_estimates
 from gavel.judge.config import JudgeConfig

@@ -27,8 +27,7 @@ from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.demo import ONE_SENTENCE, DemoJob
-from gavel.cli.options import with_cassette
-from gavel.cli.settings import LIKELIHOOD, STAND_IN
+from gavel.cli.options import LIKELIHOOD, STAND_IN, with_cassette
 from gavel.cli.terminal import print_table, say, waiting_for
 from gavel.cli.training import RunDisplay, close_replies, opened_run, run_directory_of
 from gavel.judge.config import JudgeConfig

@@ -23,8 +23,7 @@ import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.base.errors import GavelError
 from gavel.base.extras import EXTRAS, install_line, installed_version, missing_parts
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.options import JUDGE_FLAGS, default_judge, judge_config, with_options
-from gavel.cli.settings import STAND_IN
+from gavel.cli.options import JUDGE_FLAGS, STAND_IN, default_judge, judge_config, with_options
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.config import JudgeConfig
 from gavel.llm.prices import prices_from_environment

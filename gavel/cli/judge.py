@@ -28,8 +28,7 @@ from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
-from gavel.cli.options import default_judge, read_pairs
-from gavel.cli.settings import STAND_IN
+from gavel.cli.options import STAND_IN, default_judge, read_pairs
 from gavel.cli.terminal import print_table, run_interruptibly, say
 from gavel.judge.audit.engine_quality import (
     OWN_FAMILY,

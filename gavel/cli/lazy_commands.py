@@ -114,7 +114,9 @@ def lazy_app(
     return app
 
 
-_WITH = {"pull": "push", "undeploy": "deploy", "deployments": "deploy"}
+_WITH = dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints") | {
+    "keys": "serve"
+}
 """Commands whose module is named after another."""
 
 
@@ -122,7 +124,7 @@ def _app_of(command: str, function: Callable[..., None] | None) -> typer.Typer:
     if function is not None:
         return single_command(function)
     module = importlib.import_module(f"gavel.cli.{_WITH.get(command, command).replace('-', '_')}")
-    return getattr(module, f"{command}_app" if command in _WITH else "app")
+    return getattr(module, f"{command.replace('-', '_')}_app" if command in _WITH else "app")
 
 
 def _listed() -> None:

@@ -1,13 +1,11 @@
 """What a command's arguments name: a scenario, a run here or at a backend, a file of attempts, a file to write."""
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import typer
 from rich.console import Console
 
 from gavel.base.errors import GavelError
@@ -19,11 +17,10 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.mixture import Mixture, read_weights, scenario_references
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
-from gavel.trainer.runs.run_directory import NamedRunError, runs_root
+from gavel.trainer.runs.run_directory import runs_root
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.remote.client import RemoteBackend
-    from gavel.trainer.model_spec import TrainableSpec
 
 own_scenarios: dict[str, Scenario] = {}
 """The scenario of the file that called `gavel.run`, by its name."""
@@ -125,46 +122,3 @@ async def remote_backend(url: str) -> "RemoteBackend":
     from gavel.trainer.backends.remote.client import RemoteBackend
 
     return RemoteBackend(url)
-
-
-@contextlib.asynccontextmanager
-async def run_at(url: str, named: str) -> AsyncGenerator[tuple["RemoteBackend", "TrainableSpec", int | None]]:
-    """The backend, its run `project/name`, and the step that is named with `@12`. Raises `GavelError`."""
-    head, at, tail = named.rpartition("@")
-    text, step = (head, int(tail)) if at and tail.isdecimal() else (named, None)
-    project, slash, name = text.partition("/")
-    if not slash:
-        raise GavelError(f"{named!r} names no run of a backend", "Name project and run: desk/clerk, or desk/clerk@12.")
-    backend = await remote_backend(url)
-    try:
-        yield backend, await backend.find(project, name), step
-    finally:
-        await backend.close()
-
-
-@contextlib.contextmanager
-def of_this_machine(named: str) -> Generator[None]:
-    """What is told of a run that is not here says how one of a backend is named."""
-    try:
-        yield
-    except NamedRunError as error:
-        raise GavelError(
-            f"there is no run {named!r} in {runs_root()}",
-            "Name one as `gavel runs` lists it (desk/clerk, desk/clerk@12). One that was trained with --backend-url is "
-            "there alone: give the same --backend-url.",
-        ) from error
-
-
-def one_step(run: str, step: int | None, given: object, option: str) -> None:
-    """Raises `GavelError` where both `desk/clerk@12` and an option choose a step."""
-    if step is not None and given:
-        raise GavelError(f"{run} names a step, and {option} another", "Leave one of them out.")
-
-
-BackendUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="The run is one of the `gavel backend` there, as with gavel train: its address (GAVEL_BACKEND_KEY is its "
-        "key), or sky://CLUSTER."
-    ),
-]

@@ -27,7 +27,6 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.run_file import Table, Where, merged, models_in, paths_beside, read_tables, validated
-from gavel.cli.settings import LIKELIHOOD, STAND_IN
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
@@ -40,6 +39,11 @@ from gavel.trainer.config import RecipeName, recipe_tables
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.experiment import judges_of
 from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
+
+STAND_IN = "stand-in"
+"""The command line's default judge: rules, no key."""
+LIKELIHOOD = "likelihood"
+"""The judge of `gavel demo --real`: likelihoods under the frozen base, with which it is registered when it is asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts
 from gavel.cli.options import (
     JUDGE_FLAGS,
+    STAND_IN,
     DryRun,
     announce_stand_in,
     judge_config,
@@ -37,7 +38,6 @@ from gavel.cli.options import (
     with_default_judge,
     with_options,
 )
-from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import INTERRUPTED, WaitDisplay, plain, run_interruptibly, say
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError

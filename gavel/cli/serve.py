@@ -1,16 +1,22 @@
-"""`gavel serve`: the judge behind HTTP."""
+"""`gavel serve`, the judge behind HTTP, and `gavel keys`, the API keys in its database."""
 
+import json
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
+from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
-from gavel.cli.lazy_commands import single_command
+from gavel.base.text import counted
+from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.options import (
     JUDGE_FLAGS,
     Flag,
@@ -20,9 +26,13 @@ from gavel.cli.options import (
     with_default_judge,
     with_options,
 )
-from gavel.cli.run_file import Where, merged, paths_beside, read_tables, to_toml, validated
-from gavel.cli.terminal import silence_libraries
-from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
+from gavel.cli.run_file import Where, merged, paths_beside, read_tables, to_toml, toml_value, validated
+from gavel.cli.terminal import plain, print_table, silence_libraries
+from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, KeyConfig, ServiceConfig
+from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
+
+if TYPE_CHECKING:
+    from gavel.judge.service.store.key_store import KeyStore
 
 _SHOW = "`gavel serve --check` shows every setting with its description."
 _MAKE = f"gavel serve --check > {FILE_NAME}"
@@ -101,3 +111,116 @@ def _environment() -> dict[str, dict[tuple[str, ...], Any]]:
 
 
 app = single_command(with_options(serve, ServiceConfig, SERVE_FLAGS))
+
+
+KEY_FLAGS = [
+    Flag("projects", "--project"),
+    Flag("judges", "--judge"),
+    Flag("max_cost_usd", "--max-cost"),
+    Flag("requests_per_minute", "--requests-per-minute"),
+    Flag("concurrent_groups", "--concurrent-groups"),
+]
+Database = Annotated[
+    str | None, typer.Option(help="The service's database. Default: as for gavel serve.", show_default=False)
+]
+Config = Annotated[
+    Path | None, typer.Option(help=f"The service's settings as TOML. Default: {FILE_NAME}, where there is one.")
+]
+
+
+def create(
+    values: Mapping[str, Any],
+    name: Annotated[str, typer.Argument(help="What the key is for; shown in the list.")],
+    database: Database = None,
+    config: Config = None,
+    print_hash: Annotated[
+        bool, typer.Option("--print-hash", help="Store nothing; print the key, and its entry for gavel.toml.")
+    ] = False,
+) -> None:
+    """Make a key, and print it: it is shown this once. From the first key on, the service answers no one without."""
+    if not name.strip() or not name.isprintable():
+        raise GavelError(f"a key cannot be called {name!r}: the list could not show it", "Say what it is for: trainer.")
+    chosen = given(values, KeyScope, KEY_FLAGS)
+    names = {flag.path: flag.name for flag in KEY_FLAGS}
+    scope = validated(KeyScope, merged({}, chosen), {path: names[path[0]] for path in chosen})
+    if print_hash:
+        token, _ = new_token()
+        entry = KeyConfig(**scope.model_dump(exclude_defaults=True), hash=HASH_PREFIX + token_hash(token))
+        typer.echo(token)
+        typer.echo(_entry(name, entry), err=True)
+        return
+    with _store(database, config) as store:
+        token, key = store.create(name, scope)
+    typer.echo(token)
+    typer.echo(f"This is key {key.id}; it is not shown again. Send it as Authorization: Bearer KEY.", err=True)
+
+
+def list_keys(
+    database: Database = None,
+    config: Config = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list; times in seconds since 1970, an empty scope may use all.")
+    ] = False,
+) -> None:
+    """List the keys with what they may do and have spent; never the keys themselves."""
+
+    with _store(database, config) as store:
+        found = store.all_now()
+    if as_json:
+        fields = ("id", "name", "created_at", "revoked_at", "spent_usd", "unpriced_groups")  # not its token's hash
+        scopes = [key.scope.model_dump(mode="json", exclude_defaults=True) for key in found]
+        listed = [
+            {name: getattr(key, name) for name in fields} | {"scope": scope}
+            for key, scope in zip(found, scopes, strict=True)
+        ]
+        return typer.echo(json.dumps(listed, indent=1))
+    console = Console()
+    if not found:
+        console.print(plain("There are no keys. Make one: gavel keys create NAME."))
+        return
+    rows: list[tuple[str, ...]] = []
+    for key in found:
+        allowed = key.scope.model_dump(exclude_defaults=True).items()
+        scope = ", ".join(f"{name} {'/'.join(each) if isinstance(each, list) else each}" for name, each in allowed)
+        made = time.strftime("%Y-%m-%d", time.localtime(key.created_at))
+        unknown = f", {counted(key.unpriced_groups, 'group')} unknown" if key.unpriced_groups else ""
+        may = "revoked" if key.revoked_at is not None else scope or "all"
+        rows.append((key.id, key.name, made, may, f"{key.spent_usd:.4g} USD{unknown}"))
+    print_table(console, ("id", "name", "made", "may use", "spent"), rows)
+
+
+def revoke(
+    key: Annotated[str, typer.Argument(help="Id of the key, as in the list.")],
+    database: Database = None,
+    config: Config = None,
+) -> None:
+    """End a key for ever. Running services know it within seconds."""
+    with _store(database, config) as store:
+        store.revoke(key)
+    typer.echo(f"Key {key} is revoked.")
+
+
+def _entry(name: str, key: KeyConfig) -> str:
+    """The key as a table of gavel.toml."""
+    validated(ServiceConfig, {"keys": {name: key.model_dump()}}, {})
+    lines = [f"{field} = {toml_value(value)}" for field, value in key.model_dump(exclude_defaults=True).items()]
+    return "\n".join([f'[keys."{name}"]' if "." in name else f"[keys.{name}]", *sorted(lines)])
+
+
+@contextmanager
+def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
+    need_extra("service", "gavel keys")
+    from gavel.judge.service.store.database import Database as ServiceDatabase
+    from gavel.judge.service.store.key_store import KeyStore
+
+    opened = ServiceDatabase.open(service_config({"database": database}, config).database)
+    try:
+        yield KeyStore(opened)
+    finally:
+        opened.close()
+
+
+keys_app = group_app(
+    "Make, list and revoke API keys of the service.",
+    {"create": with_options(create, KeyScope, KEY_FLAGS), "list": list_keys, "revoke": revoke},
+)

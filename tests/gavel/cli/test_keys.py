@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli.keys import app
+from gavel.cli.serve import keys_app as app
 from gavel.cli.serve import service_config
 from gavel.judge.service.schemas.records import KeyScope, token_hash
 from gavel.judge.service.store.database import Database

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
 from gavel.cli import compare, demo, demo_session, evaluate, score, train
+from gavel.cli.app import SettingsError, load_dotenv
 from gavel.cli.config import app
 from gavel.cli.demo import LIKELIHOOD
 from gavel.cli.options import ModelChoiceError, check_model, default_judge, register_likelihood, run_config
 from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
-from gavel.cli.settings import SettingsError, load_dotenv
 from gavel.llm import providers
 from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.scenario import find_scenario
