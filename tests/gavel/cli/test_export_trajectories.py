@@ -1,7 +1,6 @@
 """`gavel export trajectories`: of a run, by split and step, or of a file."""
 
 import json
-import re
 from pathlib import Path
 
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -61,11 +60,3 @@ def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
         "train (steps 1 to 2), val/hard (steps 2)"
         in gavel("export", "trajectories", str(run), "--step", "9", *form, cwd=tmp_path).stderr
     )
-
-
-def test_a_policy_is_exported_as_before(tmp_path: Path) -> None:
-    told = gavel("export", "--help", cwd=tmp_path)
-    assert "gavel export trajectories" in told.stdout
-    assert "--form" in told.stdout
-    shown = gavel("export", "trajectories", "--help", cwd=tmp_path).stdout
-    assert {"--format", "dpo", "verifiers"} <= set(re.split(r"[^a-z-]+", shown))

@@ -98,16 +98,6 @@ def test_the_best_step_of_a_backend_s_run_is_by_its_metrics_there(url: str, vllm
 
 
 @pytest.mark.parametrize(
-    "asked", [("push", "desk/clerk@12", "store"), ("deploy", "desk/clerk", "ollama"), ("export", "desk/clerk")]
-)
-def test_a_run_that_is_not_here_may_be_a_backend_s(tmp_path: Path, asked: tuple[str, ...]) -> None:
-    done = gavel(*asked, cwd=tmp_path)
-    assert done.returncode == 1
-    assert f"there is no run '{asked[1]}' in runs" in done.stderr
-    assert "give the same --backend-url" in " ".join(done.stderr.split())
-
-
-@pytest.mark.parametrize(
     ("run", "address", "words"),
     [
         ("desk/other", None, "the backend has no run desk/other"),

@@ -19,12 +19,6 @@ def test_a_run_is_named_as_it_is_listed_or_by_its_directory(tmp_path: Path) -> N
     assert (tmp_path / "page.html").is_file()
 
 
-def test_a_run_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    done = gavel("report", "desk/none", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "there is no run desk/none" in done.stderr
-
-
 def test_damaged_rows_are_told_once_on_the_page_and_on_the_command_line(tmp_path: Path) -> None:
     run = made_run(tmp_path / "runs" / "desk" / "one")
     assert "warning" not in gavel("report", "desk/one", cwd=tmp_path).stderr.lower()

@@ -104,14 +104,6 @@ def test_beyond_this_machine_the_address_has_a_token(tmp_path: Path) -> None:
         ended(process)
 
 
-def test_a_directory_that_is_not_there_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gavel", "view", str(tmp_path / "none")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "there is no directory" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(("shown", "groups"), [("runs/desk", 4), (f"runs/{RUN}", 4), ("runs/judged.jsonl", 1)])
 def test_a_project_a_run_and_a_file_can_be_named(tmp_path: Path, shown: str, groups: int) -> None:
     run_directory(tmp_path / "runs")
