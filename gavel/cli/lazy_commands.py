@@ -114,10 +114,12 @@ def lazy_app(
     return app
 
 
-_WITH = dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints") | {
-    "keys": "serve"
+_WITH = {
+    **dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints"),
+    **dict.fromkeys(("serve-atropos", "send-atropos"), "atropos"),
+    "keys": "serve",
 }
-"""Commands whose module is named after another."""
+"""Commands whose module has another name."""
 
 
 def _app_of(command: str, function: Callable[..., None] | None) -> typer.Typer:
