@@ -19,7 +19,6 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import find_run, remote_backend
-from gavel.cli.options import read_pairs
 from gavel.cli.terminal import print_table, say
 from gavel.scenarios.formats.export import MARGIN, export_file, export_formats, stored_groups
 from gavel.scenarios.formats.exported import StoredGroup
@@ -304,6 +303,7 @@ def deploy(
     The adapter of a backend's run is fetched, and deployed from here.
     """
     need_extra("train", "gavel deploy")
+    from gavel.cli.options import read_pairs
     from gavel.trainer.deploy.deploy import deploy_step, facts_of_run
 
     options = read_pairs("--set", settings or ())
