@@ -70,6 +70,7 @@ from gavel.trainer.loop.model_samples import (
     wanted_samples,
 )
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.model_spec import described_model
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
@@ -510,6 +511,8 @@ def _local(
 ) -> SampledModel:
     """A model of this machine, served from a directory that is deleted afterwards: measuring leaves no run behind."""
     identity |= {"engine_context": config.backend.max_context}
+    if files := described_model(model).get("base_files"):
+        identity["base_files"] = files
     return SampledModel(name, identity, lambda: _serving_apart(model, scenario, config))
 
 

@@ -213,8 +213,13 @@ def score_and_print(
         again = "The same command asks again for these alone; or n" if isinstance(output, JudgedFile) else "N"
         raise JudgeError(
             f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
-            f"{again}ame another judge (--judge MODEL), or other rules (--rubric '- says \"X\"', --rubric @FILE).",
+            f"{again}ame another judge (--judge MODEL)"
+            + (", smaller groups or more reply tokens (--judge-param max_tokens=N)." if judge.asks_servers else RULES),
         )
+
+
+RULES = ", or other rules (--rubric '- says \"X\"', --rubric @FILE)."
+"""Of the stand-in, which scores nobody by a rubric of which it reads nothing."""
 
 
 def _write_page(judged: Sequence[TrajectoryGroup], out: Path) -> None:
