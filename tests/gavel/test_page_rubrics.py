@@ -218,11 +218,11 @@ def of_pages() -> Iterator[tuple[str, str, tuple[list[Plan], list[Plan]]]]:
         yield page, rubric, plans
     yield "rubrics", *rubrics((ROOT / "docs" / "how-to" / "rubrics.md").read_text()), PAID
     yield "agent-framework", *rubrics((TUTORIALS / "agent-framework.md").read_text()), LOOKED_UP
-    yield "from-art", *rubrics((TUTORIALS / "from-art.md").read_text()), ANSWERS
+    yield "art", *rubrics((ROOT / "docs" / "art.md").read_text()), ANSWERS
     logs = TUTORIALS / "judge-your-logs.md"
     yield "judge-your-logs", *rubrics(logs.read_text()), ANSWERS
     yield "rubric.txt", block(logs, "rubric.txt"), (LOOKED_UP[0], [["On Monday."], [LOOK, ""]])
-    for name in ("from-other-trainers", "service-in-production", "demonstrations"):
+    for name in ("service-in-production", "demonstrations"):
         for found in re.findall(r"(?:rubric=|rubric = |desk = |--rubric )[\"'](- .+?)[\"']", page_text(name)):
             yield name, found, ANSWERS
 
