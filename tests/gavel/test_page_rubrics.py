@@ -222,13 +222,9 @@ def of_pages() -> Iterator[tuple[str, str, tuple[list[Plan], list[Plan]]]]:
     logs = TUTORIALS / "judge-your-logs.md"
     yield "judge-your-logs", *rubrics(logs.read_text()), ANSWERS
     yield "rubric.txt", block(logs, "rubric.txt"), (LOOKED_UP[0], [["On Monday."], [LOOK, ""]])
-    for name in ("service-in-production", "demonstrations"):
-        for found in re.findall(r"(?:rubric=|rubric = |desk = |--rubric )[\"'](- .+?)[\"']", page_text(name)):
-            yield name, found, ANSWERS
-
-
-def page_text(name: str) -> str:
-    return (TUTORIALS / f"{name}.md").read_text()
+    demonstrations = (TUTORIALS / "demonstrations.md").read_text()
+    for found in re.findall(r"(?:rubric=|rubric = |desk = |--rubric )[\"'](- .+?)[\"']", demonstrations):
+        yield "demonstrations", found, ANSWERS
 
 
 @pytest.mark.parametrize(("page", "rubric", "plans"), list(of_pages()))
