@@ -12,11 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue
 
 from gavel.base.errors import GavelError
+from gavel.base.network import server_address
+from gavel.scenarios.packaged_world import parsed
 from gavel.scenarios.scenario import ScenarioError
 
 Dialect = Literal["a", "b"]
@@ -243,8 +244,6 @@ _MOST_ITEMS = 1_000_000
 class Options(BaseModel):
     """The query of an address."""
 
-    model_config = ConfigDict(extra="forbid")
-
     tasks: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
     """Items that are trained on: how many (`200`), or which (`100-299`). None: those of the kind."""
     held_out: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
@@ -274,28 +273,16 @@ def parse(address: str) -> tuple[str, str | None, Options]:
     """
     head, plus, rest = address.partition("+")
     kind = head if plus and "/" not in head and ":" not in head else None
-    given = rest if kind is not None else address
+    given, options, _ = parsed("agentgym", address if kind is None else rest, Options, all_known=True)
     try:
-        parts = urlsplit(given)
-        has_host = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        has_host = False
-        parts = urlsplit("")
-    if not has_host:
-        raise ScenarioError(f"{given!r} is no address of an AgentGym server.", _EXAMPLE)
+        url = server_address(given)
+    except ValueError as error:
+        raise ScenarioError(f"agentgym: {error}.", _EXAMPLE) from error
     if kind is not None and kind not in KINDS:
         raise ScenarioError(f"AgentGym has no environment {kind!r} that is known.", f"Known: {', '.join(KINDS)}.")
-    try:
-        options = Options.model_validate(dict(parse_qsl(parts.query, keep_blank_values=True)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise ScenarioError(
-            f"agentgym:{address}: {name}: {first['msg']}", f"Options are {', '.join(Options.model_fields)}. {_EXAMPLE}"
-        ) from error
     if options.tasks is not None and options.held_out is None:
         raise ScenarioError("tasks= is without held_out=, the items that are kept for evaluation.", _EXAMPLE)
-    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), kind, options
+    return url, kind, options
 
 
 def _items(name: str, value: str) -> range:

@@ -17,7 +17,7 @@ import httpx
 
 from gavel.base.network import is_on_this_machine
 from gavel.integrations.agentgym.client import AgentGymError as AgentGymError
-from gavel.integrations.agentgym.client import Connection, EnvServer
+from gavel.integrations.agentgym.client import EnvServer
 from gavel.integrations.agentgym.protocol import (
     KINDS,
     OTHER,
@@ -88,8 +88,6 @@ def _reset_fields(schema: Any) -> list[str]:
 
 KEY_VARIABLE = "GAVEL_ENV_KEY"
 """Environment variable with the key of a server that wants one."""
-_CONCURRENCY = 64
-"""Requests at once."""
 _WAIT = 600.0
 """Seconds for an environment of a server that holds only so many."""
 
@@ -110,7 +108,7 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     found = probe(url, headers)
     kind = KINDS[named] if named is not None else found
-    server = EnvServer(Connection(url, options.timeout, _CONCURRENCY, headers), kind, wait_seconds=_WAIT)
+    server = EnvServer(url, kind, headers, seconds=options.timeout, wait_seconds=_WAIT)
     train, held_out = options.splits(kind.train, kind.held_out)
     return Scenario(
         f"agentgym_{kind.name}",
