@@ -60,14 +60,14 @@ class SeedOptions(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**31 // SEED_BLOCK)
     """Another number gives other seeds, none of them in both lists of any other."""
 
-    def drawn(self, draw: Callable[[int], Task]) -> dict[str, DrawnTasks]:
-        """The `tasks` and `held_out` of a scenario, each drawn of its seed."""
+    def drawn(self, draw: Callable[[int], Task]) -> tuple[DrawnTasks, DrawnTasks]:
+        """Tasks to train on and tasks held out, each drawn of its seed."""
         first = self.seed * SEED_BLOCK
         later = first + SEED_BLOCK // 2
-        return {
-            "tasks": DrawnTasks(range(first, first + self.tasks), draw),
-            "held_out": DrawnTasks(range(later, later + self.held_out), draw),
-        }
+        return (
+            DrawnTasks(range(first, first + self.tasks), draw),
+            DrawnTasks(range(later, later + self.held_out), draw),
+        )
 
 
 def installed(module: str, distribution: str, what: str) -> ModuleType:

@@ -81,8 +81,8 @@ class EnvServer:
     def __init__(
         self, url: str, kind: Kind, headers: Mapping[str, str], *, seconds: float = 60.0, wait_seconds: float = 600.0
     ) -> None:
-        """`url`: without a slash at its end. `seconds`: that a request may take, once it is sent. `wait_seconds`: for an
-        environment of a server that holds only so many."""
+        """`url`: without a slash at its end. `seconds`: of a request, once sent. `wait_seconds`: for an environment
+        of a server that holds only so many."""
         self.url = url
         self.kind = kind
         self.seconds = seconds
@@ -208,7 +208,7 @@ class EnvServer:
 
     async def _create(self, http: aiohttp.ClientSession) -> Created:
         """Asked with the item that some servers want, and without a body where the server takes none."""
-        given = {} if self._bare_create else {"json": {"id": 0}}
+        given: dict[str, Any] = {} if self._bare_create else {"json": {"id": 0}}
         try:
             return created(await self._ask(http, "POST", "/create", **given))
         except (RefusedError, WireError) as error:

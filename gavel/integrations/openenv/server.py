@@ -14,7 +14,6 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal, cast
 from weakref import WeakSet
 
@@ -22,22 +21,17 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.extras import installed_version
 from gavel.integrations.openenv.worlds import GAVEL_ACTION, is_tool_error
 from gavel.llm.types import Message
 from gavel.scenarios.scenario import Scenario, Split
 from gavel.scenarios.stepped_episode import Moment, SteppedEpisode, outcome
 from gavel.scenarios.task import Task
-from gavel.scenarios.truth import Criterion
 
 MOST_BYTES = 4 * 2**20
 """Of one message of a client."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 logger = logging.getLogger(__name__)
-
-
-def _problems(error: ValidationError) -> list[Message]:
-    """What is wrong with a request, without what was sent."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [{"loc": list(each["loc"]), "msg": each["msg"], "type": each["type"]} for each in found]
 
 
 SPLITS: Mapping[str, Split] = {"train": "train", "test": "held_out", "held_out": "held_out"}
@@ -159,15 +153,13 @@ class ServedSession:
         if not tasks:
             raise ServedError(f"the scenario {self._scenario.name} has no {given.split} tasks")
         if given.task_id is not None:
-            for split in _SPLITS:
-                for task in self._scenario.tasks(split):
-                    if task.id == given.task_id:
-                        return task
-            raise ServedError(f"there is no task {given.task_id!r}")
-        if given.index is not None:
-            return task_at(tasks, given.index)
+            everyone = (task for split in _SPLITS for task in self._scenario.tasks(split))
+            found = next((task for task in everyone if task.id == given.task_id), None)
+            if found is None:
+                raise ServedError(f"there is no task {given.task_id!r}")
+            return found
         dice = random.SystemRandom() if given.seed is None else random.Random(f"{given.split} {given.seed}")
-        return tasks[dice.randrange(len(tasks))]
+        return task_at(tasks, dice.randrange(len(tasks)) if given.index is None else given.index)
 
     def _observation(self, moment: Moment, more: Message | None = None) -> Message:
         assert self._episode is not None
@@ -197,49 +189,39 @@ def task_at(tasks: Sequence[Task], index: int) -> Task:
     return tasks[index]
 
 
-def action_schema() -> Message:
-    """The JSON schema of actions."""
-    kinds = {
-        "turn": "the agent's whole turn, in `message`",
-        "message": "words, in `content`",
-        "call_tool": "one tool, in `tool_name` and `arguments`",
-        "list_tools": "the tools that can be called now",
-    }
-    return {
-        "title": GAVEL_ACTION,
-        "type": "object",
-        "description": "; ".join(f"{name}: {what}" for name, what in kinds.items()),
-        "properties": {
-            "type": {"type": "string", "enum": list(kinds)},
-            "message": {"type": "object", "description": "An assistant's message of OpenAI's API."},
-            "finish_reason": {"type": "string", "enum": ["stop", "tool_calls", "length"]},
-            "content": {"type": "string"},
-            "tool_name": {"type": "string"},
-            "arguments": {"type": "object"},
-        },
-        "required": ["type"],
-    }
-
-
-def observation_schema() -> Message:
-    """The JSON schema of observations."""
-    return {
-        "title": "GavelObservation",
-        "type": "object",
-        "properties": {
-            "text": {"type": "string", "description": "What the agent is to read."},
-            "messages": {"type": "array", "items": {"type": "object"}, "description": "The same as OpenAI's messages."},
-            "tool_schemas": {
-                "type": "array",
-                "items": {"type": "object"},
-                "description": "After reset: OpenAI's tools.",
-            },
-            "done": {"type": "boolean"},
-            "reward": {"type": ["number", "null"]},
-            "metadata": {"type": "object"},
-        },
-        "required": ["text", "messages"],
-    }
+_KINDS = {
+    "turn": "the agent's whole turn, in `message`",
+    "message": "words, in `content`",
+    "call_tool": "one tool, in `tool_name` and `arguments`",
+    "list_tools": "the tools that can be called now",
+}
+_ACTION_SCHEMA = {
+    "title": GAVEL_ACTION,
+    "type": "object",
+    "description": "; ".join(f"{name}: {what}" for name, what in _KINDS.items()),
+    "properties": {
+        "type": {"type": "string", "enum": list(_KINDS)},
+        "message": {"type": "object", "description": "An assistant's message of OpenAI's API."},
+        "finish_reason": {"type": "string", "enum": ["stop", "tool_calls", "length"]},
+        "content": {"type": "string"},
+        "tool_name": {"type": "string"},
+        "arguments": {"type": "object"},
+    },
+    "required": ["type"],
+}
+_OBSERVATION_SCHEMA = {
+    "title": "GavelObservation",
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "What the agent is to read."},
+        "messages": {"type": "array", "items": {"type": "object"}, "description": "The same as OpenAI's messages."},
+        "tool_schemas": {"type": "array", "items": {"type": "object"}, "description": "After reset: OpenAI's tools."},
+        "done": {"type": "boolean"},
+        "reward": {"type": ["number", "null"]},
+        "metadata": {"type": "object"},
+    },
+    "required": ["text", "messages"],
+}
 
 
 def _answer(
@@ -277,87 +259,57 @@ def _called(action: ToolCall, moment: Moment) -> Message:
 
 _MOST_TASKS = 10_000
 """In one answer of the task API."""
-_DISTRIBUTION = "gavel-rl"
-_CRITERIA: TypeAdapter[list[Criterion]] = TypeAdapter(list[Criterion])
 
 
-def own_version() -> str | None:
-    """Of Gavel; None where it is not installed."""
-    try:
-        return version(_DISTRIBUTION)
-    except PackageNotFoundError:
-        return None
+def _told(scenario: Scenario) -> dict[str, Any]:
+    """The answers of the routes that are only read, by path."""
+    state = {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer"}}
+    return {
+        "/health": {"status": "healthy"},
+        "/metadata": {
+            "name": scenario.name,
+            "description": scenario.system.strip() or f"The scenario {scenario.name} of Gavel.",
+            "readme_content": None,
+            "version": installed_version("gavel-rl"),
+            "author": None,
+            "documentation_url": None,
+        },
+        "/schema": {
+            "action": _ACTION_SCHEMA,
+            "observation": _OBSERVATION_SCHEMA,
+            "reset_observation": _OBSERVATION_SCHEMA,
+            "state": {"title": "GavelState", "type": "object", "properties": state},
+        },
+        "/gavel": {
+            "name": scenario.name,
+            "system": scenario.system,
+            "max_turns": scenario.max_turns,
+            "max_steps": scenario.max_steps,
+            "max_tokens": scenario.max_tokens,
+            "rubric": scenario.rubric,
+            "success": scenario.success is not None,
+            "hand_reward": scenario.hand_reward is not None,
+            "measures": list(scenario.measures),
+        },
+        "/list_environments": [scenario.name],
+        f"/{scenario.name}/splits": [
+            {"name": name, "type": name} for name in ("train", "test") if scenario.tasks(SPLITS[name])
+        ],
+    }
 
 
-class Catalogue:
+class _TaskApi:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
 
     def routes(self) -> list[web.RouteDef]:
         name = self._scenario.name
         return [
-            web.get("/health", self._health),
-            web.get("/metadata", self._metadata),
-            web.get("/schema", self._schema),
-            web.get("/gavel", self._gavel),
-            web.get("/list_environments", self._environments),
-            web.get(f"/{name}/splits", self._splits),
             web.post(f"/{name}/tasks", self._tasks),
             web.post(f"/{name}/num_tasks", self._num_tasks),
             web.post(f"/{name}/task", self._task),
             web.post(f"/{name}/task_range", self._task_range),
         ]
-
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "healthy"})
-
-    async def _metadata(self, request: web.Request) -> web.Response:
-        described = self._scenario.system.strip() or f"The scenario {self._scenario.name} of Gavel."
-        return web.json_response(
-            {
-                "name": self._scenario.name,
-                "description": described,
-                "readme_content": None,
-                "version": own_version(),
-                "author": None,
-                "documentation_url": None,
-            }
-        )
-
-    async def _schema(self, request: web.Request) -> web.Response:
-        seen = observation_schema()
-        state = {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer"}}
-        return web.json_response(
-            {
-                "action": action_schema(),
-                "observation": seen,
-                "reset_observation": seen,
-                "state": {"title": "GavelState", "type": "object", "properties": state},
-            }
-        )
-
-    async def _gavel(self, request: web.Request) -> web.Response:
-        scenario = self._scenario
-        return web.json_response(
-            {
-                "name": scenario.name,
-                "system": scenario.system,
-                "max_turns": scenario.max_turns,
-                "max_steps": scenario.max_steps,
-                "max_tokens": scenario.max_tokens,
-                "rubric": scenario.rubric,
-                "success": scenario.success is not None,
-                "hand_reward": scenario.hand_reward is not None,
-                "measures": list(scenario.measures),
-            }
-        )
-
-    async def _environments(self, request: web.Request) -> web.Response:
-        return web.json_response([self._scenario.name])
-
-    async def _splits(self, request: web.Request) -> web.Response:
-        found = [{"name": name, "type": name} for name in ("train", "test") if self._scenario.tasks(SPLITS[name])]
-        return web.json_response(found)
 
     async def _tasks(self, request: web.Request) -> web.Response:
         tasks = await self._split(request)
@@ -400,11 +352,7 @@ async def _body(request: web.Request) -> Message:
 
 
 def _listed_task(index: int, task: Task) -> Message:
-    told: Message = {
-        "rubric": task.rubric,
-        "reference": task.reference,
-        "criteria": _CRITERIA.dump_python(task.criteria, mode="json"),
-    }
+    told = task.model_dump(mode="json", include={"rubric", "reference", "criteria"})
     return {"id": task.id, "index": index, **{name: value for name, value in told.items() if value}}
 
 
@@ -426,7 +374,8 @@ class OpenEnvService:
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
-        app.add_routes([*Catalogue(self._scenario).routes(), web.get("/ws", self._ws)])
+        read = [web.get(path, _answering(answer)) for path, answer in _told(self._scenario).items()]
+        app.add_routes([*read, *_TaskApi(self._scenario).routes(), web.get("/ws", self._ws)])
         app.on_shutdown.append(self._leave)
         return app
 
@@ -436,9 +385,7 @@ class OpenEnvService:
             await socket.close(code=WSCloseCode.GOING_AWAY)
 
     @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._key.encode()):
@@ -499,12 +446,20 @@ class OpenEnvService:
                 case _:
                     return _error(f"Unknown message type: {kind}", "UNKNOWN_TYPE")
         except ValidationError as error:
-            return _error("Invalid message", "VALIDATION_ERROR", errors=_problems(error))
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            return _error("Invalid message", "VALIDATION_ERROR", errors=problems)
         except GavelError as error:
             return _error(error.message, "EXECUTION_ERROR")
         except Exception as error:
             logger.exception("an episode of %s failed", self._scenario.name)
             return _error(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
+
+
+def _answering(answer: Any) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.json_response(answer)
+
+    return handle
 
 
 def _error(message: str, code: str, **more: Any) -> Message:

@@ -10,7 +10,7 @@ A task is a seed of the game and the policy's side. The reward is the game's (a 
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from gavel.prompts import render
 from gavel.scenarios.agent import Agent, AgentError
@@ -18,21 +18,16 @@ from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.environment import REWARD, SUCCESS
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.packaged_world import OwnChance, installed, parsed
+from gavel.scenarios.packaged_world import OwnChance, SeedOptions, installed, parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import described
 from gavel.scenarios.trajectory import Trajectory
 
-_BLOCK = 1_000_000
-"""Seeds of one list of tasks: the first half is trained on, the second held out."""
 SELF, EARLIER = "self", "earlier:"
 
 
-class Options(BaseModel):
-    tasks: int = Field(default=200, ge=1, le=_BLOCK // 2)
-    held_out: int = Field(default=50, ge=0, le=_BLOCK // 2)
-    seed: int = Field(default=0, ge=0, lt=2**31 // _BLOCK)
+class Options(SeedOptions):
     players: int | None = Field(default=None, ge=1)
     """By default one where the game can be played alone, else the fewest that it takes."""
     opponent: str = SELF
@@ -50,14 +45,12 @@ def scenario_at(address: str) -> Scenario:
         raise ScenarioError(f"opponent={options.opponent} says no number of steps", "Write opponent=earlier:20.")
     games = _Games(package, name, arguments, options)
     players = games.players()
-    first = options.seed * _BLOCK
-    held_out = first + _BLOCK // 2
-    task = partial(_task, name, players)
+    train, held_out = options.drawn(partial(_task, name, players))
     return Scenario(
         f"textarena-{name}",
         rollout=games.play,
-        tasks=[task(seed) for seed in range(first, first + options.tasks)],
-        held_out=[task(seed) for seed in range(held_out, held_out + options.held_out)],
+        tasks=train,
+        held_out=held_out,
         rubric=render("scenarios/textarena_rubric.j2").strip(),
         success=lambda trajectory: bool(trajectory.metrics.get(SUCCESS, 0.0)),
         hand_reward=lambda trajectory: float(trajectory.metrics.get(REWARD, 0.0)),

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from gavel.base.errors import GavelError
 from gavel.integrations.verifiers.relay import Conversations, Relay
@@ -40,8 +40,6 @@ class VerifiersError(GavelError):
 
 
 class VerifiersOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
     env: str = ""
     """The environment's id; by default the taskset's own, or one agent."""
     harness: str = ""
@@ -63,12 +61,7 @@ class VerifiersOptions(BaseModel):
 
 def scenario_at(address: str) -> Scenario:
     """The scenario of `verifiers:TASKSET?…`. Raises `ScenarioError`."""
-    name, options, rest = parsed("verifiers", address, VerifiersOptions)
-    if rest:
-        raise ScenarioError(
-            f"verifiers:{address}: {min(rest)} is no option",
-            f"Options are {', '.join(VerifiersOptions.model_fields)}; the environment's own go into config={{…}}.",
-        )
+    name, options, _ = parsed("verifiers", address, VerifiersOptions, all_known=True)
     loaders: Any = installed("verifiers.v1.utils.loaders", "verifiers", f"verifiers:{name}")
     try:
         settings = _settings(name, options, _runtime(loaders, name, options))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from openai import omit
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from gavel.integrations.verl.dataset import ComputeScore, load_compute_score, read_tasks
 from gavel.integrations.verl.tools import VerlTools
@@ -31,8 +31,6 @@ _SHOW = "Write verl:train.parquet?held_out=test.parquet&reward=module:function (
 
 class VerlOptions(BaseModel):
     """What follows the dataset's path in an address."""
-
-    model_config = ConfigDict(extra="forbid")
 
     held_out: Path | None = None
     """A file of held-out rows; by default a fifth of the rows is held out."""
@@ -70,10 +68,7 @@ def verl_scenario(
     `compute_score`: in place of the address's `reward`. `rubric`: what good work is, for the judge.
     Raises `ScenarioError` for what cannot be read or imported.
     """
-    path, options, rest = parsed("verl", address, VerlOptions)
-    if rest:
-        given = f"verl:{path} has no option {min(rest)!r}"
-        raise ScenarioError(given, f"There are: {', '.join(VerlOptions.model_fields)}. {_SHOW}")
+    path, options, _ = parsed("verl", address, VerlOptions, all_known=True)
     if not path:
         raise ScenarioError("verl: names no file", _SHOW)
     if options.success is not None and options.reward is None and compute_score is None:
