@@ -36,13 +36,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.base.errors import GavelError
 from gavel.base.network import is_loopback
-from gavel.integrations.atropos.group import AtroposGroup
+from gavel.integrations.atropos.group import AtroposGroup, first_problem
 from gavel.integrations.atropos.queue import (
     EnvIdentifier,
     EnvRegistration,
     GroupRefusedError,
     QueueError,
-    QueueFullError,
     QueueState,
     RegisteredEnv,
     RoleError,
@@ -65,10 +64,11 @@ class RefusedRequest(GavelError):
         self.status = status
 
 
-def refusal(error: GavelError, status: int) -> JSONResponse:
+def _refused(error: GavelError) -> Response:
     """The answer to a request that is refused; `detail` as FastAPI's servers have it."""
-    again = {"Retry-After": "5"} if status == 503 else {}
-    return JSONResponse({"detail": str(error)}, status, again)
+    known = (status for kind, status in _STATUS.items() if isinstance(error, kind))
+    status = error.status if isinstance(error, RefusedRequest) else next(known, 500)
+    return JSONResponse({"detail": str(error)}, status, {"Retry-After": "5"} if status == 503 else {})
 
 
 class Guard:
@@ -82,8 +82,7 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         error = None if scope["path"] == HEALTH else self._error(Headers(scope=scope))
-        answer = self._app if error is None else refusal(error, error.status)
-        await answer(scope, receive, send)
+        await (self._app if error is None else _refused(error))(scope, receive, send)
 
     def _error(self, headers: Headers) -> RefusedRequest | None:
         host = headers.get("host", "")
@@ -171,7 +170,6 @@ _GROUPS = TypeAdapter(list[AtroposGroup])
 _STATUS: dict[type[GavelError], int] = {
     GroupRefusedError: 422,
     RoleError: 409,
-    QueueFullError: 503,
     QueueError: 503,
 }
 _NO_EXAMPLE: dict[str, Any] = {
@@ -203,23 +201,19 @@ def create_app(state: QueueState, *, key: str | None = None, most_bytes: int = 2
         Route("/info", api.info),
         Route("/reset_data", api.reset_data),
     ]
-    answered = {RefusedRequest: _refused, GavelError: _refused, ValidationError: _misunderstood}
-    return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=answered)
+    handlers = {GavelError: _answered, ValidationError: _misunderstood}
+    return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _answered(_: Request, error: Exception) -> Response:
     assert isinstance(error, GavelError)
-    if isinstance(error, RefusedRequest):
-        return refusal(error, error.status)
-    return refusal(error, next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500))
+    return _refused(error)
 
 
 async def _misunderstood(_: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"])) or "the body"
-    message = first["msg"].removeprefix("Value error, ")
-    return JSONResponse({"detail": f"{place}: {message}"}, 422 if first["type"] != "json_invalid" else 400)
+    is_json = error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid"
+    return JSONResponse({"detail": first_problem(error)}, 422 if is_json else 400)
 
 
 class _BatchResponse(Response):
@@ -309,7 +303,7 @@ class _Api:
 
     async def latest_example(self, request: Request) -> Response:
         newest = await asyncio.to_thread(self._state.queue.newest)
-        return JSONResponse(_NO_EXAMPLE) if newest is None else _as_json(newest)
+        return JSONResponse(_NO_EXAMPLE if newest is None else newest.model_dump(mode="json"))
 
     async def status(self, request: Request) -> Response:
         queue = self._state.queue
@@ -349,10 +343,6 @@ class _Api:
     async def _body(self, request: Request, model: type[_Body]) -> _Body:
         body = await read_body(request, self._most_bytes)
         return await asyncio.to_thread(model.model_validate_json, body)
-
-
-def _as_json(model: BaseModel) -> Response:
-    return Response(model.model_dump_json(), media_type="application/json")
 
 
 def _sizes(state: QueueState, env: RegisteredEnv) -> dict[str, int]:
