@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -45,6 +46,7 @@ from gavel.trainer.loop.group_maker import check_rewards, needs_judge, programme
 _PACKED_FROM = 1024
 """Bytes of a body from which on it is sent with gzip."""
 _REQUEST_SECONDS = 60.0
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
 class AtroposServerError(GavelError):
@@ -157,12 +159,12 @@ class AtroposClient:
         if answer.status_code >= 400:
             raise AtroposServerError(f"{self.url}{path} refused it with {answer.status_code}: {_detail(answer)}")
         try:
-            found: object = answer.json()
-        except ValueError as error:
-            raise _no_such_server(self.url, answer.text) from error
-        if not isinstance(found, dict):
-            raise _no_such_server(self.url, answer.text)
-        return cast("dict[str, Any]", found)
+            return _OBJECT.validate_json(answer.content)
+        except ValidationError as error:
+            raise AtroposServerError(
+                f"{self.url} answers what no server of Atropos' API does: {answer.text:.80}",
+                "Give the address of the API (--url).",
+            ) from error
 
 
 def _detail(answer: httpx.Response) -> str:
@@ -170,12 +172,6 @@ def _detail(answer: httpx.Response) -> str:
         return f"{answer.json()['detail']!s:.500}"
     except (ValueError, KeyError, TypeError):
         return f"{answer.text:.200}"
-
-
-def _no_such_server(url: str, text: str) -> AtroposServerError:
-    return AtroposServerError(
-        f"{url} answers what no server of Atropos' API does: {text:.80}", "Give the address of the API (--url)."
-    )
 
 
 EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
@@ -217,16 +213,6 @@ class Sent:
     groups: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Groups that were not sent, by reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """Groups of this environment's size."""
-
-    a_batch: int
-    """In a batch."""
-    most: int
-    """That may wait or be in the making."""
 
 
 class AtroposSender:
@@ -285,11 +271,13 @@ class AtroposSender:
                 self._check_progress()
                 wanted = None if settings.groups is None else settings.groups - self._sent.groups - len(running)
                 status = await self._client.status(self._env_id)
-                ahead = await self._groups_ahead()
-                is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // ahead.a_batch
+                batch_size = int((await self._client.info())["batch_size"])
+                a_batch = max(1, batch_size // settings.group_size)  # groups of this environment
+                is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // a_batch
                 if is_done or (wanted is not None and wanted <= 0 and not running):
                     break
-                room = ahead.most - int(status["queue_size"]) - len(running)
+                most = max(1, round(settings.max_batches_ahead * a_batch))
+                room = most - int(status["queue_size"]) - len(running)
                 for _ in range(max(0, room if wanted is None else min(room, wanted))):
                     running.add(asyncio.create_task(self._make(made)))
                     made += 1
@@ -303,11 +291,6 @@ class AtroposSender:
             await asyncio.gather(*running, return_exceptions=True)
         await self._client.disconnect(self._env_id)
         return self._sent
-
-    async def _groups_ahead(self) -> "_Ahead":
-        batch_size = max(1, int((await self._client.info())["batch_size"]))
-        a_batch = max(1, batch_size // self._settings.group_size)
-        return _Ahead(a_batch, max(1, round(self._settings.max_batches_ahead * a_batch)))
 
     async def _make(self, number: int) -> None:
         settings = self._settings
