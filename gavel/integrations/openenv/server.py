@@ -6,7 +6,6 @@ A WebSocket is a session. Sessions are bounded in number, and one that nobody us
 checked, and an error leaves its session as it was.
 """
 
-import asyncio
 import hmac
 import json
 import logging
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import installed_version
+from gavel.base.fields import problem
 from gavel.integrations.openenv.worlds import GAVEL_ACTION, is_tool_error
 from gavel.llm.types import Message
 from gavel.scenarios.scenario import Scenario, Split
@@ -89,14 +89,24 @@ class ResetData(_Part):
     episode_id: str | None = Field(default=None, max_length=255)
 
 
+class TaskQuery(_Part):
+    """What the task API is asked."""
+
+    split: Literal["train", "test", "held_out"]
+    index: int = 0
+    start: int | None = None
+    stop: int | None = None
+
+
 class ServedSession:
+    """An episode of one client, which sends one message after another."""
+
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._episode: SteppedEpisode | None = None
         self._tools: list[Message] = []
         self._id: str | None = None
         self._task: Task | None = None
-        self._lock = asyncio.Lock()
 
     async def reset(self, data: Any) -> Message:
         """Begins another episode; its first observation.
@@ -105,30 +115,27 @@ class ServedSession:
         """
         given = ResetData.model_validate(data or {})
         task = self._chosen(given)
-        async with self._lock:
-            await self._end()
-            episode = SteppedEpisode(self._scenario, task, seed=given.seed)
-            self._episode, self._task = episode, task
-            self._id = given.episode_id or uuid.uuid4().hex
-            moment = await episode.start()
-            return self._observation(moment, {"tool_schemas": moment.tools})
+        await self.close()
+        self._episode, self._task = SteppedEpisode(self._scenario, task, seed=given.seed), task
+        self._id = given.episode_id or uuid.uuid4().hex
+        moment = await self._episode.start()
+        return self._observation(moment, {"tool_schemas": moment.tools})
 
     async def step(self, data: Any) -> Message:
         """Takes an action; what follows. Raises as `reset` does."""
         action = _ACTION.validate_python(data)
-        async with self._lock:
-            if self._episode is None:
-                raise ServedError("the episode has not begun", "Send reset first.")
-            match action:
-                case ToolList():
-                    return _answer({"tools": [_listed(schema) for schema in self._tools]}, done=self._episode.over)
-                case Turn(message=message, finish_reason=reason):
-                    return self._observation(await self._episode.act(message, finish_reason=reason))
-                case Words(content=content):
-                    return self._observation(await self._episode.act({"content": content}))
-                case ToolCall():
-                    moment = await self._episode.act(_turn(action, self._episode.turns))
-                    return self._observation(moment, _called(action, moment))
+        if self._episode is None:
+            raise ServedError("the episode has not begun", "Send reset first.")
+        match action:
+            case ToolList():
+                return _answer({"tools": [_listed(schema) for schema in self._tools]}, done=self._episode.over)
+            case Turn(message=message, finish_reason=reason):
+                return self._observation(await self._episode.act(message, finish_reason=reason))
+            case Words(content=content):
+                return self._observation(await self._episode.act({"content": content}))
+            case ToolCall():
+                moment = await self._episode.act(_turn(action, self._episode.turns))
+                return self._observation(moment, _called(action, moment))
 
     def state(self) -> Message:
         episode = self._episode
@@ -140,10 +147,6 @@ class ServedSession:
         }
 
     async def close(self) -> None:
-        async with self._lock:
-            await self._end()
-
-    async def _end(self) -> None:
         if self._episode is not None:
             await self._episode.close()
             self._episode = None
@@ -312,43 +315,32 @@ class _TaskApi:
         ]
 
     async def _tasks(self, request: web.Request) -> web.Response:
-        tasks = await self._split(request)
-        listed = [_listed_task(index, tasks[index]) for index in range(min(len(tasks), _MOST_TASKS))]
-        return web.json_response({"tasks": listed, "env_name": self._scenario.name})
+        tasks, _ = await self._asked(request)
+        return web.json_response({"tasks": _listed_tasks(tasks, range(len(tasks))), "env_name": self._scenario.name})
 
     async def _num_tasks(self, request: web.Request) -> web.Response:
-        return web.json_response({"num_tasks": len(await self._split(request))})
+        tasks, _ = await self._asked(request)
+        return web.json_response({"num_tasks": len(tasks)})
 
     async def _task(self, request: web.Request) -> web.Response:
-        tasks, index = await self._split(request), (await _body(request)).get("index")
-        if not isinstance(index, int):
-            raise ServedError("index must be a whole number")
-        return web.json_response({"task": _listed_task(index, task_at(tasks, index))})
+        tasks, query = await self._asked(request)
+        return web.json_response({"task": _listed_task(query.index, task_at(tasks, query.index))})
 
     async def _task_range(self, request: web.Request) -> web.Response:
-        tasks, given = await self._split(request), await _body(request)
-        limits = [given.get(name) for name in ("start", "stop")]
-        if not all(isinstance(limit, int | None) for limit in limits):
-            raise ServedError("start and stop must be whole numbers")
-        indices = range(len(tasks))[limits[0] : limits[1]][:_MOST_TASKS]
-        return web.json_response({"tasks": [_listed_task(index, tasks[index]) for index in indices]})
+        tasks, query = await self._asked(request)
+        return web.json_response({"tasks": _listed_tasks(tasks, range(len(tasks))[query.start : query.stop])})
 
-    async def _split(self, request: web.Request) -> Sequence[Task]:
-        name = (await _body(request)).get("split")
-        if not isinstance(name, str) or name not in SPLITS:
-            raise ServedError(f"there is no split {name!r}; there are train and test")
-        return self._scenario.tasks(SPLITS[name])
+    async def _asked(self, request: web.Request) -> tuple[Sequence[Task], TaskQuery]:
+        """The split that a request is about. Raises `ServedError`."""
+        try:
+            query = TaskQuery.model_validate_json(await request.text())
+        except ValidationError as error:
+            raise ServedError(f"the body is no question about tasks: {problem(error)}") from error
+        return self._scenario.tasks(SPLITS[query.split]), query
 
 
-async def _body(request: web.Request) -> Message:
-    """The JSON object of a request. Raises `ServedError` for anything else."""
-    try:
-        body: Any = json.loads(await request.text())
-    except (ValueError, RecursionError) as error:
-        raise ServedError(f"the body is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise ServedError("the body must be a JSON object")
-    return cast(Message, body)
+def _listed_tasks(tasks: Sequence[Task], indices: range) -> list[Message]:
+    return [_listed_task(index, tasks[index]) for index in indices[:_MOST_TASKS]]
 
 
 def _listed_task(index: int, task: Task) -> Message:
