@@ -57,6 +57,12 @@ class GatherContext:
             return self.exceptions > self.max_exceptions * self.pbar.total
         return self.exceptions > self.max_exceptions
 
+    def count_exception(self, error: Exception) -> None:
+        """Counts a failure. Raises it where it is one too many."""
+        self.exceptions += 1
+        if self.too_many_exceptions():
+            raise error
+
 
 _context: ContextVar[GatherContext | None] = ContextVar("gather_context", default=None)
 
@@ -81,9 +87,8 @@ async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
     context = get_gather_context()
     try:
         group = await awaitable
-    except Exception:
-        if _counts(context):
-            raise
+    except Exception as error:
+        context.count_exception(error)
         return None
     context.update_pbar(len(group) if isinstance(group, TrajectoryGroup) else len(list(group)))
     return group
@@ -98,17 +103,10 @@ async def wrap_trajectories_awaitable(
         result = await awaitable
         result = result if isinstance(result, Trajectory) else list(result)
     except Exception as error:
-        if _counts(context):
-            raise
+        context.count_exception(error)
         return error
     context.update_pbar(1)
     return result
-
-
-def _counts(context: GatherContext) -> bool:
-    """Counts a failure; whether it is one too many."""
-    context.exceptions += 1
-    return context.too_many_exceptions()
 
 
 async def gather_trajectories(
@@ -128,15 +126,11 @@ async def gather_trajectories(
     async def outcome(number: int) -> Trajectory:
         try:
             result = await sources[number]
-            if not isinstance(result, Trajectory):
-                result = list(result)
-            outcomes[number] = result
+            outcomes[number] = result if isinstance(result, Trajectory) else list(result)
         except Exception as error:
             outcomes[number] = error
             raise
-        if isinstance(result, Trajectory):
-            return result
-        return result[0] if result else Trajectory()
+        return result if isinstance(result, Trajectory) else next(iter(outcomes[number]), Trajectory())
 
     try:
         await _gather_trajectories(
@@ -168,12 +162,11 @@ async def trajectory_group_batches(
 
     `max_batch_exceptions` counts within a batch. Raises `GatherError` for a batch with more.
     """
-    waiting = list(groups)
-    for skipped in waiting[: batch_size * skip_batches]:
+    waiting, first = list(groups), batch_size * skip_batches
+    for skipped in waiting[:first]:
         if isinstance(skipped, TrajectoryGroup):
             skipped.discard_pending()
-    waiting = waiting[batch_size * skip_batches :]
-    batches = [waiting[start : start + batch_size] for start in range(0, len(waiting), batch_size)]
+    batches = [waiting[start : start + batch_size] for start in range(first, len(waiting), batch_size)]
     running: list[asyncio.Task[list[TrajectoryGroup]]] = []
     try:
         while batches or running:
