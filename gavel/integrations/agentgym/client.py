@@ -26,6 +26,7 @@ from pydantic import JsonValue
 from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine
 from gavel.integrations.agentgym.protocol import (
+    AgentGymError,
     Created,
     Kind,
     RefusedError,
@@ -55,10 +56,6 @@ _EXIT_SECONDS = 5.0
 """For all environments that are closed when the program ends."""
 _POLL = 0.05
 logger = logging.getLogger(__name__)
-
-
-class AgentGymError(GavelError):
-    """A server of environments is lost, or cannot be spoken to."""
 
 
 class NoRouteError(AgentGymError):
@@ -118,8 +115,6 @@ class EnvServer:
         body = {session.environment.field: session.environment.id, "action": action}
         try:
             return stepped(await self._ask(session.http, "POST", "/step", once=True, json=body))
-        except WireError as error:
-            raise AgentGymError(f"{self.url}: {error.message}") from error
         except RefusedError as error:
             if any(sign in error.message.casefold() for sign in _GONE) or "HTTP 422" in error.message:
                 raise AgentGymError(f"{self.url}/step: {error.message}") from error
@@ -130,7 +125,7 @@ class EnvServer:
         environment = session.environment
         try:
             return await self._ask(session.http, "GET", path, params={environment.field: environment.id})
-        except (RefusedError, WireError) as error:
+        except RefusedError as error:
             raise AgentGymError(f"{self.url}{path}: {error.message}") from error
 
     async def end(self, session: Session, *, whole: bool) -> None:
@@ -211,8 +206,8 @@ class EnvServer:
         given: dict[str, Any] = {} if self._bare_create else {"json": {"id": 0}}
         try:
             return created(await self._ask(http, "POST", "/create", **given))
-        except (RefusedError, WireError) as error:
-            if not (given and isinstance(error, RefusedError) and error.message.startswith(_CLIENT_ERROR)):
+        except RefusedError as error:
+            if not (given and error.message.startswith(_CLIENT_ERROR)):
                 raise AgentGymError(f"{self.url}: {error.message}", "Look at the server's log.") from error
         self._bare_create = True
         return await self._create(http)
@@ -234,7 +229,7 @@ class EnvServer:
             await self._ask(http, "POST", "/close", json={environment.field: environment.id})
         except NoRouteError:
             self.closes = False
-        except (AgentGymError, RefusedError, WireError) as error:
+        except (AgentGymError, RefusedError) as error:
             logger.debug("an environment was not closed: %s", error)
 
     async def _ask(

@@ -20,13 +20,16 @@ from gavel.base.network import server_address
 from gavel.scenarios.packaged_world import parsed
 from gavel.scenarios.scenario import ScenarioError
 
-Dialect = Literal["a", "b"]
 SessionId = int | str
 _EXCERPT = 200
 """Characters of an answer that an error shows."""
 
 
-class WireError(GavelError):
+class AgentGymError(GavelError):
+    """A server of environments is lost, or cannot be spoken to."""
+
+
+class WireError(AgentGymError):
     """A server's answer has no form that is known."""
 
 
@@ -39,12 +42,8 @@ class Created:
     """An environment on a server."""
 
     id: SessionId
-    dialect: Dialect
-
-    @property
-    def field(self) -> str:
-        """What requests call it."""
-        return "id" if self.dialect == "a" else "env_idx"
+    field: Literal["id", "env_idx"]
+    """What requests call it, in the server's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,6 @@ class Stepped:
     done: bool
     score: float | None = None
     """The sum so far, where the server tells it beside the step's reward."""
-    answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The whole answer, where it is an object."""
 
 
 def created(answer: Any) -> Created:
@@ -67,11 +64,11 @@ def created(answer: Any) -> Created:
         case {"error": error} if error:
             raise RefusedError(f"/create: {_told(error)}")
         case {"id": int() | str() as name} if not isinstance(name, bool):
-            return Created(name, "a")
+            return Created(name, "id")
         case {"env_idx": int() | str() as name} if not isinstance(name, bool):
-            return Created(name, "b")
+            return Created(name, "env_idx")
         case int() | str() if not isinstance(answer, bool) and answer != "":
-            return Created(answer, "b")
+            return Created(answer, "env_idx")
         case _:
             raise WireError(f"/create answered {_excerpt(answer)}, which names no environment")
 
@@ -120,7 +117,7 @@ def stepped(answer: Any) -> Stepped:
     if actions := texts(fields.get("available_actions")):
         observed = f"{observed}\nAvailable actions: {', '.join(actions)}"
     score = None if fields.get("score") is None else _number("score", fields["score"])
-    return Stepped(observed, _number("reward", reward), bool(done), score, fields)
+    return Stepped(observed, _number("reward", reward), bool(done), score)
 
 
 def _observation(fields: Mapping[str, Any]) -> str:

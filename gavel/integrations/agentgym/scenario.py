@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import httpx
 
 from gavel.base.network import is_on_this_machine
-from gavel.integrations.agentgym.client import AgentGymError as AgentGymError
 from gavel.integrations.agentgym.client import EnvServer
 from gavel.integrations.agentgym.protocol import (
     KINDS,
