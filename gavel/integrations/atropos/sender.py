@@ -8,6 +8,7 @@ the policy. A group goes whole or not at all: a member that cannot be trained on
 
 import asyncio
 import gzip
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -33,15 +34,13 @@ from gavel.integrations.atropos.group import AtroposGroup, atropos_group
 from gavel.integrations.atropos.queue import EnvRegistration
 from gavel.judge.judge import Judge
 from gavel.scenarios.chat_model import ChatModel
-from gavel.scenarios.gather import GroupTally, gather_group
+from gavel.scenarios.gather import GroupTally
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import RewardName
-from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.group_maker import check_rewards, needs_judge, programmed_parts, set_rewards
+from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needs_judge
+from gavel.trainer.loop.watchdog import Watchdog
 
 _PACKED_FROM = 1024
 """Bytes of a body from which on it is sent with gzip."""
@@ -238,11 +237,18 @@ class AtroposSender:
         if needs_judge(settings.reward) and judge is None:
             raise SendError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
         self._client = client
-        self._model = model
         self._scenario = scenario
         self._settings = settings
-        self._judge = judge if needs_judge(settings.reward) else None
-        self._fields = EXACT if fields is None else fields
+        self._maker = GroupMaker(
+            model,
+            {scenario.name: judge} if judge is not None and needs_judge(settings.reward) else {},
+            settings.reward,
+            settings.group_size,
+            settings.temperature,
+            settings.max_tokens,
+            Watchdog(math.inf),
+            fields=EXACT if fields is None else fields,
+        )
         self._on_group = on_group
         self._limiter = asyncio.Semaphore(settings.concurrency)
         self._sent = Sent()
@@ -293,37 +299,21 @@ class AtroposSender:
         return self._sent
 
     async def _make(self, number: int) -> None:
-        settings = self._settings
-        (task,) = self._scenario.sample("train", 1, seed=settings.seed, step=number)
-
-        async def member(index: int) -> Trajectory:
-            async with self._limiter:
-                return await rollout(
-                    self._model,
-                    self._scenario,
-                    task,
-                    temperature=settings.temperature,
-                    max_tokens=settings.max_tokens,
-                    seed=seed_of(settings.seed, "atropos", number, task.id, index),
-                    fields=self._fields,
-                )
-
-        group = TrajectoryGroup(member(index) for index in range(settings.group_size))
-        group = await gather_group(group, self._scored, GroupTally())
-        problem = await self._send(group)
-        if problem is not None:
-            self._sent.left_out[problem] += 1
-        self._on_group(group, problem)
-
-    async def _scored(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        for trajectory in group:
-            if trajectory.status != "failed":
-                trajectory.metrics |= measure(self._scenario, trajectory)
-        parts = [programmed_parts(self._scenario, trajectory, self._settings.reward) for trajectory in group]
-        if self._judge is not None:
-            group = await self._judge.score(group)
-        set_rewards(group, parts, self._settings.reward)
-        return group
+        """Plays one task, and sends its group; of several agents, one group for each."""
+        seed = self._settings.seed
+        (task,) = self._scenario.sample("train", 1, seed=seed, step=number)
+        groups = await self._maker.make(
+            self._scenario,
+            task,
+            seeds=lambda index: seed_of(seed, "atropos", number, task.id, index),
+            limiter=self._limiter,
+            tally=GroupTally(),
+        )
+        for group in groups:
+            problem = await self._send(group)
+            if problem is not None:
+                self._sent.left_out[problem] += 1
+            self._on_group(group, problem)
 
     async def _send(self, group: TrajectoryGroup) -> str | None:
         """Why the group was not sent; None where it was."""
