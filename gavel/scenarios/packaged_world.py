@@ -19,7 +19,7 @@ from gavel.scenarios.task import DrawnTasks, Task
 SEED_BLOCK = 1_000_000
 """Seeds of one list of tasks: the first half is trained on, the second held out."""
 
-_PYTHON = {"True": True, "False": False, "None": None}
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 """As text they would be true, all three."""
 _O = TypeVar("_O", bound=BaseModel)
 
@@ -33,13 +33,13 @@ def parsed(scheme: str, address: str, options: type[_O], *, all_known: bool = Fa
     pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
     there = f"Options are {', '.join(options.model_fields)}"
-    empty = [key for key, value in pairs if key in options.model_fields and not value]
-    if len(given) < len(pairs) or empty:
-        again = next((key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number])), None)
-        raise ScenarioError(
-            f"{scheme}:{address}: {again or empty[0]} is given {'twice' if again else 'no value'}",
-            "Give each option once, as name=value.",
-        )
+    for number, (key, value) in enumerate(pairs):
+        is_again = key in dict(pairs[:number])
+        if is_again or (key in options.model_fields and not value):
+            raise ScenarioError(
+                f"{scheme}:{address}: {key} is given {'twice' if is_again else 'no value'}",
+                "Give each option once, as name=value.",
+            )
     own = {key: value for key, value in given.items() if key in options.model_fields}
     rest = {key: _value(value) for key, value in given.items() if key not in own}
     if rest and all_known:
@@ -81,10 +81,8 @@ def installed(module: str, distribution: str, what: str) -> ModuleType:
 
 
 def _value(text: str) -> Any:
-    if text in _PYTHON:
-        return _PYTHON[text]
     try:
-        return json.loads(text)
+        return json.loads(_PYTHON.get(text, text))
     except ValueError:
         return text
 
