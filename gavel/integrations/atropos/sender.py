@@ -39,7 +39,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.trainer.config import RewardName
-from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needs_judge
+from gavel.trainer.loop.group_maker import GroupMaker, check_rewards
 from gavel.trainer.loop.watchdog import Watchdog
 
 _PACKED_FROM = 1024
@@ -234,14 +234,15 @@ class AtroposSender:
         that the scenario lacks.
         """
         check_rewards(scenario, settings.reward)
-        if needs_judge(settings.reward) and judge is None:
+        needs_judge = bool(settings.reward.get("judge"))
+        if needs_judge and judge is None:
             raise SendError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
         self._client = client
         self._scenario = scenario
         self._settings = settings
         self._maker = GroupMaker(
             model,
-            {scenario.name: judge} if judge is not None and needs_judge(settings.reward) else {},
+            {scenario.name: judge} if judge is not None and needs_judge else {},
             settings.reward,
             settings.group_size,
             settings.temperature,

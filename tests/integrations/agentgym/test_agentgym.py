@@ -18,7 +18,6 @@ from tests.integrations.agentgym.env_servers import (
     ALL,
     AlfWorld,
     BabyAI,
-    DialectA,
     EnvServer,
     SciWorld,
     SqlGym,
@@ -180,7 +179,7 @@ async def test_a_server_that_holds_eight_environments_serves_forty_episodes() ->
 
 
 async def test_a_server_that_gives_an_environment_away_twice_is_found_out() -> None:
-    class Small(DialectA):
+    class Small(EnvServer):
         def create(self, body: Any) -> Any:
             return {"id": self.new_game() if len(self.games) < 3 else 1}
 
