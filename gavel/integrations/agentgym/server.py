@@ -240,7 +240,7 @@ def create_app(
 ) -> web.Application:
     """`key`: what requests must bring as `Authorization: Bearer`; without one only this machine is answered."""
     served = _Served(scenario, most, idle_seconds)
-    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_guard(key), _errors])
+    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_guard(key)])
     app.add_routes(
         [
             web.get("/", served.greet),
@@ -345,26 +345,18 @@ def _number(value: Any) -> int:
     raise HeldError(f"{value!r:.40} is no whole number")
 
 
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except FullError as error:
-        return web.json_response({"error": error.message}, status=503)
-    except HeldError as error:
-        return web.json_response({"error": error.message})
-
-
 def _guard(key: str | None) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if key is None:
-            host = request.url.host or ""
-            if not is_loopback(host) or "Origin" in request.headers:  # a page of another site, in a browser here
-                return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
+            # a page of another site, in a browser here
+            return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
         if key is not None and not hmac.compare_digest(given, f"Bearer {key}".encode()):
             return web.json_response({"error": "the key is missing or another one"}, status=401)
-        return await handler(request)
+        try:
+            return await handler(request)
+        except HeldError as error:
+            return web.json_response({"error": error.message}, status=503 if isinstance(error, FullError) else 200)
 
     return guard

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 from gavel.base.errors import GavelError
 from gavel.base.extras import installed_version
 from gavel.base.fields import problem
+from gavel.base.network import is_loopback
 from gavel.integrations.openenv.worlds import GAVEL_ACTION, is_tool_error
 from gavel.llm.types import Message
 from gavel.scenarios.scenario import Scenario, Split
@@ -351,7 +352,7 @@ def _listed_task(index: int, task: Task) -> Message:
 class OpenEnvService:
     """The routes of one scenario. `sessions`: open at a time, at most. `idle_seconds`: that one may be left alone.
 
-    `key`: a bearer token that every request needs, except for `/health`.
+    `key`: a bearer token that every request needs, except for `/health`; without one only this machine is answered.
     """
 
     def __init__(
@@ -378,6 +379,9 @@ class OpenEnvService:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
+            # a page of another site, in a browser here
+            return web.json_response({"detail": "this server answers programs on its own machine alone"}, status=403)
         if self._key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._key.encode()):
