@@ -15,6 +15,7 @@ import base64
 import binascii
 import contextlib
 import hmac
+import json
 import signal
 import socket
 import uuid
@@ -40,10 +41,10 @@ from gavel.integrations.atropos.group import AtroposGroup, first_problem
 from gavel.integrations.atropos.queue import (
     EnvIdentifier,
     EnvRegistration,
+    GroupQueue,
     GroupRefusedError,
     QueueError,
     QueueState,
-    RegisteredEnv,
     RoleError,
     TrainerRegistration,
     share,
@@ -186,19 +187,14 @@ def create_app(state: QueueState, *, key: str | None = None, most_bytes: int = 2
     """`key` None: no key is asked for, on loopback. `most_bytes`: of a body, packed and unpacked."""
     api = _Api(state, most_bytes)
     routes = [
-        Route("/", api.root),
-        Route(HEALTH, api.health),
+        *(Route(path, _answering(answer)) for path, answer in _told(state).items()),
         Route("/register", api.register, methods=["POST"]),
         Route("/register-env", api.register_env, methods=["POST"]),
         Route("/disconnect-env", api.disconnect_env, methods=["POST"]),
         Route("/scored_data", api.scored_data, methods=["POST"]),
         Route("/scored_data_list", api.scored_data_list, methods=["POST"]),
         Route("/batch", api.batch),
-        Route("/latest_example", api.latest_example),
-        Route("/status", api.status),
         Route("/status-env", api.status_env),
-        Route("/wandb_info", api.wandb_info),
-        Route("/info", api.info),
         Route("/reset_data", api.reset_data),
     ]
     handlers = {GavelError: _answered, ValidationError: _misunderstood}
@@ -214,6 +210,34 @@ async def _misunderstood(_: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
     is_json = error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid"
     return JSONResponse({"detail": first_problem(error)}, 422 if is_json else 400)
+
+
+def _told(state: QueueState) -> dict[str, Callable[[], Any]]:
+    """The answers of the routes that are only read, by path."""
+    queue = state.queue
+
+    def newest() -> dict[str, Any]:
+        group = queue.newest()
+        return _NO_EXAMPLE if group is None else json.loads(group.model_dump_json())  # NaN as null
+
+    def of_trainer(other: int | None, **fields: str) -> dict[str, Any]:
+        return {name: getattr(state.registration, field, other) for name, field in fields.items()}
+
+    return {
+        "/": lambda: {"message": "AtroposLib API, served by Gavel"},
+        HEALTH: lambda: {"status": "ok"},
+        "/status": lambda: {"current_step": queue.step, "queue_size": len(queue.waiting)},
+        "/latest_example": newest,
+        "/wandb_info": lambda: of_trainer(None, group="wandb_group", project="wandb_project"),
+        "/info": lambda: of_trainer(-1, batch_size="batch_size", max_token_len="max_token_len"),
+    }
+
+
+def _answering(answer: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(answer))
+
+    return handle
 
 
 class _BatchResponse(Response):
@@ -240,12 +264,6 @@ class _Api:
     def __init__(self, state: QueueState, most_bytes: int) -> None:
         self._state = state
         self._most_bytes = most_bytes
-
-    async def root(self, request: Request) -> Response:
-        return JSONResponse({"message": "AtroposLib API, served by Gavel"})
-
-    async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
 
     async def register(self, request: Request) -> Response:
         self._state.check_no_own("POST /register")
@@ -301,39 +319,9 @@ class _Api:
         text = f'{{"batch": [{bodies}], "batch_id": {lent.number}}}'
         return _BatchResponse(text, partial(self._state.settle, lent))
 
-    async def latest_example(self, request: Request) -> Response:
-        newest = await asyncio.to_thread(self._state.queue.newest)
-        return JSONResponse(_NO_EXAMPLE if newest is None else newest.model_dump(mode="json"))
-
-    async def status(self, request: Request) -> Response:
-        queue = self._state.queue
-        return JSONResponse({"current_step": queue.step, "queue_size": len(queue.waiting)})
-
     async def status_env(self, request: Request) -> Response:
         body = await self._body(request, EnvIdentifier)
-        queue = self._state.queue
-        envs = await asyncio.to_thread(lambda: queue.envs)
-        env = next((each for each in envs if each.env_id == body.env_id), None)
-        if env is None:
-            raise RefusedRequest(404, f"there is no environment {body.env_id}", "Register it: POST /register-env")
-        return JSONResponse(
-            {
-                "current_step": queue.step,
-                **_sizes(self._state, env),
-                "unallocated_fraction": 1.0,
-                "env_weight": share(env, envs),
-            }
-        )
-
-    async def wandb_info(self, request: Request) -> Response:
-        trainer = self._state.registration
-        group, project = (None, None) if trainer is None else (trainer.wandb_group, trainer.wandb_project)
-        return JSONResponse({"group": group, "project": project})
-
-    async def info(self, request: Request) -> Response:
-        trainer = self._state.registration
-        size, longest = (-1, -1) if trainer is None else (trainer.batch_size, trainer.max_token_len)
-        return JSONResponse({"batch_size": size, "max_token_len": longest})
+        return JSONResponse(await asyncio.to_thread(_env_status, self._state.queue, body.env_id))
 
     async def reset_data(self, request: Request) -> Response:
         self._state.check_no_own("GET /reset_data")
@@ -345,15 +333,25 @@ class _Api:
         return await asyncio.to_thread(model.model_validate_json, body)
 
 
-def _sizes(state: QueueState, env: RegisteredEnv) -> dict[str, int]:
-    """What waits, in groups of this environment's size: an environment pauses where it is several batches."""
-    waiting = state.queue.waiting
+def _env_status(queue: GroupQueue, env_id: int) -> dict[str, Any]:
+    """Sizes in groups of this environment's size: an environment pauses where several batches wait.
+
+    Raises `RefusedRequest` for a number that no environment has.
+    """
+    envs = queue.envs
+    env = next((each for each in envs if each.env_id == env_id), None)
+    if env is None:
+        raise RefusedRequest(404, f"there is no environment {env_id}", "Register it: POST /register-env")
+    step, waiting = queue.step, queue.waiting
     own = [group.size for group in waiting if group.env_id == env.env_id]
     size = max([env.registration.group_size, *own])
     return {
+        "current_step": step,
         "queue_size": sum(group.size for group in waiting) // size,
         "self_queue_size": sum(own) // size,
         "max_group_size": max((group.size for group in waiting), default=1),
+        "unallocated_fraction": 1.0,
+        "env_weight": share(env, envs),
     }
 
 

@@ -119,6 +119,9 @@ def test_a_list_of_groups_and_the_newest_example(http: httpx.Client):
     answer = post(http, "/scored_data_list", [body(0), body(1)])
     assert answer == {"status": "received", "groups_processed": 2}
     assert http.get("/latest_example").json()["scores"] == body(1)["scores"]
+    unknown = json.dumps(body(3) | {"inference_logprobs": [[float("nan"), -1, -1]] * 2})
+    assert http.post("/scored_data", content=unknown).status_code == 200
+    assert http.get("/latest_example").json()["inference_logprobs"][0] == [None, -1, -1]
     assert post(http, "/scored_data_list", [body(1), body(2)])["duplicates"] == 1
     assert post(http, "/scored_data_list", []) == {"status": "received", "groups_processed": 0}
 
