@@ -45,9 +45,12 @@ Decode = Callable[[Sequence[int]], str]
 
 
 class AtroposGroup(BaseModel):
-    """The body of `POST /scored_data`; lengths are checked, and fields of later versions are kept."""
+    """The body of `POST /scored_data`; lengths are checked, and fields of later versions are kept.
 
-    model_config = ConfigDict(extra="allow")
+    Numbers of tokens that are not trained may be NaN, also in its JSON.
+    """
+
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
 
     tokens: list[list[int]] = Field(min_length=1)
     """Token ids of each member. `[G, T]`"""

@@ -218,7 +218,7 @@ def _told(state: QueueState) -> dict[str, Callable[[], Any]]:
 
     def newest() -> dict[str, Any]:
         group = queue.newest()
-        return _NO_EXAMPLE if group is None else json.loads(group.model_dump_json())  # NaN as null
+        return _NO_EXAMPLE if group is None else group.model_dump(mode="json")
 
     def of_trainer(other: int | None, **fields: str) -> dict[str, Any]:
         return {name: getattr(state.registration, field, other) for name, field in fields.items()}
@@ -235,7 +235,7 @@ def _told(state: QueueState) -> dict[str, Callable[[], Any]]:
 
 def _answering(answer: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        return JSONResponse(await asyncio.to_thread(answer))
+        return Response(json.dumps(await asyncio.to_thread(answer)), media_type="application/json")
 
     return handle
 
