@@ -91,11 +91,6 @@ _WAIT = 600.0
 """Seconds for an environment of a server that holds only so many."""
 
 
-def scenario_at(address: str) -> Scenario:
-    """The scenario of `agentgym:ADDRESS`. Raises `ScenarioError`."""
-    return agentgym(address)
-
-
 def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
     """The scenario of an environment server. `address`: as after `agentgym:`, see `parse`.
 
@@ -119,6 +114,10 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
         call_seconds=_WAIT + 4 * options.timeout,
         rubric=rubric or kind.rubric or render("scenarios/agentgym_rubric.j2").strip(),
     )
+
+
+scenario_at = agentgym
+"""By this name `agentgym:ADDRESS` is found."""
 
 
 def _task(kind: Kind, item: int) -> Task:

@@ -3,7 +3,7 @@
 Scripts build a gather of their own with a context that counts failures, and a wrapper for each rollout:
 
     with set_gather_context(GatherContext(max_exceptions=1)):
-        results = await asyncio.gather(*[wrap_group_awaitable(game) for game in games])    # None where one was borne
+        results = await asyncio.gather(*[wrap_group_awaitable(game) for game in games])  # None where one failed
 
 The bar of `context.pbar` may be set after the wrapped rollouts were made, and before they are awaited.
 """
@@ -35,7 +35,7 @@ class ProgressBar(Protocol):
 
 @dataclass
 class GatherContext:
-    """One gather: its progress bar, and how many failures it bears."""
+    """One gather: its progress bar, and how many failures it tolerates."""
 
     pbar: ProgressBar | None = None
     max_exceptions: int | float = 0
@@ -52,7 +52,7 @@ class GatherContext:
             self.pbar.update(n)
 
     def too_many_exceptions(self) -> bool:
-        """Whether there were more failures than the gather bears."""
+        """Whether there were more failures than the gather tolerates."""
         if 0 < self.max_exceptions < 1 and self.pbar is not None and self.pbar.total:
             return self.exceptions > self.max_exceptions * self.pbar.total
         return self.exceptions > self.max_exceptions
@@ -78,12 +78,12 @@ def set_gather_context(context: GatherContext) -> Generator[None]:
 
 
 def get_gather_context() -> GatherContext:
-    """The context of the gather around; outside of one, a new one that bears no failure."""
+    """The context of the gather around; outside of one, a new one that tolerates no failure."""
     return _context.get() or GatherContext()
 
 
 async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
-    """What `awaitable` gives, or None for a failure that the context bears."""
+    """What `awaitable` gives, or None for a failure that the context tolerates."""
     context = get_gather_context()
     try:
         group = await awaitable
@@ -97,7 +97,7 @@ async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
 async def wrap_trajectories_awaitable(
     awaitable: Awaitable[Trajectory | Iterable[Trajectory]],
 ) -> Trajectory | list[Trajectory] | Exception:
-    """The trajectory, the list of those that one rollout gave, or a failure that the context bears."""
+    """The trajectory, the list of those that one rollout gave, or a failure that the context tolerates."""
     context = get_gather_context()
     try:
         result = await awaitable
@@ -118,7 +118,7 @@ async def gather_trajectories(
 ) -> list[Any]:
     """What each coroutine gives, in input order: a trajectory, or a list of those that it returned.
 
-    Where `max_exceptions` bears it, an exception stands in the place of its rollout.
+    Where `max_exceptions` tolerates it, an exception stands in the place of its rollout.
     """
     sources = list(trajectories)
     outcomes: list[Any] = [None] * len(sources)

@@ -52,11 +52,6 @@ class VerlOptions(BaseModel):
     """Of the scenario, whose runs are kept under it; by default verl_ and the file's name."""
 
 
-def scenario_at(address: str) -> Scenario:
-    """The scenario of `verl:ADDRESS`. Raises `ScenarioError`."""
-    return verl_scenario(address)
-
-
 def verl_scenario(
     address: str,
     *,
@@ -92,6 +87,10 @@ def verl_scenario(
         hand_reward=score,
         success=None if score is None or options.success is None else partial(_reaches, score, options.success),
     )
+
+
+scenario_at = verl_scenario
+"""By this name `verl:ADDRESS` is found."""
 
 
 def _reaches(score: ComputeScore, threshold: float, trajectory: Trajectory) -> bool:
