@@ -134,22 +134,17 @@ def _own_properties(schema: Message) -> dict[str, Message]:
 
 def _alternatives(schema: Message) -> list[Message]:
     """What the action is one of, where it is one of several objects."""
-    given: Any = schema.get("oneOf") or schema.get("anyOf") or ()
-    found: list[Message] = []
-    for each in cast("list[Any]", given):
-        resolved = _resolved(each, schema)
-        if isinstance(resolved, dict) and "properties" in resolved:
-            found.append(cast(Message, resolved))
-    return found
+    defined: Any = schema.get("$defs")
+    given: Any = schema.get("oneOf") or schema.get("anyOf")
+    known = cast(Message, defined) if isinstance(defined, dict) else {}
+    found = [_resolved(each, known) for each in cast("list[Any]", given if isinstance(given, list) else [])]
+    return [cast(Message, each) for each in found if isinstance(each, dict) and "properties" in each]
 
 
-def _resolved(part: Any, root: Message) -> Any:
+def _resolved(part: Any, defined: Message) -> Any:
     match part:
-        case {"$ref": str(reference)} if reference.startswith("#/"):
-            found: Any = root
-            for name in reference.removeprefix("#/").split("/"):
-                found = cast(Message, found).get(name) if isinstance(found, dict) else None
-            return found
+        case {"$ref": str(reference)}:
+            return defined.get(reference.rpartition("/")[2])
         case _:
             return part
 
