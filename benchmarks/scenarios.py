@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import requests
 
-from gavel.integrations.agentgym.client import Connection, EnvServer
+from gavel.integrations.agentgym.client import EnvServer
 from gavel.integrations.agentgym.scenario import OTHER, agentgym
 from gavel.integrations.openenv.client import OpenEnvServer
 from gavel.integrations.openenv.scenario import parsed
@@ -81,7 +81,7 @@ async def _rollouts(played: Scenario, episodes: int, at_once: int) -> None:
 
 async def client(url: str, episodes: int, at_once: int) -> None:
     turn = asyncio.Semaphore(at_once)
-    server = EnvServer(Connection(url, 60.0, at_once), OTHER)
+    server = EnvServer(url, OTHER, {})
 
     async def one(number: int) -> None:
         async with turn:
@@ -91,7 +91,7 @@ async def client(url: str, episodes: int, at_once: int) -> None:
             await server.end(session, whole=True)
 
     await asyncio.gather(*map(one, range(episodes)))
-    await server.close()
+    await asyncio.to_thread(server.close)
 
 
 async def by_requests(url: str, episodes: int, at_once: int) -> None:

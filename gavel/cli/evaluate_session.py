@@ -70,6 +70,7 @@ from gavel.trainer.loop.model_samples import (
     wanted_samples,
 )
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.model_spec import described_model
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
@@ -480,6 +481,8 @@ def _local(
     """A model of this machine."""
     policy = model.policy.model_dump(mode="json")
     identity = {"base": model.base_model, "policy": policy, "engine_context": config.backend.max_context} | identity
+    if files := described_model(model).get("base_files"):
+        identity["base_files"] = files
     return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config, elsewhere=True))
 
 

@@ -57,6 +57,8 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
 Output = JudgedFile | JudgedStream
+_RULES = ", or other rules (--rubric '- says \"X\"', --rubric @FILE)."
+"""Of the stand-in, which scores nobody by a rubric of which it reads nothing."""
 _WARNINGS = 3
 """The judge's own, of which the most common are printed."""
 _MOST_REPORTED = 500
@@ -220,7 +222,8 @@ def score_and_print(
         again = "The same command asks again for these alone; or n" if isinstance(output, JudgedFile) else "N"
         raise JudgeError(
             f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
-            f"{again}ame another judge (--judge MODEL), or other rules (--rubric '- says \"X\"', --rubric @FILE).",
+            f"{again}ame another judge (--judge MODEL)"
+            + (", smaller groups or more reply tokens (--judge-param max_tokens=N)." if judge.asks_servers else _RULES),
         )
 
 

@@ -46,7 +46,7 @@ from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.judged_wins import BASE, WINS
 from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.model_spec import DESCRIBED
+from gavel.trainer.model_spec import described_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.run_directory import (
@@ -453,7 +453,7 @@ def check_run(
         model = trainable(config, scenario.name)
         check_base(model.base_model)
         if not fresh:
-            directory.check(model.model_dump(include=DESCRIBED))
+            directory.check(described_model(model))
         if model.from_checkpoint is not None:
             from gavel.trainer.backends.run_start import RunStart
 

@@ -235,7 +235,9 @@ def _gathered(outcome: T | Exception, ranks: int) -> list[T]:
         from torch import distributed
 
         outcomes = [None] * ranks
-        sent = JudgeError(f"{type(outcome).__name__}: {outcome}") if _is_unsendable(outcome) else outcome
+        sent = outcome
+        if isinstance(outcome, Exception) and not isinstance(outcome, JudgeError):  # others may not be able to read it
+            sent = JudgeError(f"{type(outcome).__name__}: {outcome}")
         distributed.all_gather_object(outcomes, sent)  # pyright: ignore[reportUnknownMemberType]
     if isinstance(outcome, Exception):
         raise outcome
@@ -243,8 +245,3 @@ def _gathered(outcome: T | Exception, ranks: int) -> list[T]:
         if isinstance(other, Exception):
             raise JudgeError(f"judging failed in process {number} of {ranks}: {other}") from other
     return outcomes
-
-
-def _is_unsendable(outcome: object) -> bool:
-    """Whether it is an error of a kind that another process may not be able to read."""
-    return isinstance(outcome, Exception) and not isinstance(outcome, JudgeError)

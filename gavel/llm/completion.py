@@ -281,7 +281,7 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
             raise _no_completion(sent, f"the reply is no JSON: {text[:500]!r}") from error
         if not is_mapping(body) or not isinstance(body.get("choices"), list):
             error = body.get("error") if is_mapping(body) else None
-            raise _status_error(sent, _status_in(error, 500), headers, content)
+            raise _status_error(sent, _status_in(error, 500), headers, content, answered=200)
         body, repairs = with_text_content(body)
         empty = litellm.ModelResponse()
         response = litellm.utils.convert_to_model_response_object(response_object=body, model_response_object=empty)
@@ -308,9 +308,9 @@ def _status_in(error: object, otherwise: int) -> int:
 
 
 def _status_error(
-    sent: DirectRequest, status: int, headers: Mapping[str, str], content: bytes
+    sent: DirectRequest, status: int, headers: Mapping[str, str], content: bytes, *, answered: int = 0
 ) -> openai.APIStatusError:
-    """The error of OpenAI's client for an answer."""
+    """The error of OpenAI's client for an answer; `answered`: its own status, where the error is in its body."""
     text = content.decode("utf-8", "replace")
     try:
         body: object = json.loads(text)
@@ -318,7 +318,7 @@ def _status_error(
         body = text
     inner = body.get("error", body) if is_mapping(body) else body
     words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
-    return status_error(status, f"HTTP {status}: {words}", body, sent.url, headers)
+    return status_error(status, f"HTTP {answered or status}: {words}", body, sent.url, headers)
 
 
 def _no_completion(sent: DirectRequest, words: str) -> openai.APIResponseValidationError:

@@ -22,7 +22,7 @@ import aiohttp
 import openai
 from tenacity import RetryCallState
 
-from gavel.base.network import PROXIES, TRANSPORT_ERRORS, exception_types
+from gavel.base.network import PROXIES, TRANSPORT_ERRORS, exception_types, is_on_this_machine
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
 from gavel.llm.types import is_mapping
@@ -289,10 +289,20 @@ def remedy(error: Exception, model: str = "") -> str:
             return PAGE_REMEDY
         case _ if any(isinstance(one, (openai.APIConnectionError, *TRANSPORT_ERRORS)) for one in _causes(error)):
             proxies = [name for name in PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
-            past = f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies else ""
+            hosts = _HOST.findall(" ".join(str(one) for one in _causes(error)))
+            direct = any(is_on_this_machine(f"http://{host}") for host in hosts)
+            past = (
+                f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies and not direct else ""
+            )
             return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
+        case _ if model:
+            return f"`gavel doctor --judge {model}` shows how it answers; then run the same again."
         case _:
             return ""
+
+
+_HOST = re.compile(r"(?:https?://|\bhost )(\[[^\]]+\]|[^\s:/'\"]+)")
+"""Of a URL, or in aiohttp's words, `Cannot connect to host 127.0.0.1:8000`."""
 
 
 def _shown(words: str) -> str:

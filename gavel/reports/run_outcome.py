@@ -159,7 +159,8 @@ def outcome_in_words(
     advice = f"Try {tries[0]}." if were_cut or idle else ""
     if unsure and not advice:
         advice = (
-            "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024."
+            "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, "
+            "where the scenario has more."
         )
     return list(filter(None, (" ".join(filter(None, (gain, said))), advice)))
 

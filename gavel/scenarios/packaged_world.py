@@ -5,44 +5,69 @@ import json
 import random
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from gavel.base.fields import problem
 from gavel.scenarios.scenario import ScenarioError
+from gavel.scenarios.task import DrawnTasks, Task
 
-_PYTHON = {"True": True, "False": False, "None": None}
+SEED_BLOCK = 1_000_000
+"""Seeds of one list of tasks: the first half is trained on, the second held out."""
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 """As text they would be true, all three."""
 _O = TypeVar("_O", bound=BaseModel)
 
 
-def parsed(scheme: str, address: str, options: type[_O]) -> tuple[str, _O, dict[str, Any]]:
+def parsed(scheme: str, address: str, options: type[_O], *, all_known: bool = False) -> tuple[str, _O, dict[str, Any]]:
     """The name, the options, and what is no option: arguments of the world itself, as JSON or else as text.
 
-    Raises `ScenarioError` for options of another form.
+    `all_known`: nothing else is taken. Raises `ScenarioError` for options of another form.
     """
     name, _, query = address.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
-    empty = [key for key, value in pairs if key in options.model_fields and not value]
-    if len(given) < len(pairs) or empty:
-        again = next((key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number])), None)
-        raise ScenarioError(
-            f"{scheme}:{address}: {again or empty[0]} is given {'twice' if again else 'no value'}",
-            "Give each option once, as name=value.",
-        )
+    there = f"Options are {', '.join(options.model_fields)}"
+    for number, (key, value) in enumerate(pairs):
+        is_again = key in dict(pairs[:number])
+        if is_again or (key in options.model_fields and not value):
+            raise ScenarioError(
+                f"{scheme}:{address}: {key} is given {'twice' if is_again else 'no value'}",
+                "Give each option once, as name=value.",
+            )
     own = {key: value for key, value in given.items() if key in options.model_fields}
+    rest = {key: _value(value) for key, value in given.items() if key not in own}
+    if rest and all_known:
+        raise ScenarioError(f"{scheme}:{address}: {min(rest)} is no option", f"{there}.")
     try:
-        found = options.model_validate(own)
+        return name, options.model_validate(own), rest
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ScenarioError(
-            f"{scheme}:{address}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
-            f"Options are {', '.join(options.model_fields)}; anything else goes to the world itself.",
-        ) from error
-    return name, found, {key: _value(value) for key, value in given.items() if key not in own}
+        more = "" if all_known else "; anything else goes to the world itself"
+        raise ScenarioError(f"{scheme}:{address}: {problem(error)}", f"{there}{more}.") from error
+
+
+class SeedOptions(BaseModel):
+    """Options of worlds whose tasks are seeds."""
+
+    tasks: int = Field(default=200, ge=1, le=SEED_BLOCK // 2)
+    """Seeds to train on."""
+    held_out: int = Field(default=50, ge=0, le=SEED_BLOCK // 2)
+    seed: int = Field(default=0, ge=0, lt=2**31 // SEED_BLOCK)
+    """Another number gives other seeds, none of them in both lists of any other."""
+
+    def drawn(self, draw: Callable[[int], Task]) -> tuple[DrawnTasks, DrawnTasks]:
+        """Tasks to train on and tasks held out, each drawn of its seed."""
+        first = self.seed * SEED_BLOCK
+        later = first + SEED_BLOCK // 2
+        return (
+            DrawnTasks(range(first, first + self.tasks), draw),
+            DrawnTasks(range(later, later + self.held_out), draw),
+        )
 
 
 def installed(module: str, distribution: str, what: str) -> ModuleType:
@@ -56,10 +81,8 @@ def installed(module: str, distribution: str, what: str) -> ModuleType:
 
 
 def _value(text: str) -> Any:
-    if text in _PYTHON:
-        return _PYTHON[text]
     try:
-        return json.loads(text)
+        return json.loads(_PYTHON.get(text, text))
     except ValueError:
         return text
 

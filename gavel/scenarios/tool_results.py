@@ -82,8 +82,10 @@ def jsonable(value: Any) -> Any:
         return _records(value)
     if (found := _of_array(value)) is not value:
         return found
-    if _has(kind, "keys") and _has(kind, "__getitem__"):
+    if _is_row(kind):
         return _object((key, value[key]) for key in value.keys())  # noqa: SIM118
+    if _has(kind, "keys"):
+        raise _unreadable(value)
     if isinstance(value, Set):
         return _sorted([jsonable(item) for item in cast("Set[Any]", value)])
     if isinstance(value, Collection | Iterator):
@@ -120,6 +122,8 @@ def unreadable_type(hint: Any, _seen: tuple[Any, ...] = ()) -> str | None:
         inner = get_type_hints(kind).values()
     elif _is_table(kind) or any(_has(kind, method) for method in (*_LISTING, "__array__")):
         pass
+    elif _has(kind, "keys") and not issubclass(kind, Mapping) and not _is_row(kind):
+        return kind.__name__
     elif issubclass(kind, Collection | Iterator | Awaitable):
         inner = arguments
     elif not _is_open(kind) and not _is_known(kind):
@@ -135,7 +139,7 @@ def _is_open(kind: Any) -> bool:
 
 def _is_known(kind: Any) -> bool:
     """Whether `jsonable` reads values of the type, or pydantic does."""
-    if _fields(kind) is not None or _has(kind, "keys") or _has(kind, "_asdict"):
+    if _fields(kind) is not None or _is_row(kind) or _has(kind, "_asdict"):
         return True
     for each in kind.__mro__[:-1]:
         try:
@@ -144,6 +148,12 @@ def _is_known(kind: Any) -> bool:
             continue
         return True
     return False
+
+
+def _is_row(kind: Any) -> bool:
+    """Whether it is a row of a database: cells by their names, which nothing changes. An e-mail, an element of XML or a
+    file of HDF5, which have keys too, hold more than their keys give."""
+    return _has(kind, "keys") and _has(kind, "__getitem__") and not hasattr(kind, "__setitem__")
 
 
 def _has(kind: Any, method: str) -> bool:

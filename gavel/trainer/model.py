@@ -4,6 +4,7 @@ A model is its spec and the calls that go to the backend it is registered with.
 """
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.storage.store import StorageError, description, open_store, pull_checkpoint, split_place
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.in_process import InProcessClient
+
+logger = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT = 600.0
 _REPEATS = 2
@@ -142,6 +145,9 @@ class TrainableModel(Model, TrainableSpec):
         `GavelError` for trajectories outside of groups: rewards are compared within a group.
         """
         groups = as_groups(groups, single=False)
+        members = [member for group in groups for member in group]
+        if members and all(member.reward is None and member.judgement is None for member in members):
+            logger.warning("no trajectory has a reward: score the groups first, as by gavel.ruler_score_group")
         return await self.backend.train(self, groups, _settings(TrainConfig, config), metrics)
 
     async def train_sft(

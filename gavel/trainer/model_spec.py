@@ -3,6 +3,7 @@
 A spec has no methods that reach a backend. `gavel.Model` extends it with the calls that users make.
 """
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from pydantic import ConfigDict, Field, field_validator
 from gavel.base.fields import Constructed
 from gavel.trainer.config import LoraSettings, PolicySettings
 
-DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
-"""Fields of a model that its run keeps for good."""
+_DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
+_PARTS, _PART = 256, 1 << 14
+"""Of a file that is larger than so many parts of so many bytes, parts at even distances tell it from another."""
 
 
 class ModelSpec(Constructed):
@@ -49,6 +51,27 @@ class TrainableSpec(ModelSpec):
     @classmethod
     def _accept_paths(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
+
+
+def described_model(model: TrainableSpec) -> dict[str, Any]:
+    """What a run keeps of its model for good; of a base that is a directory also a digest of its files."""
+    description = model.model_dump(include=_DESCRIBED)
+    if Path(model.base_model).is_dir():
+        description["base_files"] = _digest(Path(model.base_model))
+    return description
+
+
+def _digest(directory: Path) -> str:
+    """Of the names and sizes of a model's files, and of parts of them all over: training changes every layer."""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in directory.iterdir() if path.suffix in (".safetensors", ".bin", ".json")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as opened:
+            for start in range(0, size, max(size // _PARTS, _PART)):
+                opened.seek(start)
+                digest.update(opened.read(_PART))
+    return digest.hexdigest()[:16]
 
 
 def described_fields(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Path) -> None:
-    section = (ROOT / "docs" / "elsewhere.md").read_text().partition("## Several samplers")[2]
+    section = (ROOT / "docs" / "how-to" / "several-gpus.md").read_text().partition("## Some GPUs sample")[2]
     (block,) = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     commands = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
     trains = [command for command in commands if command[0] == "train"]

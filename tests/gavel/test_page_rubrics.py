@@ -218,17 +218,13 @@ def of_pages() -> Iterator[tuple[str, str, tuple[list[Plan], list[Plan]]]]:
         yield page, rubric, plans
     yield "rubrics", *rubrics((ROOT / "docs" / "how-to" / "rubrics.md").read_text()), PAID
     yield "agent-framework", *rubrics((TUTORIALS / "agent-framework.md").read_text()), LOOKED_UP
-    yield "from-art", *rubrics((TUTORIALS / "from-art.md").read_text()), ANSWERS
+    yield "art", *rubrics((ROOT / "docs" / "art.md").read_text()), ANSWERS
     logs = TUTORIALS / "judge-your-logs.md"
     yield "judge-your-logs", *rubrics(logs.read_text()), ANSWERS
     yield "rubric.txt", block(logs, "rubric.txt"), (LOOKED_UP[0], [["On Monday."], [LOOK, ""]])
-    for name in ("from-other-trainers", "service-in-production", "demonstrations"):
-        for found in re.findall(r"(?:rubric=|rubric = |desk = |--rubric )[\"'](- .+?)[\"']", page_text(name)):
-            yield name, found, ANSWERS
-
-
-def page_text(name: str) -> str:
-    return (TUTORIALS / f"{name}.md").read_text()
+    demonstrations = (TUTORIALS / "demonstrations.md").read_text()
+    for found in re.findall(r"(?:rubric=|rubric = |desk = |--rubric )[\"'](- .+?)[\"']", demonstrations):
+        yield "demonstrations", found, ANSWERS
 
 
 @pytest.mark.parametrize(("page", "rubric", "plans"), list(of_pages()))

@@ -8,7 +8,7 @@ from tests.gavel.page_walker import Walk, steps
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for folder in ("tutorials", "how-to") for page in (DOCS / folder).glob("*.md"))
-PAGES += [DOCS / name for name in ("index.md", "install.md", "faq.md", "troubleshooting.md", "agents.md")]
+PAGES += [DOCS / name for name in ("index.md", "install.md", "faq.md", "troubleshooting.md", "agents.md", "art.md")]
 
 
 @pytest.mark.docs

@@ -23,10 +23,8 @@ import gavel
 from gavel.integrations import areal, eval_protocol, nemo, skyrl, slime, tinker, trl, verifiers, verl
 from gavel.integrations._rewards import (
     Scorer,
-    Unscored,
     groups_of,
     member,
-    rewarded,
     run,
     submitted,
     tool_schemas,
@@ -37,8 +35,6 @@ from gavel.integrations._rewards import (
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
-from gavel.scenarios.trajectory import Trajectory
 from tests.integrations.conftest import JudgeService
 from tests.integrations.words import Words
 from tests.limits import HANG_SECONDS
@@ -145,31 +141,7 @@ class TestMembers:
             assert len(groups) == len(set(keys))
 
 
-def judged(status: GroupStatus, *scores: float | None) -> TrajectoryGroup:
-    members = [
-        Trajectory(reward=score, judgement=Judgement(score=score, reason="" if score is not None else "no votes"))
-        for score in scores
-    ]
-    return TrajectoryGroup(members, judgement=GroupJudgement(status=status))
-
-
 class TestMissingScores:
-    @pytest.mark.parametrize(
-        ("unscored", "expected"), [("member", [0.9, None, 0.0]), ("group", [None, None, None]), ("raise", None)]
-    )
-    def test_a_missing_score_is_never_a_number(self, unscored: Unscored, expected: list[float | None] | None):
-        group = judged("partial", 0.9, None, 0.0)
-        if expected is None:
-            with pytest.raises(JudgeError, match=r"2 of 3 .*no votes"):
-                rewarded(group, unscored)
-        else:
-            assert rewarded(group, unscored).rewards == expected
-
-    @pytest.mark.parametrize("unscored", ["member", "group", "raise"])
-    def test_equal_members_have_no_rewards_and_are_no_error_and_scored_ones_have_theirs(self, unscored: Unscored):
-        assert rewarded(judged("degenerate", None, None), unscored).rewards == [None, None]
-        assert rewarded(judged("scored", 0.2, 0.0), unscored).rewards == [0.2, 0.0]
-
     @given(st.lists(st.none() | st.floats(0, 1), max_size=12))
     def test_the_mean_in_its_place_leaves_the_mean_and_the_others_where_they_are(self, rewards: list[float | None]):
         filled = with_mean(rewards)

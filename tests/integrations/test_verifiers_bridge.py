@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("verifiers.v1", reason="make test-adapters installs verifiers")
 
-from gavel.integrations.verifiers.environment import PackageError, write_package
+from gavel.integrations.verifiers.environment import write_package
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
@@ -184,27 +184,13 @@ async def test_success_is_the_environment_s_own_unless_a_sum_is_named(exported: 
             assert found.metrics["success"] == expected
 
 
-def test_a_file_of_the_user_s_goes_into_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "shop.py").write_text(
-        "import gavel\n"
-        "shop = gavel.Scenario('my shop', tasks=[gavel.Task(user='Hi.')], held_out=[], success=lambda found: True)\n"
-    )
-    name = write_package(f"{tmp_path / 'shop.py'}:shop", tmp_path / "out")
-    assert name == "gavel-my-shop"
-    monkeypatch.syspath_prepend(tmp_path / "out")
-    again = find_scenario(f"verifiers:{name}?held_out=0")
-    assert [task.user for task in again.tasks()] == ["Hi."]
-    with pytest.raises(PackageError, match="not empty"):
-        write_package("returns_desk", tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("address", "said"),
     [
         ("verifiers:no-such-tasks", "cannot be loaded"),
         ("verifiers:sum-tasks?harnes=null", "harnes is no option"),
-        ("verifiers:sum-tasks?config=[", "no JSON"),
-        ("verifiers:sum-tasks?config=[1]", "no JSON object"),
+        ("verifiers:sum-tasks?config=[", "config.*JSON"),
+        ("verifiers:sum-tasks?config=[1]", "config.*dictionary"),
         ("verifiers:sum-tasks?held_out=2", "held_out"),
         ("verifiers:sum-tasks?harness=bash", "runs commands that the model writes"),
     ],

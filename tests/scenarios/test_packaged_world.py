@@ -65,7 +65,7 @@ def test_python_s_constants_are_what_they_are_in_json():
 
 
 def test_an_option_of_another_form_is_named():
-    with pytest.raises(ScenarioError, match=r"games:Chess.*size: Input should be a valid integer"):
+    with pytest.raises(ScenarioError, match=r"games:Chess.*size is .many.: input should be a valid integer"):
         parsed("games", "Chess?size=many", Options)
 
 

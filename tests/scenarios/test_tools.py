@@ -1,15 +1,20 @@
 """Tools: the schema that an agent is shown, and what happens to everything it may write."""
 
 import asyncio
+import email
 import json
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from email.message import Message
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Optional
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -370,6 +375,12 @@ class Pair(NamedTuple):
     right: Any
 
 
+def _database_row() -> sqlite3.Row:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.row_factory = sqlite3.Row
+        return database.execute("SELECT 7 AS 'order', 'lamp' AS item").fetchone()
+
+
 SALES = pd.DataFrame({"order": [7, 8], "on": [pd.Timestamp("2026-05-01"), None], "note": ["x" * 200, None]})
 FIRST, SECOND = {"order": 7, "on": "2026-05-01T00:00:00", "note": "x" * 200}, {"order": 8, "on": None, "note": None}
 
@@ -402,6 +413,7 @@ FIRST, SECOND = {"order": 7, "on": "2026-05-01T00:00:00", "note": "x" * 200}, {"
         (Pair(1, {"b", "a"}), {"left": 1, "right": ["a", "b"]}),
         ([Point(np.int64(3))], [{"x": 3}]),  # type: ignore[arg-type]
         (map(str, range(2)), ["0", "1"]),
+        (_database_row(), {"order": 7, "item": "lamp"}),
     ],
 )
 async def test_a_result_is_shown_in_full_as_records_lists_and_numbers(value: Any, read: Any) -> None:
@@ -419,7 +431,21 @@ def _endless() -> list[Any]:
     return endless
 
 
-UNREADABLE = [_endless(), b"png", {"a": [b"png"]}, bytearray(b"x"), object(), [object()], {1: 2, "1": 3}, len, Point]
+MAIL = email.message_from_string("Subject: Lamp\n\nIt arrives on Monday.")
+ELEMENT = ElementTree.fromstring('<order id="7"><item>lamp</item></order>')
+UNREADABLE = [
+    _endless(),
+    MAIL,
+    [ELEMENT],
+    b"png",
+    {"a": [b"png"]},
+    bytearray(b"x"),
+    object(),
+    [object()],
+    {1: 2, "1": 3},
+    len,
+    Point,
+]
 
 
 @pytest.mark.parametrize(
@@ -438,7 +464,9 @@ async def test_a_result_without_a_faithful_text_is_a_tool_error_that_says_that_t
     assert ended.done
 
 
-@pytest.mark.parametrize("returned", [bytes, list[bytes], dict[str, bytes | None], "Desk", Iterator[bytes]])
+@pytest.mark.parametrize(
+    "returned", [bytes, list[bytes], dict[str, bytes | None], "Desk", Iterator[bytes], Message, ElementTree.Element]
+)
 def test_a_tool_that_is_said_to_return_what_cannot_be_shown_is_refused_before_it_runs(returned: Any) -> None:
     def give() -> Any:
         raise AssertionError

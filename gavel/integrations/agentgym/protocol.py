@@ -12,20 +12,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue
 
 from gavel.base.errors import GavelError
+from gavel.base.network import server_address
+from gavel.scenarios.packaged_world import parsed
 from gavel.scenarios.scenario import ScenarioError
 
-Dialect = Literal["a", "b"]
 SessionId = int | str
 _EXCERPT = 200
 """Characters of an answer that an error shows."""
 
 
-class WireError(GavelError):
+class AgentGymError(GavelError):
+    """A server of environments is lost, or cannot be spoken to."""
+
+
+class WireError(AgentGymError):
     """A server's answer has no form that is known."""
 
 
@@ -38,12 +42,8 @@ class Created:
     """An environment on a server."""
 
     id: SessionId
-    dialect: Dialect
-
-    @property
-    def field(self) -> str:
-        """What requests call it."""
-        return "id" if self.dialect == "a" else "env_idx"
+    field: Literal["id", "env_idx"]
+    """What requests call it, in the server's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,6 @@ class Stepped:
     done: bool
     score: float | None = None
     """The sum so far, where the server tells it beside the step's reward."""
-    answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The whole answer, where it is an object."""
 
 
 def created(answer: Any) -> Created:
@@ -66,11 +64,11 @@ def created(answer: Any) -> Created:
         case {"error": error} if error:
             raise RefusedError(f"/create: {_told(error)}")
         case {"id": int() | str() as name} if not isinstance(name, bool):
-            return Created(name, "a")
+            return Created(name, "id")
         case {"env_idx": int() | str() as name} if not isinstance(name, bool):
-            return Created(name, "b")
+            return Created(name, "env_idx")
         case int() | str() if not isinstance(answer, bool) and answer != "":
-            return Created(answer, "b")
+            return Created(answer, "env_idx")
         case _:
             raise WireError(f"/create answered {_excerpt(answer)}, which names no environment")
 
@@ -119,7 +117,7 @@ def stepped(answer: Any) -> Stepped:
     if actions := texts(fields.get("available_actions")):
         observed = f"{observed}\nAvailable actions: {', '.join(actions)}"
     score = None if fields.get("score") is None else _number("score", fields["score"])
-    return Stepped(observed, _number("reward", reward), bool(done), score, fields)
+    return Stepped(observed, _number("reward", reward), bool(done), score)
 
 
 def _observation(fields: Mapping[str, Any]) -> str:
@@ -243,8 +241,6 @@ _MOST_ITEMS = 1_000_000
 class Options(BaseModel):
     """The query of an address."""
 
-    model_config = ConfigDict(extra="forbid")
-
     tasks: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
     """Items that are trained on: how many (`200`), or which (`100-299`). None: those of the kind."""
     held_out: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
@@ -274,28 +270,16 @@ def parse(address: str) -> tuple[str, str | None, Options]:
     """
     head, plus, rest = address.partition("+")
     kind = head if plus and "/" not in head and ":" not in head else None
-    given = rest if kind is not None else address
+    given, options, _ = parsed("agentgym", address if kind is None else rest, Options, all_known=True)
     try:
-        parts = urlsplit(given)
-        has_host = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        has_host = False
-        parts = urlsplit("")
-    if not has_host:
-        raise ScenarioError(f"{given!r} is no address of an AgentGym server.", _EXAMPLE)
+        url = server_address(given)
+    except ValueError as error:
+        raise ScenarioError(f"agentgym: {error}.", _EXAMPLE) from error
     if kind is not None and kind not in KINDS:
         raise ScenarioError(f"AgentGym has no environment {kind!r} that is known.", f"Known: {', '.join(KINDS)}.")
-    try:
-        options = Options.model_validate(dict(parse_qsl(parts.query, keep_blank_values=True)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise ScenarioError(
-            f"agentgym:{address}: {name}: {first['msg']}", f"Options are {', '.join(Options.model_fields)}. {_EXAMPLE}"
-        ) from error
     if options.tasks is not None and options.held_out is None:
         raise ScenarioError("tasks= is without held_out=, the items that are kept for evaluation.", _EXAMPLE)
-    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), kind, options
+    return url, kind, options
 
 
 def _items(name: str, value: str) -> range:

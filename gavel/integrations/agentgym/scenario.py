@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gavel.base.network import is_on_this_machine
-from gavel.integrations.agentgym.client import AgentGymError as AgentGymError
-from gavel.integrations.agentgym.client import Connection, EnvServer
+from gavel.integrations.agentgym.client import EnvServer
 from gavel.integrations.agentgym.protocol import (
     KINDS,
     OTHER,
@@ -88,15 +87,8 @@ def _reset_fields(schema: Any) -> list[str]:
 
 KEY_VARIABLE = "GAVEL_ENV_KEY"
 """Environment variable with the key of a server that wants one."""
-_CONCURRENCY = 64
-"""Requests at once."""
 _WAIT = 600.0
 """Seconds for an environment of a server that holds only so many."""
-
-
-def scenario_at(address: str) -> Scenario:
-    """The scenario of `agentgym:ADDRESS`. Raises `ScenarioError`."""
-    return agentgym(address)
 
 
 def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
@@ -110,7 +102,7 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     found = probe(url, headers)
     kind = KINDS[named] if named is not None else found
-    server = EnvServer(Connection(url, options.timeout, _CONCURRENCY, headers), kind, wait_seconds=_WAIT)
+    server = EnvServer(url, kind, headers, seconds=options.timeout, wait_seconds=_WAIT)
     train, held_out = options.splits(kind.train, kind.held_out)
     return Scenario(
         f"agentgym_{kind.name}",
@@ -122,6 +114,10 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
         call_seconds=_WAIT + 4 * options.timeout,
         rubric=rubric or kind.rubric or render("scenarios/agentgym_rubric.j2").strip(),
     )
+
+
+scenario_at = agentgym
+"""By this name `agentgym:ADDRESS` is found."""
 
 
 def _task(kind: Kind, item: int) -> Task:

@@ -16,8 +16,8 @@ import hmac
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -36,6 +36,14 @@ MOST = 20_000
 """Tasks of a split that are offered."""
 
 
+class HeldError(GavelError):
+    """A request about an environment cannot be served; its message is the answer."""
+
+
+class FullError(HeldError):
+    """There are as many environments as there may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Items:
     """The numbered tasks of a scenario."""
@@ -52,19 +60,11 @@ class Items:
         return self.train + self.held_out
 
     def task(self, item: int) -> Task:
-        """Raises `LookupError` for a number that no item has."""
+        """Raises `HeldError` for a number that no item has."""
         if not 0 <= item < len(self):
-            raise LookupError(f"there is no item {item}: items are 0 to {len(self) - 1}")
+            raise HeldError(f"there is no item {item}: items are 0 to {len(self) - 1}")
         split: Split = "train" if item < self.train else "held_out"
         return self.scenario.tasks(split)[item if item < self.train else item - self.train]
-
-
-class HeldError(GavelError):
-    """A request about an environment cannot be served; its message is the answer."""
-
-
-class FullError(HeldError):
-    """There are as many environments as there may be."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,23 +116,16 @@ class Environments:
 
     async def reset(self, environment: Environment, item: int) -> dict[str, Any]:
         """Begins an episode; what the agent is shown. Raises `HeldError`."""
-        try:
-            task = self._items.task(item)
-        except LookupError as error:
-            raise HeldError(str(error)) from error
-        self._begin_request(environment)
-        try:
+        task = self._items.task(item)
+        with _one_request(environment):
             if environment.episode is not None:
                 await environment.episode.close()
             environment.episode = SteppedEpisode(self._items.scenario, task)
             moment = await self._in_time(environment, environment.episode.start())
             environment.tools = moment.tools
-            opening = _told(moment.new)
-            answer = self._answer(environment, moment, _with_form(opening, moment))
+            answer = self._answer(environment, moment, _with_form(_told(moment.new), moment))
             environment.shown = shown(environment.number, answer | {"task_description": ""})
-            return environment.shown
-        finally:
-            environment.busy = False
+        return environment.shown
 
     async def step(self, environment: Environment, action: str) -> dict[str, Any]:
         """Takes a turn, as `text_calls` reads it. Raises `HeldError`."""
@@ -140,8 +133,7 @@ class Environments:
             raise HeldError(f"the environment {environment.number} is not initialized: reset it first")
         if environment.episode.over:
             raise HeldError(f"the task with environment {environment.number} has finished: reset it")
-        self._begin_request(environment)
-        try:
+        with _one_request(environment):
             turn = read_turn(action, environment.tools)
             if isinstance(turn, Unreadable):  # no turn of the agent: it may try again
                 answer = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
@@ -152,9 +144,7 @@ class Environments:
                 environment.tools = moment.tools or environment.tools
                 answer = self._answer(environment, moment, _told(moment.new))
             environment.shown = shown(environment.number, answer)
-            return environment.shown
-        finally:
-            environment.busy = False
+        return environment.shown
 
     async def close(self, environment: Environment) -> None:
         self._held.pop(environment.number, None)
@@ -171,11 +161,6 @@ class Environments:
         async with asyncio.TaskGroup() as tasks:
             for environment in list(self._held.values()):
                 tasks.create_task(self.close(environment))
-
-    def _begin_request(self, environment: Environment) -> None:
-        if environment.busy:
-            raise HeldError(f"the environment {environment.number} is asked twice at once: await one answer")
-        environment.busy = True
 
     async def _in_time(self, environment: Environment, work: Any) -> Moment:
         try:
@@ -201,6 +186,18 @@ class Environments:
         found = outcome(self._items.scenario, trajectory)
         reward = found.get("success", found.get("hand_reward", 0.0))
         return answer | {"reward": reward, "score": reward, "status": trajectory.status}
+
+
+@contextmanager
+def _one_request(environment: Environment) -> Generator[None]:
+    """Raises `HeldError` while another request about the environment is answered."""
+    if environment.busy:
+        raise HeldError(f"the environment {environment.number} is asked twice at once: await one answer")
+    environment.busy = True
+    try:
+        yield
+    finally:
+        environment.busy = False
 
 
 def shown(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -243,7 +240,7 @@ def create_app(
 ) -> web.Application:
     """`key`: what requests must bring as `Authorization: Bearer`; without one only this machine is answered."""
     served = _Served(scenario, most, idle_seconds)
-    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_guard(key), _errors])
+    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_guard(key)])
     app.add_routes(
         [
             web.get("/", served.greet),
@@ -348,26 +345,18 @@ def _number(value: Any) -> int:
     raise HeldError(f"{value!r:.40} is no whole number")
 
 
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except FullError as error:
-        return web.json_response({"error": error.message}, status=503)
-    except HeldError as error:
-        return web.json_response({"error": error.message})
-
-
 def _guard(key: str | None) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if key is None:
-            host = request.url.host or ""
-            if not is_loopback(host) or "Origin" in request.headers:  # a page of another site, in a browser here
-                return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
+            # a page of another site, in a browser here
+            return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
         if key is not None and not hmac.compare_digest(given, f"Bearer {key}".encode()):
             return web.json_response({"error": "the key is missing or another one"}, status=401)
-        return await handler(request)
+        try:
+            return await handler(request)
+        except HeldError as error:
+            return web.json_response({"error": error.message}, status=503 if isinstance(error, FullError) else 200)
 
     return guard

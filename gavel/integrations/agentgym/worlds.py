@@ -8,8 +8,8 @@ them is ever evaluated.
 import re
 from typing import Any
 
-from gavel.integrations.agentgym.client import AgentGymError, EnvServer, Session
-from gavel.integrations.agentgym.protocol import Form, RefusedError, texts
+from gavel.integrations.agentgym.client import EnvServer, Session
+from gavel.integrations.agentgym.protocol import AgentGymError, Form, RefusedError, texts
 from gavel.prompts import render
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task

@@ -3,7 +3,7 @@
 Scripts build a gather of their own with a context that counts failures, and a wrapper for each rollout:
 
     with set_gather_context(GatherContext(max_exceptions=1)):
-        results = await asyncio.gather(*[wrap_group_awaitable(game) for game in games])    # None where one was borne
+        results = await asyncio.gather(*[wrap_group_awaitable(game) for game in games])  # None where one failed
 
 The bar of `context.pbar` may be set after the wrapped rollouts were made, and before they are awaited.
 """
@@ -35,7 +35,7 @@ class ProgressBar(Protocol):
 
 @dataclass
 class GatherContext:
-    """One gather: its progress bar, and how many failures it bears."""
+    """One gather: its progress bar, and how many failures it tolerates."""
 
     pbar: ProgressBar | None = None
     max_exceptions: int | float = 0
@@ -52,10 +52,16 @@ class GatherContext:
             self.pbar.update(n)
 
     def too_many_exceptions(self) -> bool:
-        """Whether there were more failures than the gather bears."""
+        """Whether there were more failures than the gather tolerates."""
         if 0 < self.max_exceptions < 1 and self.pbar is not None and self.pbar.total:
             return self.exceptions > self.max_exceptions * self.pbar.total
         return self.exceptions > self.max_exceptions
+
+    def count_exception(self, error: Exception) -> None:
+        """Counts a failure. Raises it where it is one too many."""
+        self.exceptions += 1
+        if self.too_many_exceptions():
+            raise error
 
 
 _context: ContextVar[GatherContext | None] = ContextVar("gather_context", default=None)
@@ -72,18 +78,17 @@ def set_gather_context(context: GatherContext) -> Generator[None]:
 
 
 def get_gather_context() -> GatherContext:
-    """The context of the gather around; outside of one, a new one that bears no failure."""
+    """The context of the gather around; outside of one, a new one that tolerates no failure."""
     return _context.get() or GatherContext()
 
 
 async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
-    """What `awaitable` gives, or None for a failure that the context bears."""
+    """What `awaitable` gives, or None for a failure that the context tolerates."""
     context = get_gather_context()
     try:
         group = await awaitable
-    except Exception:
-        if _counts(context):
-            raise
+    except Exception as error:
+        context.count_exception(error)
         return None
     context.update_pbar(len(group) if isinstance(group, TrajectoryGroup) else len(list(group)))
     return group
@@ -92,23 +97,16 @@ async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
 async def wrap_trajectories_awaitable(
     awaitable: Awaitable[Trajectory | Iterable[Trajectory]],
 ) -> Trajectory | list[Trajectory] | Exception:
-    """The trajectory, the list of those that one rollout gave, or a failure that the context bears."""
+    """The trajectory, the list of those that one rollout gave, or a failure that the context tolerates."""
     context = get_gather_context()
     try:
         result = await awaitable
         result = result if isinstance(result, Trajectory) else list(result)
     except Exception as error:
-        if _counts(context):
-            raise
+        context.count_exception(error)
         return error
     context.update_pbar(1)
     return result
-
-
-def _counts(context: GatherContext) -> bool:
-    """Counts a failure; whether it is one too many."""
-    context.exceptions += 1
-    return context.too_many_exceptions()
 
 
 async def gather_trajectories(
@@ -120,7 +118,7 @@ async def gather_trajectories(
 ) -> list[Any]:
     """What each coroutine gives, in input order: a trajectory, or a list of those that it returned.
 
-    Where `max_exceptions` bears it, an exception stands in the place of its rollout.
+    Where `max_exceptions` tolerates it, an exception stands in the place of its rollout.
     """
     sources = list(trajectories)
     outcomes: list[Any] = [None] * len(sources)
@@ -128,15 +126,11 @@ async def gather_trajectories(
     async def outcome(number: int) -> Trajectory:
         try:
             result = await sources[number]
-            if not isinstance(result, Trajectory):
-                result = list(result)
-            outcomes[number] = result
+            outcomes[number] = result if isinstance(result, Trajectory) else list(result)
         except Exception as error:
             outcomes[number] = error
             raise
-        if isinstance(result, Trajectory):
-            return result
-        return result[0] if result else Trajectory()
+        return result if isinstance(result, Trajectory) else next(iter(outcomes[number]), Trajectory())
 
     try:
         await _gather_trajectories(
@@ -168,12 +162,11 @@ async def trajectory_group_batches(
 
     `max_batch_exceptions` counts within a batch. Raises `GatherError` for a batch with more.
     """
-    waiting = list(groups)
-    for skipped in waiting[: batch_size * skip_batches]:
+    waiting, first = list(groups), batch_size * skip_batches
+    for skipped in waiting[:first]:
         if isinstance(skipped, TrajectoryGroup):
             skipped.discard_pending()
-    waiting = waiting[batch_size * skip_batches :]
-    batches = [waiting[start : start + batch_size] for start in range(0, len(waiting), batch_size)]
+    batches = [waiting[start : start + batch_size] for start in range(first, len(waiting), batch_size)]
     running: list[asyncio.Task[list[TrajectoryGroup]]] = []
     try:
         while batches or running:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import gavel.trainer.backends.local as core
-from gavel.integrations.art.errors import NotInGavelError, absent, add_aliases, ignored
+from gavel.integrations.art.errors import absent, add_aliases, ignored
 from gavel.integrations.art.model import Model, TrainableModel, as_group, gavel_name, link_checkpoints
 from gavel.integrations.art.settings import sft_parts, train_config
 from gavel.integrations.art.types import LocalTrainResult, TrainSFTConfig
@@ -197,11 +197,6 @@ class LocalBackend:
         step = fork_checkpoint(Path(self._path), source, model.gavel_model().key, not_after_step)
         if verbose:
             print(f"{model.name} begins with step {step} of {from_model}")
-
-    async def _experimental_deploy(self, *args: Any, **options: Any) -> None:
-        raise NotInGavelError(
-            "models are not deployed from here", "Use gavel export, and serve the directory with vLLM."
-        )
 
     async def _get_step(self, model: TrainableModel[Any]) -> int:
         return await model.get_step()

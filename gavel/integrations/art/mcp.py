@@ -180,9 +180,10 @@ async def generate_scenarios(
         raise ValueError("there is no key for the model: pass generator_api_key, or set OPENROUTER_API_KEY")
     if not tools and not resources:
         raise ValueError("there are neither tools nor resources to make scenarios for")
+    known_tools = [(each if isinstance(each, MCPTool) else MCPTool.from_dict(each)).to_dict() for each in tools]
+    known = [each.to_dict() if isinstance(each, MCPResource) else dict(each) for each in resources or ()]
     material = Material(
-        tools=json.dumps([_tool(tool) for tool in tools], indent=1),
-        resources=json.dumps([_resource(resource) for resource in resources], indent=1) if resources else "",
+        tools=json.dumps(known_tools, indent=1), resources=json.dumps(known, indent=1) if resources else ""
     )
     params = {
         "api_base": generator_base_url,
@@ -201,11 +202,3 @@ async def generate_scenarios(
         scenarios.print_difficulty_distribution()
         scenarios.preview()
     return scenarios
-
-
-def _tool(tool: MCPTool | Mapping[str, Any]) -> dict[str, Any]:
-    return (tool if isinstance(tool, MCPTool) else MCPTool.from_dict(tool)).to_dict()
-
-
-def _resource(resource: MCPResource | Mapping[str, Any]) -> dict[str, Any]:
-    return resource.to_dict() if isinstance(resource, MCPResource) else dict(resource)

@@ -275,10 +275,7 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
         """Deletes all checkpoints but the newest, and the one with the highest `best_checkpoint_metric`."""
-        await self._trainable_core().delete_checkpoints(best_checkpoint_metric)
-
-    def _trainable_core(self) -> core.TrainableModel:
-        return cast("core.TrainableModel", self.gavel_model())
+        await cast("core.TrainableModel", self.gavel_model()).delete_checkpoints(best_checkpoint_metric)
 
     def _as_core(self) -> core.TrainableModel:
         internal = self.internal_config
@@ -331,15 +328,9 @@ def _as_groups(
     items: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException] | TrajectoryGroup,
 ) -> list[TrajectoryGroup]:
     """Groups as they are; single trajectories, with the exceptions among them, as one group."""
-    if isinstance(items, TrajectoryGroup):
-        return [items]
-    groups: list[TrajectoryGroup] = []
-    singles: list[Trajectory | BaseException] = []
-    for item in items:
-        if isinstance(item, TrajectoryGroup | list):
-            groups.append(as_group(item))
-        else:
-            singles.append(item)
+    given = [items] if isinstance(items, TrajectoryGroup) else list(items)
+    groups = [as_group(item) for item in given if isinstance(item, TrajectoryGroup | list)]
+    singles = [item for item in given if not isinstance(item, TrajectoryGroup | list)]
     return [*groups, TrajectoryGroup(singles)] if singles else groups
 
 
@@ -363,6 +354,4 @@ def newest_step(directory: Path) -> int:
 
 
 def _numbered(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return [entry for entry in directory.iterdir() if entry.name.isdecimal()]
+    return [entry for entry in (directory.iterdir() if directory.is_dir() else ()) if entry.name.isdecimal()]

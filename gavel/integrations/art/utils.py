@@ -232,23 +232,17 @@ def create_lr_schedule(
     min_lr: float = 0.0,
 ) -> list[float]:
     """A rate for each batch: up to the peak over the warm-up, then down to `min_lr` (constant: not at all)."""
-    rates: list[float] = []
-    span = peak_lr - min_lr
-    for step in range(total_steps):
-        if step < warmup_steps:
-            rates.append(min_lr + span * (step + 1) / warmup_steps)
-            continue
-        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps - 1)
-        match method:
-            case "constant":
-                rates.append(peak_lr)
-            case "linear":
-                rates.append(peak_lr - span * progress)
-            case "cosine":
-                rates.append(min_lr + span * (1 + math.cos(math.pi * progress)) / 2)
-            case _:
-                raise ValueError(f"no schedule {method!r}: choose cosine, linear or constant")
-    return rates
+    shapes: dict[str, Callable[[float], float]] = {
+        "constant": lambda progress: 1.0,
+        "linear": lambda progress: 1 - progress,
+        "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    }
+    if method not in shapes:
+        raise ValueError(f"no schedule {method!r}: choose cosine, linear or constant")
+    falling = total_steps - warmup_steps
+    rising = [(step + 1) / warmup_steps for step in range(min(warmup_steps, total_steps))]
+    shares = rising + [shapes[method](step / max(1, falling - 1)) for step in range(falling)]
+    return [min_lr + (peak_lr - min_lr) * share for share in shares]
 
 
 def create_sft_dataset_iterator(
@@ -272,23 +266,18 @@ def create_sft_dataset_iterator(
     per_epoch = math.ceil(len(trajectories) / batch_size)
     total = per_epoch * epochs
     rates = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))
-    done = initial_step // chunk_size
-    number = 0
+    chunks = [(epoch, step) for epoch in range(epochs) for step in range(0, per_epoch, chunk_size)]
     with tqdm(initial=initial_step, total=total, desc="SFT Training", unit="step", disable=not show_progress) as bar:
-        for epoch in range(epochs):
+        for epoch, epoch_step in chunks[initial_step // chunk_size :]:
             order = list(trajectories)
             if shuffle:
                 random.Random(seed + epoch).shuffle(order)
-            for epoch_step in range(0, per_epoch, chunk_size):
-                number += 1
-                if number <= done:
-                    continue
-                members = order[epoch_step * batch_size : (epoch_step + chunk_size) * batch_size]
-                batches = math.ceil(len(members) / batch_size)
-                step = epoch * per_epoch + epoch_step
-                config = TrainSFTConfig(learning_rate=rates[step : step + batches], batch_size=batch_size)
-                yield SFTChunk(members, config, step, epoch, epoch_step)
-                bar.update(batches)
+            members = order[epoch_step * batch_size : (epoch_step + chunk_size) * batch_size]
+            batches = math.ceil(len(members) / batch_size)
+            step = epoch * per_epoch + epoch_step
+            config = TrainSFTConfig(learning_rate=rates[step : step + batches], batch_size=batch_size)
+            yield SFTChunk(members, config, step, epoch, epoch_step)
+            bar.update(batches)
 
 
 def get_file_row_count(file_path: str | Path) -> int:

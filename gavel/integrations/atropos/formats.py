@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pydantic import ValidationError
 
 from gavel.base.text import counted
-from gavel.integrations.atropos.group import MASKS, AtroposGroup, atropos_group
+from gavel.integrations.atropos.group import MASKS, AtroposGroup, atropos_group, first_problem
 from gavel.llm.types import Message
 from gavel.scenarios.formats.exported import Export, Losses, StoredGroup
 from gavel.scenarios.formats.row import Format, Row, RowError, Source, WholeGroup, is_list, is_object
@@ -28,10 +28,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
         try:
             stored = AtroposGroup.model_validate(row.value)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            what = first["msg"].removeprefix("Value error, ")
-            raise RowError(f"{row.where} is no group of Atropos: {place + ': ' if place else ''}{what}") from error
+            raise RowError(f"{row.where} is no group of Atropos: {first_problem(error)}") from error
         if told := stored.other_targets():
             raise RowError(f"{row.where}: {told}.", MASKS)
         if stored.messages is None:

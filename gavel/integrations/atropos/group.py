@@ -12,9 +12,9 @@ trained tokens becomes a `Choice` with its exact prompt, and back again. Nothing
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -23,6 +23,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
 from gavel.trainer.data.step_rewards import TOKEN_ADVANTAGES
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence, turn_of
 
 UNTRAINED = -100
 """In `masks`: the policy did not choose this token."""
@@ -39,13 +40,17 @@ _OPTIONAL = (
     *("distill_token_ids", "distill_logprobs"),
 )
 
+T = TypeVar("T")
 Decode = Callable[[Sequence[int]], str]
 
 
 class AtroposGroup(BaseModel):
-    """The body of `POST /scored_data`; lengths are checked, and fields of later versions are kept."""
+    """The body of `POST /scored_data`; lengths are checked, and fields of later versions are kept.
 
-    model_config = ConfigDict(extra="allow")
+    Numbers of tokens that are not trained may be NaN, also in its JSON.
+    """
+
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
 
     tokens: list[list[int]] = Field(min_length=1)
     """Token ids of each member. `[G, T]`"""
@@ -96,9 +101,8 @@ class AtroposGroup(BaseModel):
             if min(tokens) < 0:
                 raise ValueError(f"tokens[{number}] holds {min(tokens)}, which is no token id")
         self._check_numbers()
-        for conversation in self.messages or ():
-            if any("role" not in message or "content" not in message for message in conversation):
-                raise ValueError("a message lacks role or content")
+        if not all({"role", "content"} <= message.keys() for each in self.messages or () for message in each):
+            raise ValueError("a message lacks role or content")
         return self
 
     def _check_numbers(self) -> None:
@@ -134,13 +138,9 @@ class AtroposGroup(BaseModel):
     def temperature(self, member: int) -> float:
         """At which a member was sampled: by its overrides, else the generation parameters, else the group's overrides;
         1 where none says it."""
-        for settings in (self._override(member), self.generation_params or {}, self.group_overrides or {}):
-            match settings.get("temperature"):
-                case int() | float() as value if math.isfinite(value) and value > 0:
-                    return float(value)
-                case _:
-                    continue
-        return 1.0
+        settings = (self._override(member), self.generation_params or {}, self.group_overrides or {})
+        given = [value for each in settings if isinstance(value := each.get("temperature"), int | float)]
+        return next((float(value) for value in given if math.isfinite(value) and value > 0), 1.0)
 
     def _override(self, member: int) -> dict[str, Any]:
         return (None if self.overrides is None else self.overrides[member]) or {}
@@ -157,19 +157,14 @@ class AtroposGroup(BaseModel):
         return TrajectoryGroup(members, metadata=dict(metadata or {}))
 
     def _trajectory(self, number: int, decode: Decode | None) -> Trajectory:
-        tokens = self.tokens[number]
         spans = list(trained_spans(self.masks[number]))
-        said = self._messages(number, spans, decode)
-        items: list[MessageOrChoice] = []
         turns = iter(spans)
-        for message, is_sampled in said:
-            if not is_sampled:
-                items.append(message)
-                continue
-            start, end = next(turns)
-            items.append(_choice(message, self._sampled(number, start, end)))
+        items: list[MessageOrChoice] = [
+            _choice(message, self._sampled(number, *next(turns))) if is_sampled else message
+            for message, is_sampled in self._messages(number, spans, decode)
+        ]
         trajectory = Trajectory(messages_and_choices=items, reward=self.scores[number])
-        trajectory.metrics = {"tokens": len(tokens), "turns": len(spans)}
+        trajectory.metrics = {"tokens": len(self.tokens[number]), "turns": len(spans)}
         return trajectory
 
     def _sampled(self, number: int, start: int, end: int) -> Message:
@@ -225,6 +220,13 @@ def _choice(message: Message, sampled: Message) -> Choice:
         return Choice.model_validate({**fields, "message": {"role": "assistant", "content": text}})
 
 
+def first_problem(error: ValidationError) -> str:
+    """The first thing that is no group, and where, without its value."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+
+
 def trained_spans(mask: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The stretches `[start, end)` of trained tokens."""
     at = 0
@@ -235,45 +237,20 @@ def trained_spans(mask: Sequence[int]) -> Iterator[tuple[int, int]]:
         at += length
 
 
-@dataclass(slots=True)
-class MemberRow:
-    """A trajectory as one token sequence. `[T]` each."""
-
-    tokens: list[int] = field(default_factory=list[int])
-    mask: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-
-    def extend(self, tokens: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        """Appends sampled tokens with their log-probs, or context without."""
-        self.tokens += tokens
-        self.mask += tokens if logprobs is not None else [UNTRAINED] * len(tokens)
-        self.logprobs += [NO_LOGPROB] * len(tokens) if logprobs is None else logprobs
-
-
-def member_row(trajectory: Trajectory) -> MemberRow | str:
-    """The trajectory as Atropos' formats hold it, or why they cannot."""
-    row = MemberRow()
+def one_sequence(trajectory: Trajectory) -> TokenSequence | str:
+    """The trajectory as the one token sequence that Atropos' formats hold, or why they cannot."""
+    sequence = TokenSequence()
     for choice in trajectory.choices():
-        extra = choice.model_extra or {}
-        prompt, said = extra.get("prompt_token_ids"), extra.get("token_ids")
-        if prompt is None or said is None:
-            return "a sampled turn carries no token ids"
-        if (logprobs := _logprobs(choice)) is None or len(logprobs) != len(said):
-            return "a sampled turn carries no log-prob for each token"
-        if prompt[: len(row.tokens)] != row.tokens:
+        try:
+            turn = turn_of(choice)
+        except TokenError as error:
+            return error.message
+        known = len(sequence.token_ids)
+        if turn.prompt_ids[:known] != sequence.token_ids:
             return "its turns are not one token sequence"
-        row.extend(prompt[len(row.tokens) :], None)
-        row.extend(said, logprobs)
-    return row if row.tokens else "nothing was sampled in it"
-
-
-def _logprobs(choice: Choice) -> list[float] | None:
-    given = (choice.model_extra or {}).get("token_logprobs")
-    if given is not None:
-        return cast("list[float]", given)
-    if choice.logprobs is None or choice.logprobs.content is None:
-        return None
-    return [entry.logprob for entry in choice.logprobs.content]
+        sequence.extend(turn.prompt_ids[known:])
+        sequence.extend(turn.token_ids, logprobs=turn.logprobs)
+    return sequence if sequence.token_ids else "nothing was sampled in it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,30 +268,37 @@ def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -
 
     `temperature`: of the sampler, where it is known for the whole group; else that of the first turn.
     """
-    members: list[tuple[Trajectory, MemberRow]] = []
+    members: list[Trajectory] = []
+    sequences: list[TokenSequence] = []
     left_out: list[str] = []
     for trajectory in group:
-        row = member_row(trajectory)
+        sequence = one_sequence(trajectory)
         if trajectory.reward is None or not math.isfinite(trajectory.reward):
             left_out.append("it has no score")
-        elif isinstance(row, str):
-            left_out.append(row)
+        elif isinstance(sequence, str):
+            left_out.append(sequence)
         else:
-            members.append((trajectory, row))
+            members.append(trajectory)
+            sequences.append(sequence)
     if not members:
         return Converted(None, left_out)
     if temperature is None:
-        first = next(members[0][0].choices())
+        first = next(members[0].choices())
         temperature = (first.model_extra or {}).get("temperature")
     made = AtroposGroup(
-        tokens=[row.tokens for _, row in members],
-        masks=[row.mask for _, row in members],
-        scores=[float(trajectory.reward or 0.0) for trajectory, _ in members],
-        inference_logprobs=[row.logprobs for _, row in members],
-        messages=[[_shown(message) for message in trajectory.messages()] for trajectory, _ in members],
+        tokens=[each.token_ids for each in sequences],
+        masks=[_where_sampled(each, each.token_ids, UNTRAINED) for each in sequences],
+        scores=[float(trajectory.reward or 0.0) for trajectory in members],
+        inference_logprobs=[_where_sampled(each, each.logprobs, NO_LOGPROB) for each in sequences],
+        messages=[[_shown(message) for message in trajectory.messages()] for trajectory in members],
         generation_params=None if temperature is None else {"temperature": temperature},
     )
     return Converted(made, left_out)
+
+
+def _where_sampled(sequence: TokenSequence, values: Sequence[T], other: T) -> list[T]:
+    """The values of sampled tokens, and `other` for those of the context."""
+    return [value if sampled else other for value, sampled in zip(values, sequence.sampled, strict=True)]
 
 
 def _shown(message: Message) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class AtroposLearner:
         """
         count = 0
         for group in groups:
-            lacking = [trajectory for trajectory in group if _lacks(trajectory)]
+            lacking = [each for each in group if any("token_logprobs" not in _extra(turn) for turn in each.choices())]
             if not lacking:
                 continue
             sequences = [_sequence(trajectory) for trajectory in lacking]
@@ -156,10 +156,6 @@ class AtroposLearner:
 
 def _extra(choice: Choice) -> dict[str, Any]:
     return choice.model_extra or {}
-
-
-def _lacks(trajectory: Trajectory) -> bool:
-    return any("token_logprobs" not in _extra(choice) for choice in trajectory.choices())
 
 
 def _sequence(trajectory: Trajectory) -> TokenSequence:

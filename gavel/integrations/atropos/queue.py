@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,14 +119,9 @@ def choose_exactly(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting]
 
 def choose_at_least(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
     """The oldest groups that have `batch_size` sequences between them; None while they have fewer."""
-    taken: list[Waiting] = []
-    found = 0
-    for group in waiting:
-        taken.append(group)
-        found += group.size
-        if found >= batch_size:
-            return taken
-    return None
+    totals = accumulate(group.size for group in waiting)
+    last = next((at for at, total in enumerate(totals) if total >= batch_size), None)
+    return None if last is None else list(waiting[: last + 1])
 
 
 _AGAIN_SECONDS = 900.0
@@ -161,7 +157,7 @@ class GroupQueue:
         """`most_groups`: that wait at once. Raises `QueueError`."""
         self.path = path
         self._most = most_groups
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         with self._errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -176,8 +172,6 @@ class GroupQueue:
         with self._transaction() as database:
             done = "body is null and received < ?"
             database.execute(f"delete from groups where {done}", (time.time() - _KEPT_SECONDS,))
-        rows = self._rows("select id, env_id, size from groups where state = 'waiting' order by id")
-        self._waiting = {row[0]: Waiting(*row) for row in rows}
 
     def close(self) -> None:
         with self._lock:
@@ -186,8 +180,8 @@ class GroupQueue:
     @property
     def waiting(self) -> list[Waiting]:
         """Those that no batch holds, oldest first."""
-        with self._lock:
-            return list(self._waiting.values())
+        rows = self._rows("select id, env_id, size from groups where state = 'waiting' order by id")
+        return [Waiting(*row) for row in rows]
 
     def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
         """Stores them all, or none; whether each is new. They are on the disk when this returns.
@@ -197,26 +191,22 @@ class GroupQueue:
         made = [_encoded(group) for group in groups]
         now, seen = time.time(), set[bytes]()
         is_new: list[bool] = []
-        added: list[Waiting] = []
         with self._transaction() as database:
+            step = self.step
             for group, (digest, body) in zip(groups, made, strict=True):
-                query = "select count(*) from groups where digest = ? and received > ?"
-                again = database.execute(query, (digest, now - _AGAIN_SECONDS)).fetchone()[0]
-                is_new.append(digest in seen or not again)  # two of one request are two
-                seen.add(digest)
-                if not is_new[-1]:
-                    continue
-                row = (group.env_id, len(group), digest, now, self._step(database), "waiting", body)
-                columns = "env_id, size, digest, received, at_step, state, body"
-                cursor = database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
-                added.append(Waiting(int(cursor.lastrowid or 0), group.env_id, len(group)))
-            if added and len(self._waiting) + len(added) > self._most:
+                query = "select 1 from groups where digest = ? and received > ? limit 1"
+                is_new.append(digest in seen or not self._rows(query, digest, now - _AGAIN_SECONDS))
+                seen.add(digest)  # two of one request are two
+                if is_new[-1]:
+                    row = (group.env_id, len(group), digest, now, step, "waiting", body)
+                    columns = "env_id, size, digest, received, at_step, state, body"
+                    database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
+            ((waiting,),) = self._rows("select count(*) from groups where state = 'waiting'")
+            if any(is_new) and waiting > self._most:
                 raise QueueFullError(
-                    f"{len(self._waiting):,} groups wait already, and {self._most:,} may",
+                    f"{waiting - sum(is_new):,} groups wait already, and {self._most:,} may",
                     "Send it again when the learner has taken some, or raise --max-waiting.",
                 )
-        with self._lock:
-            self._waiting |= {group.id: group for group in added}
         return is_new
 
     def read(self, ids: Sequence[int]) -> list[tuple[AtroposGroup, int]]:
@@ -237,19 +227,16 @@ class GroupQueue:
         with self._transaction() as database:
             change = "update groups set state = 'trained', batch = ?, body = null where id = ? and state = 'waiting'"
             database.executemany(change, [(step, number) for number in ids])
-            database.execute("insert or replace into facts values ('step', ?)", (str(step),))
-            self._forget(ids)
+            self._set("step", step)
 
     def lend(self, ids: Sequence[int], step: int) -> int:
         """Puts groups into a batch that is to be sent to a trainer, as its `step`; the number of the batch."""
         with self._transaction() as database:
-            row = database.execute("select value from facts where name = 'batch'").fetchone()
-            batch = int(row[0]) + 1 if row else 1
+            batch = (self._fact("batch", int) or 0) + 1
             change = "update groups set state = 'lent', batch = ? where id = ? and state = 'waiting'"
             database.executemany(change, [(batch, number) for number in ids])
-            facts = [("step", str(step)), ("batch", str(batch))]
-            database.executemany("insert or replace into facts values (?, ?)", facts)
-            self._forget(ids)
+            self._set("step", step)
+            self._set("batch", batch)
         return batch
 
     def lent(self) -> tuple[int, list[int]] | None:
@@ -268,8 +255,6 @@ class GroupQueue:
             database.execute("update groups set state = 'reset', body = null where state in ('waiting', 'lent')")
             database.execute("delete from envs")
             database.execute("delete from facts where name not in ('version', 'batch')")
-        with self._lock:
-            self._waiting.clear()
 
     @property
     def registration(self) -> TrainerRegistration | None:
@@ -278,8 +263,9 @@ class GroupQueue:
 
     def register(self, registration: TrainerRegistration) -> None:
         """Keeps it; the step is then its starting step."""
-        self._set("trainer", registration.model_dump_json())
-        self._set("step", str(registration.starting_step))
+        with self._transaction():
+            self._set("trainer", registration.model_dump_json())
+            self._set("step", registration.starting_step)
 
     @property
     def started(self) -> bool:
@@ -287,7 +273,8 @@ class GroupQueue:
         return self._fact("started", str) is not None
 
     def start(self) -> None:
-        self._set("started", "yes")
+        with self._transaction():
+            self._set("started", "yes")
 
     @property
     def step(self) -> int:
@@ -303,40 +290,26 @@ class GroupQueue:
     def register_env(self, registration: EnvRegistration) -> RegisteredEnv:
         """A new environment, with a number and a name of its own."""
         with self._transaction() as database:
-            (number,) = database.execute("select coalesce(max(env_id) + 1, 0) from envs").fetchone()
-            bodies = database.execute("select body from envs").fetchall()
-            name = registration.desired_name or "env"
-            others = [RegisteredEnv.model_validate_json(body).real_name.rpartition("_")[0] for (body,) in bodies]
+            envs, name = self.envs, registration.desired_name or "env"
+            number = max((env.env_id + 1 for env in envs), default=0)
+            others = [env.real_name.rpartition("_")[0] for env in envs]
             env = RegisteredEnv(env_id=number, real_name=f"{name}_{others.count(name)}", registration=registration)
             database.execute("insert into envs values (?, ?)", (number, env.model_dump_json()))
         return env
 
     def disconnect_env(self, env_id: int) -> bool:
         """Whether there is such an environment."""
-        for env in self.envs:
-            if env.env_id == env_id:
-                body = env.model_copy(update={"connected": False}).model_dump_json()
-                with self._transaction() as database:
-                    database.execute("update envs set body = ? where env_id = ?", (body, env_id))
-                return True
-        return False
-
-    def _forget(self, ids: Sequence[int]) -> None:
-        """Within the transaction: whoever reads the step and then what waits never counts a trained group twice."""
-        for number in ids:
-            self._waiting.pop(number, None)
-
-    def _step(self, database: sqlite3.Connection) -> int:
-        row = database.execute("select value from facts where name = 'step'").fetchone()
-        return int(row[0]) if row else 0
+        change = "update envs set body = json_set(body, '$.connected', json('false')) where env_id = ?"
+        with self._transaction() as database:
+            return database.execute(change, (env_id,)).rowcount > 0
 
     def _fact(self, name: str, read: Callable[[str], _Value]) -> _Value | None:
         rows = self._rows("select value from facts where name = ?", name)
         return read(rows[0][0]) if rows else None
 
-    def _set(self, name: str, value: str) -> None:
-        with self._transaction() as database:
-            database.execute("insert or replace into facts values (?, ?)", (name, value))
+    def _set(self, name: str, value: object) -> None:
+        """Within a transaction."""
+        self._database.execute("insert or replace into facts values (?, ?)", (name, str(value)))
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, self._errors():

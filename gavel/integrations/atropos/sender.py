@@ -8,15 +8,17 @@ the policy. A group goes whole or not at all: a member that cannot be trained on
 
 import asyncio
 import gzip
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -32,19 +34,18 @@ from gavel.integrations.atropos.group import AtroposGroup, atropos_group
 from gavel.integrations.atropos.queue import EnvRegistration
 from gavel.judge.judge import Judge
 from gavel.scenarios.chat_model import ChatModel
-from gavel.scenarios.gather import GroupTally, gather_group
+from gavel.scenarios.gather import GroupTally
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import RewardName
-from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.group_maker import check_rewards, needs_judge, programmed_parts, set_rewards
+from gavel.trainer.loop.group_maker import GroupMaker, check_rewards
+from gavel.trainer.loop.watchdog import Watchdog
 
 _PACKED_FROM = 1024
 """Bytes of a body from which on it is sent with gzip."""
 _REQUEST_SECONDS = 60.0
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
 class AtroposServerError(GavelError):
@@ -157,12 +158,12 @@ class AtroposClient:
         if answer.status_code >= 400:
             raise AtroposServerError(f"{self.url}{path} refused it with {answer.status_code}: {_detail(answer)}")
         try:
-            found: object = answer.json()
-        except ValueError as error:
-            raise _no_such_server(self.url, answer.text) from error
-        if not isinstance(found, dict):
-            raise _no_such_server(self.url, answer.text)
-        return cast("dict[str, Any]", found)
+            return _OBJECT.validate_json(answer.content)
+        except ValidationError as error:
+            raise AtroposServerError(
+                f"{self.url} answers what no server of Atropos' API does: {answer.text:.80}",
+                "Give the address of the API (--url).",
+            ) from error
 
 
 def _detail(answer: httpx.Response) -> str:
@@ -170,12 +171,6 @@ def _detail(answer: httpx.Response) -> str:
         return f"{answer.json()['detail']!s:.500}"
     except (ValueError, KeyError, TypeError):
         return f"{answer.text:.200}"
-
-
-def _no_such_server(url: str, text: str) -> AtroposServerError:
-    return AtroposServerError(
-        f"{url} answers what no server of Atropos' API does: {text:.80}", "Give the address of the API (--url)."
-    )
 
 
 EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
@@ -219,16 +214,6 @@ class Sent:
     """Groups that were not sent, by reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """Groups of this environment's size."""
-
-    a_batch: int
-    """In a batch."""
-    most: int
-    """That may wait or be in the making."""
-
-
 class AtroposSender:
     """One scenario as an environment of Atropos."""
 
@@ -249,14 +234,22 @@ class AtroposSender:
         that the scenario lacks.
         """
         check_rewards(scenario, settings.reward)
-        if needs_judge(settings.reward) and judge is None:
+        needs_judge = bool(settings.reward.get("judge"))
+        if needs_judge and judge is None:
             raise SendError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
         self._client = client
-        self._model = model
         self._scenario = scenario
         self._settings = settings
-        self._judge = judge if needs_judge(settings.reward) else None
-        self._fields = EXACT if fields is None else fields
+        self._maker = GroupMaker(
+            model,
+            {scenario.name: judge} if judge is not None and needs_judge else {},
+            settings.reward,
+            settings.group_size,
+            settings.temperature,
+            settings.max_tokens,
+            Watchdog(math.inf),
+            fields=EXACT if fields is None else fields,
+        )
         self._on_group = on_group
         self._limiter = asyncio.Semaphore(settings.concurrency)
         self._sent = Sent()
@@ -285,11 +278,13 @@ class AtroposSender:
                 self._check_progress()
                 wanted = None if settings.groups is None else settings.groups - self._sent.groups - len(running)
                 status = await self._client.status(self._env_id)
-                ahead = await self._groups_ahead()
-                is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // ahead.a_batch
+                batch_size = int((await self._client.info())["batch_size"])
+                a_batch = max(1, batch_size // settings.group_size)  # groups of this environment
+                is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // a_batch
                 if is_done or (wanted is not None and wanted <= 0 and not running):
                     break
-                room = ahead.most - int(status["queue_size"]) - len(running)
+                most = max(1, round(settings.max_batches_ahead * a_batch))
+                room = most - int(status["queue_size"]) - len(running)
                 for _ in range(max(0, room if wanted is None else min(room, wanted))):
                     running.add(asyncio.create_task(self._make(made)))
                     made += 1
@@ -304,43 +299,22 @@ class AtroposSender:
         await self._client.disconnect(self._env_id)
         return self._sent
 
-    async def _groups_ahead(self) -> "_Ahead":
-        batch_size = max(1, int((await self._client.info())["batch_size"]))
-        a_batch = max(1, batch_size // self._settings.group_size)
-        return _Ahead(a_batch, max(1, round(self._settings.max_batches_ahead * a_batch)))
-
     async def _make(self, number: int) -> None:
-        settings = self._settings
-        (task,) = self._scenario.sample("train", 1, seed=settings.seed, step=number)
-
-        async def member(index: int) -> Trajectory:
-            async with self._limiter:
-                return await rollout(
-                    self._model,
-                    self._scenario,
-                    task,
-                    temperature=settings.temperature,
-                    max_tokens=settings.max_tokens,
-                    seed=seed_of(settings.seed, "atropos", number, task.id, index),
-                    fields=self._fields,
-                )
-
-        group = TrajectoryGroup(member(index) for index in range(settings.group_size))
-        group = await gather_group(group, self._scored, GroupTally())
-        problem = await self._send(group)
-        if problem is not None:
-            self._sent.left_out[problem] += 1
-        self._on_group(group, problem)
-
-    async def _scored(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        for trajectory in group:
-            if trajectory.status != "failed":
-                trajectory.metrics |= measure(self._scenario, trajectory)
-        parts = [programmed_parts(self._scenario, trajectory, self._settings.reward) for trajectory in group]
-        if self._judge is not None:
-            group = await self._judge.score(group)
-        set_rewards(group, parts, self._settings.reward)
-        return group
+        """Plays one task, and sends its group; of several agents, one group for each."""
+        seed = self._settings.seed
+        (task,) = self._scenario.sample("train", 1, seed=seed, step=number)
+        groups = await self._maker.make(
+            self._scenario,
+            task,
+            seeds=lambda index: seed_of(seed, "atropos", number, task.id, index),
+            limiter=self._limiter,
+            tally=GroupTally(),
+        )
+        for group in groups:
+            problem = await self._send(group)
+            if problem is not None:
+                self._sent.left_out[problem] += 1
+            self._on_group(group, problem)
 
     async def _send(self, group: TrajectoryGroup) -> str | None:
         """Why the group was not sent; None where it was."""

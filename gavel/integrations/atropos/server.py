@@ -15,6 +15,7 @@ import base64
 import binascii
 import contextlib
 import hmac
+import json
 import signal
 import socket
 import uuid
@@ -36,15 +37,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.base.errors import GavelError
 from gavel.base.network import is_loopback
-from gavel.integrations.atropos.group import AtroposGroup
+from gavel.integrations.atropos.group import AtroposGroup, first_problem
 from gavel.integrations.atropos.queue import (
     EnvIdentifier,
     EnvRegistration,
+    GroupQueue,
     GroupRefusedError,
     QueueError,
-    QueueFullError,
     QueueState,
-    RegisteredEnv,
     RoleError,
     TrainerRegistration,
     share,
@@ -65,10 +65,11 @@ class RefusedRequest(GavelError):
         self.status = status
 
 
-def refusal(error: GavelError, status: int) -> JSONResponse:
+def _refused(error: GavelError) -> Response:
     """The answer to a request that is refused; `detail` as FastAPI's servers have it."""
-    again = {"Retry-After": "5"} if status == 503 else {}
-    return JSONResponse({"detail": str(error)}, status, again)
+    known = (status for kind, status in _STATUS.items() if isinstance(error, kind))
+    status = error.status if isinstance(error, RefusedRequest) else next(known, 500)
+    return JSONResponse({"detail": str(error)}, status, {"Retry-After": "5"} if status == 503 else {})
 
 
 class Guard:
@@ -82,8 +83,7 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         error = None if scope["path"] == HEALTH else self._error(Headers(scope=scope))
-        answer = self._app if error is None else refusal(error, error.status)
-        await answer(scope, receive, send)
+        await (self._app if error is None else _refused(error))(scope, receive, send)
 
     def _error(self, headers: Headers) -> RefusedRequest | None:
         host = headers.get("host", "")
@@ -171,7 +171,6 @@ _GROUPS = TypeAdapter(list[AtroposGroup])
 _STATUS: dict[type[GavelError], int] = {
     GroupRefusedError: 422,
     RoleError: 409,
-    QueueFullError: 503,
     QueueError: 503,
 }
 _NO_EXAMPLE: dict[str, Any] = {
@@ -188,38 +187,57 @@ def create_app(state: QueueState, *, key: str | None = None, most_bytes: int = 2
     """`key` None: no key is asked for, on loopback. `most_bytes`: of a body, packed and unpacked."""
     api = _Api(state, most_bytes)
     routes = [
-        Route("/", api.root),
-        Route(HEALTH, api.health),
+        *(Route(path, _answering(answer)) for path, answer in _told(state).items()),
         Route("/register", api.register, methods=["POST"]),
         Route("/register-env", api.register_env, methods=["POST"]),
         Route("/disconnect-env", api.disconnect_env, methods=["POST"]),
         Route("/scored_data", api.scored_data, methods=["POST"]),
         Route("/scored_data_list", api.scored_data_list, methods=["POST"]),
         Route("/batch", api.batch),
-        Route("/latest_example", api.latest_example),
-        Route("/status", api.status),
         Route("/status-env", api.status_env),
-        Route("/wandb_info", api.wandb_info),
-        Route("/info", api.info),
         Route("/reset_data", api.reset_data),
     ]
-    answered = {RefusedRequest: _refused, GavelError: _refused, ValidationError: _misunderstood}
-    return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=answered)
+    handlers = {GavelError: _answered, ValidationError: _misunderstood}
+    return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _answered(_: Request, error: Exception) -> Response:
     assert isinstance(error, GavelError)
-    if isinstance(error, RefusedRequest):
-        return refusal(error, error.status)
-    return refusal(error, next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500))
+    return _refused(error)
 
 
 async def _misunderstood(_: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"])) or "the body"
-    message = first["msg"].removeprefix("Value error, ")
-    return JSONResponse({"detail": f"{place}: {message}"}, 422 if first["type"] != "json_invalid" else 400)
+    is_json = error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid"
+    return JSONResponse({"detail": first_problem(error)}, 422 if is_json else 400)
+
+
+def _told(state: QueueState) -> dict[str, Callable[[], Any]]:
+    """The answers of the routes that are only read, by path."""
+    queue = state.queue
+
+    def newest() -> dict[str, Any]:
+        group = queue.newest()
+        return _NO_EXAMPLE if group is None else group.model_dump(mode="json")
+
+    def of_trainer(other: int | None, **fields: str) -> dict[str, Any]:
+        return {name: getattr(state.registration, field, other) for name, field in fields.items()}
+
+    return {
+        "/": lambda: {"message": "AtroposLib API, served by Gavel"},
+        HEALTH: lambda: {"status": "ok"},
+        "/status": lambda: {"current_step": queue.step, "queue_size": len(queue.waiting)},
+        "/latest_example": newest,
+        "/wandb_info": lambda: of_trainer(None, group="wandb_group", project="wandb_project"),
+        "/info": lambda: of_trainer(-1, batch_size="batch_size", max_token_len="max_token_len"),
+    }
+
+
+def _answering(answer: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        return Response(json.dumps(await asyncio.to_thread(answer)), media_type="application/json")
+
+    return handle
 
 
 class _BatchResponse(Response):
@@ -246,12 +264,6 @@ class _Api:
     def __init__(self, state: QueueState, most_bytes: int) -> None:
         self._state = state
         self._most_bytes = most_bytes
-
-    async def root(self, request: Request) -> Response:
-        return JSONResponse({"message": "AtroposLib API, served by Gavel"})
-
-    async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
 
     async def register(self, request: Request) -> Response:
         self._state.check_no_own("POST /register")
@@ -307,39 +319,9 @@ class _Api:
         text = f'{{"batch": [{bodies}], "batch_id": {lent.number}}}'
         return _BatchResponse(text, partial(self._state.settle, lent))
 
-    async def latest_example(self, request: Request) -> Response:
-        newest = await asyncio.to_thread(self._state.queue.newest)
-        return JSONResponse(_NO_EXAMPLE) if newest is None else _as_json(newest)
-
-    async def status(self, request: Request) -> Response:
-        queue = self._state.queue
-        return JSONResponse({"current_step": queue.step, "queue_size": len(queue.waiting)})
-
     async def status_env(self, request: Request) -> Response:
         body = await self._body(request, EnvIdentifier)
-        queue = self._state.queue
-        envs = await asyncio.to_thread(lambda: queue.envs)
-        env = next((each for each in envs if each.env_id == body.env_id), None)
-        if env is None:
-            raise RefusedRequest(404, f"there is no environment {body.env_id}", "Register it: POST /register-env")
-        return JSONResponse(
-            {
-                "current_step": queue.step,
-                **_sizes(self._state, env),
-                "unallocated_fraction": 1.0,
-                "env_weight": share(env, envs),
-            }
-        )
-
-    async def wandb_info(self, request: Request) -> Response:
-        trainer = self._state.registration
-        group, project = (None, None) if trainer is None else (trainer.wandb_group, trainer.wandb_project)
-        return JSONResponse({"group": group, "project": project})
-
-    async def info(self, request: Request) -> Response:
-        trainer = self._state.registration
-        size, longest = (-1, -1) if trainer is None else (trainer.batch_size, trainer.max_token_len)
-        return JSONResponse({"batch_size": size, "max_token_len": longest})
+        return JSONResponse(await asyncio.to_thread(_env_status, self._state.queue, body.env_id))
 
     async def reset_data(self, request: Request) -> Response:
         self._state.check_no_own("GET /reset_data")
@@ -351,19 +333,25 @@ class _Api:
         return await asyncio.to_thread(model.model_validate_json, body)
 
 
-def _as_json(model: BaseModel) -> Response:
-    return Response(model.model_dump_json(), media_type="application/json")
+def _env_status(queue: GroupQueue, env_id: int) -> dict[str, Any]:
+    """Sizes in groups of this environment's size: an environment pauses where several batches wait.
 
-
-def _sizes(state: QueueState, env: RegisteredEnv) -> dict[str, int]:
-    """What waits, in groups of this environment's size: an environment pauses where it is several batches."""
-    waiting = state.queue.waiting
+    Raises `RefusedRequest` for a number that no environment has.
+    """
+    envs = queue.envs
+    env = next((each for each in envs if each.env_id == env_id), None)
+    if env is None:
+        raise RefusedRequest(404, f"there is no environment {env_id}", "Register it: POST /register-env")
+    step, waiting = queue.step, queue.waiting
     own = [group.size for group in waiting if group.env_id == env.env_id]
     size = max([env.registration.group_size, *own])
     return {
+        "current_step": step,
         "queue_size": sum(group.size for group in waiting) // size,
         "self_queue_size": sum(own) // size,
         "max_group_size": max((group.size for group in waiting), default=1),
+        "unallocated_fraction": 1.0,
+        "env_weight": share(env, envs),
     }
 
 

@@ -16,22 +16,21 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.environment import ToolWorld, WorldError
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.packaged_world import OwnChance, installed, parsed
+from gavel.scenarios.packaged_world import OwnChance, SeedOptions, installed, parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
-from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import text_of_result
 from gavel.scenarios.tools import ToolResult, described, no_such_tool, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
 Describe = Callable[[Any, dict[str, Any]], str]
 """What the agent is told of an observation and its info."""
-_BLOCK = 1_000_000
 _MOST_ACTIONS = 200
 _KNOWN = {
     "FrozenLake": ("left", "down", "right", "up"),
@@ -43,10 +42,7 @@ _KNOWN = {
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Options(BaseModel):
-    tasks: int = Field(default=200, ge=1, le=_BLOCK // 2)
-    held_out: int = Field(default=50, ge=0, le=_BLOCK // 2)
-    seed: int = Field(default=0, ge=0, lt=2**31 // _BLOCK)
+class Options(SeedOptions):
     actions: str | None = None
     """Names of a Discrete space's actions, separated by commas."""
     success: float | None = None
@@ -107,16 +103,14 @@ def gymnasium_scenario(
             f"the environment {name} cannot be made: {described(error)}", "Make it in Python, and see what it says."
         ) from error
     form = _Actions.of(space, named, name)
-    first = chosen.seed * _BLOCK
-    later = first + _BLOCK // 2
-    draw = functools.partial(_task, name)
+    train, held_out = chosen.drawn(functools.partial(_task, name))
     kind = GymnasiumWorld if success is None else ThresholdWorld
     return Scenario(
         name,
         system=render("scenarios/gymnasium_system.j2", called=name, goal=goal).strip(),
         environment=functools.partial(kind, make, form, describe, success),
-        tasks=DrawnTasks(range(first, first + chosen.tasks), draw),
-        held_out=DrawnTasks(range(later, later + chosen.held_out), draw),
+        tasks=train,
+        held_out=held_out,
         max_turns=chosen.turns,
         rubric=render("scenarios/openenv_rubric.j2").strip(),
     )
@@ -273,8 +267,7 @@ class ThresholdWorld(GymnasiumWorld):
     """Whose episode is a success from a sum of rewards on."""
 
     def success(self, trajectory: Trajectory) -> bool:
-        assert self._threshold is not None
-        return self._sum >= self._threshold
+        return self._threshold is not None and self._sum >= self._threshold
 
 
 def _marked(match: re.Match[str]) -> str:

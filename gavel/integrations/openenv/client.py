@@ -15,38 +15,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
 import aiohttp
 from anyio import CapacityLimiter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from gavel.base.errors import GavelError
+from gavel.base.network import server_address
 from gavel.llm.types import Message
+from gavel.scenarios.packaged_world import SeedOptions
+from gavel.scenarios.packaged_world import parsed as parsed_address
 from gavel.scenarios.scenario import ScenarioError
 from gavel.scenarios.tool_results import text_of_result
 
-SEED_BLOCK = 1_000_000
-"""Seeds of one list of tasks: the first half is trained on, the second held out."""
 
+class Options(SeedOptions):
+    """The query of an address. `tasks` and `held_out`: seeds, or tasks of the server where it lists some; at most."""
 
-class Options(BaseModel):
-    """The query of an address."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    tasks: int = Field(default=200, ge=1, le=SEED_BLOCK // 2)
-    """Tasks to train on, at most: seeds, or tasks of the server where it lists some."""
-    held_out: int = Field(default=50, ge=0, le=SEED_BLOCK // 2)
-    """Tasks held out, at most."""
-    seed: int = Field(default=0, ge=0, lt=2**31 // SEED_BLOCK)
-    """Another number gives other seeds, none of them in both lists of any other."""
     turns: int | None = Field(default=None, ge=1)
     """Turns of the agent, at most; by default what the server says, or 20."""
-    style: Literal["auto", "tools", "text"] = "auto"
-    """tools: the agent calls tools. text: its words are the action, for an action of one text field. auto: text where
-    the server has no tools and its action is one text field."""
+    style: Literal["tools", "text"] = "tools"
+    """tools: the agent calls tools. text: its words are the action, for an action of one text field."""
     show: str | None = None
     """Fields of an observation that the agent is shown, separated by commas; by default all that say something."""
     success: float | None = None
@@ -88,26 +78,19 @@ class Options(BaseModel):
 
 def parsed(address: str) -> tuple[str, Options]:
     """The server's URL, without a slash at its end, and the options. Raises `ScenarioError`."""
-    parts = urlsplit(address)
-    schemes = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
-    if parts.scheme not in schemes or not parts.hostname:
-        raise ScenarioError(
-            f"openenv:{address} names no server", "Write its URL: openenv:http://localhost:8000?tasks=200&seed=1"
-        )
-    path = parts.path.rstrip("/").removesuffix("/ws")
-    given = parse_qsl(parts.query, keep_blank_values=True)
+    name, options, _ = parsed_address("openenv", address, Options, all_known=True)
+    name = f"http{name.removeprefix('ws')}" if name.startswith("ws") else name
     try:
-        options = Options.model_validate(dict(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"])) or "options"
+        return server_address(name.rstrip("/").removesuffix("/ws")), options
+    except ValueError as error:
         raise ScenarioError(
-            f"openenv:{address}: {name}: {first['msg']}", f"Options are {', '.join(Options.model_fields)}."
+            f"openenv: {error}.", "Write its URL: openenv:http://localhost:8000?tasks=200&seed=1"
         ) from error
-    return urlunsplit((schemes[parts.scheme], parts.netloc, path, "", "")), options
 
 
 _OUTER = ("done", "reward", "metadata")
+MOST_CHARACTERS = 200_000
+"""Of an observation that an agent is shown."""
 
 
 class OpenEnvError(GavelError):
@@ -153,34 +136,33 @@ def checked(message: Any, wanted: str) -> Message:
 
     Raises `CapacityError`, `RefusedError` for an error that leaves the session, `OpenEnvError` for anything else.
     """
-    given = _object(message) or {}
-    kind, data = given.get("type"), _object(given.get("data"))
-    if kind == "error" and data is not None:
-        raise _error(data)
-    if kind != wanted or data is None:
-        raise OpenEnvError(f"the server answered with no {wanted}: {_excerpt(message)}")
-    return data
+    match message:
+        case {"type": "error", "data": {**data}}:
+            raise _error(cast(Message, data))
+        case {"type": kind, "data": {**data}} if kind == wanted:
+            return cast(Message, data)
+        case _:
+            raise OpenEnvError(f"the server answered with no {wanted}: {message!r:.200}")
 
 
-def stepped(data: Any) -> Stepped:
+def stepped(data: Message) -> Stepped:
     """What `reset` and `step` answer. Raises `OpenEnvError` for what is none."""
-    given = _object(data) or {}
-    observed = given.get("observation")
-    seen = {"text": observed} if isinstance(observed, str) else _object(observed)
-    if seen is None:
-        raise OpenEnvError(f"the server's answer has no observation: {_excerpt(data)}")
-    reward = given.get("reward", seen.get("reward"))
+    observed = data.get("observation")
+    seen = {"text": observed} if isinstance(observed, str) else observed
+    if not isinstance(seen, dict):
+        raise OpenEnvError(f"the server's answer has no observation: {data!r:.200}")
+    seen = cast(Message, seen)
+    reward, done = data.get("reward", seen.get("reward")), data.get("done", seen.get("done", False))
     if not isinstance(reward, int | float | None) or (reward is not None and not math.isfinite(reward)):
-        raise OpenEnvError(f"the server's reward is no finite number: {reward!r}")
-    done = given.get("done", seen.get("done", False))
+        raise OpenEnvError(f"the server's reward is no finite number: {reward!r:.100}")
     if not isinstance(done, bool | None):
         raise OpenEnvError(f"the server's done is neither true nor false: {done!r:.100}")
-    metadata = _object(given.get("metadata") or seen.get("metadata"))
+    metadata = data.get("metadata") or seen.get("metadata")
     return Stepped(
         {name: value for name, value in seen.items() if name not in _OUTER},
         None if reward is None else float(reward),
         bool(done),
-        metadata or {},
+        cast(Message, metadata) if isinstance(metadata, dict) else {},
     )
 
 
@@ -189,25 +171,22 @@ def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
 
     `fields`: those that are shown.
     """
-    shown = {name: observation[name] for name in fields if name in observation} if fields is not None else observation
-    shown = {name: value for name, value in shown.items() if value not in (None, "", [], {})}
-    match list(shown.values()):
-        case []:
-            return ""
-        case [str(text)]:
-            return bounded(text_of_result(text))
-        case _:
-            return bounded(text_of_result(shown))
+    names = observation if fields is None else [name for name in fields if name in observation]
+    shown = {name: observation[name] for name in names if observation[name] not in (None, "", [], {})}
+    if not shown:
+        return ""
+    (first, *more) = shown.values()
+    return bounded(text_of_result(first if isinstance(first, str) and not more else shown))
 
 
 def tool_text(result: Any) -> tuple[str, bool]:
     """What an agent reads of an MCP tool's result, and whether the tool failed."""
-    given = _object(result) or {}
-    blocks: Any = given.get("content")
-    if not isinstance(blocks, list):
-        return bounded(text_of_result(result)), False
-    texts = [_block(block) for block in cast("list[Any]", blocks)]
-    return bounded("\n".join(texts)), bool(given.get("is_error") or given.get("isError"))
+    match result:
+        case {"content": [*blocks], **more}:
+            texts = [_block(block) for block in blocks]
+            return bounded("\n".join(texts)), bool(more.get("is_error") or more.get("isError"))
+        case _:
+            return bounded(text_of_result(result)), False
 
 
 def bounded(text: str) -> str:
@@ -230,28 +209,18 @@ def _error(data: Message) -> OpenEnvError:
     if code == "CAPACITY_REACHED":
         sessions = data.get("max_sessions")
         return CapacityError(message, sessions if isinstance(sessions, int) and sessions > 0 else None)
-    problems: Any = data.get("errors")
-    if isinstance(problems, list):
+    if isinstance(problems := data.get("errors"), list):
         message = "; ".join(_problem(each) for each in cast("list[Any]", problems)[:5]) or message
     told = f"the server answered {code or 'with an error'}: {message[:500]}"
     return OpenEnvError(told) if code in _LASTING else RefusedError(told, is_agents=code in _AGENTS)
 
 
 def _problem(error: Any) -> str:
-    given = _object(error) or {}
-    where, text = given.get("loc"), given.get("msg")
-    if not isinstance(where, list) or not isinstance(text, str):
-        return _excerpt(error)
-    return f"{'.'.join(map(str, cast('list[Any]', where))) or 'action'}: {text}"
-
-
-def _object(value: Any) -> Message | None:
-    return cast(Message, value) if isinstance(value, dict) else None
-
-
-def _excerpt(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    match error:
+        case {"loc": [*where], "msg": str(text)}:
+            return f"{'.'.join(map(str, where)) or 'action'}: {text}"
+        case _:
+            return f"{error!r:.200}"
 
 
 _MOST_BYTES = 100 * 2**20
@@ -263,40 +232,34 @@ _BACKOFF_SECONDS = 0.05, 2.0
 
 
 class Session:
-    """An episode's place on a server."""
+    """An episode's place on a server, one of those of `limiter`."""
 
-    def __init__(self, url: str, seconds: float, free: Any) -> None:
+    def __init__(self, url: str, seconds: float, limiter: CapacityLimiter) -> None:
         self._url = url
         self._seconds = seconds
-        self._free = free
-        self._client = aiohttp.ClientSession()
+        self._limiter = limiter
+        self._client: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._is_whole = True
 
-    async def open(self, headers: Message) -> None:
+    async def open(self, headers: dict[str, str]) -> None:
+        """Raises `OpenEnvError`; is to be closed then, too."""
         address = "ws" + self._url.removeprefix("http") + "/ws"
+        self._client = aiohttp.ClientSession()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 self._socket = await self._client.ws_connect(
                     address, headers=headers, max_msg_size=_MOST_BYTES, autoclose=True
                 )
         except aiohttp.WSServerHandshakeError as error:
-            await self._client.close()
             raise OpenEnvError(
                 f"{address} is no WebSocket: HTTP {error.status}",
                 "Is it a server of OpenEnv? Look at its log; token=NAME sends a bearer token.",
             ) from error
-        except TimeoutError as error:
-            await self._client.close()
-            raise OpenEnvError(f"{address} was not opened within {_CONNECT_SECONDS:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            await self._client.close()
             raise OpenEnvError(
-                f"{address} cannot be opened: {error}", "Start the server, or check the address."
+                f"{address} cannot be opened: {type(error).__name__} {error}", "Start the server, or check the address."
             ) from error
-        except BaseException:
-            await self._client.close()
-            raise
 
     async def reset(self, data: Message) -> Stepped:
         return stepped(await self._ask("reset", {"data": data}, "observation"))
@@ -304,13 +267,14 @@ class Session:
     async def step(self, action: Message) -> Stepped:
         return stepped(await self._ask("step", {"data": action}, "observation"))
 
-    async def state(self) -> Message:
-        return await self._ask("state", {}, "state")
-
     async def tools(self) -> list[Message]:
+        """Raises `OpenEnvError` for a server that lists none."""
         call: Message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-        answer = await self._ask("mcp", {"data": call}, "mcp")
-        return _tools(answer.get("result"), answer.get("error") or answer)
+        match await self._ask("mcp", {"data": call}, "mcp"):
+            case {"result": {"tools": [*tools]}}:
+                return [cast(Message, tool) for tool in tools if isinstance(tool, dict)]
+            case answer:
+                raise OpenEnvError(f"the server lists no tools: {answer.get('error') or answer!s:.300}")
 
     async def _ask(self, kind: str, more: Message, wanted: str) -> Message:
         assert self._socket is not None
@@ -336,26 +300,22 @@ class Session:
             message: Any = json.loads(answer.data)
         except (ValueError, RecursionError) as error:
             raise OpenEnvError(f"{self._url} answered {kind} with what is no JSON: {answer.data[:200]!r}") from error
-        try:
-            return checked(message, wanted)
-        finally:
-            self._is_whole = True
+        self._is_whole = True
+        return checked(message, wanted)
 
     async def close(self) -> None:
-        free, self._free = self._free, _nothing
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 if self._socket is not None and not self._socket.closed:
                     if self._is_whole:
                         await self._socket.send_str(json.dumps({"type": "close"}))
                     await self._socket.close()
-        except (TimeoutError, aiohttp.ClientError, OSError):
+        except (aiohttp.ClientError, OSError):
             pass  # it is gone already
         finally:
-            try:
+            self._limiter.release_on_behalf_of(self)
+            if self._client is not None:
                 await self._client.close()
-            finally:
-                free()
 
 
 class OpenEnvServer:
@@ -363,8 +323,7 @@ class OpenEnvServer:
 
     def __init__(self, url: str, options: Options) -> None:
         self.url = url
-        self._seconds = options.seconds
-        self._wait = options.wait
+        self._options = options
         self._sessions = options.sessions
         self._headers = options.headers()
         self._limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
@@ -377,68 +336,27 @@ class OpenEnvServer:
 
         Raises `OpenEnvError`.
         """
-        until = time.monotonic() + self._wait
+        until = time.monotonic() + self._options.wait
+        limiter = self._limiters.setdefault(asyncio.get_running_loop(), CapacityLimiter(self._sessions))
         pause, longest = _BACKOFF_SECONDS
         while True:
+            session = Session(self.url, self._options.seconds, limiter)
             try:
-                return await self._begun(data, until - time.monotonic())
-            except CapacityError as full:
-                limiter = self._limiter()
-                if full.sessions is not None and full.sessions < limiter.total_tokens:
-                    limiter.total_tokens = self._sessions = full.sessions
-                left = until - time.monotonic()
-                if left <= pause:
-                    raise
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, longest)
-
-    async def _begun(self, data: Message, wait: float) -> tuple[Session, Stepped]:
-        limiter, borrower = self._limiter(), object()
-        try:
-            async with asyncio.timeout(max(wait, 0.0)):
-                await limiter.acquire_on_behalf_of(borrower)
-        except TimeoutError as error:
-            raise OpenEnvError(
-                f"no session of {self.url} became free within {self._wait:g} s",
-                "Start the server with more sessions, or raise wait=.",
-            ) from error
-        session = None
-        try:
-            session = await self._opened(limiter, borrower)
-            return session, await session.reset(data)
-        except BaseException:
-            if session is None:
-                limiter.release_on_behalf_of(borrower)
-            else:
+                async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
+                    await limiter.acquire_on_behalf_of(session)
+            except TimeoutError as error:
+                raise OpenEnvError(
+                    f"no session of {self.url} became free within {self._options.wait:g} s",
+                    "Start the server with more sessions, or raise wait=.",
+                ) from error
+            try:
+                await session.open(self._headers)
+                return session, await session.reset(data)
+            except BaseException as error:
                 await session.close()
-            raise
-
-    async def _opened(self, limiter: CapacityLimiter, borrower: object) -> "Session":
-        def free() -> None:
-            limiter.release_on_behalf_of(borrower)
-
-        session = Session(self.url, self._seconds, free)
-        await session.open(self._headers)
-        return session
-
-    def _limiter(self) -> CapacityLimiter:
-        loop = asyncio.get_running_loop()
-        if loop not in self._limiters:
-            self._limiters[loop] = CapacityLimiter(self._sessions)
-        return self._limiters[loop]
-
-
-def _tools(holder: Any, told: Any) -> list[Message]:
-    """The tools that an answer lists. Raises `OpenEnvError` for one that lists none."""
-    tools: Any = cast(Message, holder).get("tools") if isinstance(holder, dict) else None
-    if not isinstance(tools, list):
-        raise OpenEnvError(f"the server lists no tools: {told!s:.300}")
-    return [cast(Message, tool) for tool in cast("list[Any]", tools) if isinstance(tool, dict)]
-
-
-def _nothing() -> None:
-    """A session is freed once."""
-
-
-MOST_CHARACTERS = 200_000
-"""Of an observation that an agent is shown."""
+                if not isinstance(error, CapacityError) or until - time.monotonic() <= pause:
+                    raise
+                if error.sessions is not None and error.sessions < limiter.total_tokens:
+                    limiter.total_tokens = self._sessions = error.sessions
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, longest)

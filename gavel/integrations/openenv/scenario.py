@@ -14,14 +14,23 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gavel.base.fields import problem
 from gavel.base.network import is_on_this_machine
-from gavel.integrations.openenv.client import SEED_BLOCK, OpenEnvServer, Options, parsed
-from gavel.integrations.openenv.worlds import SERVED, OpenEnvWorld, ThresholdWorld, form_of, mirror_kind, text_field
+from gavel.integrations.openenv.client import OpenEnvServer, Options, parsed
+from gavel.integrations.openenv.worlds import (
+    SERVED,
+    MirrorWorld,
+    OpenEnvWorld,
+    ThresholdWorld,
+    form_of,
+    recorded,
+    text_field,
+)
 from gavel.llm.types import Message
 from gavel.prompts import render
-from gavel.scenarios.environment import SUCCESS
+from gavel.scenarios.environment import REWARD, SUCCESS
 from gavel.scenarios.scenario import Scenario, ScenarioError
-from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
 _TURNS = 20
@@ -52,38 +61,39 @@ def scenario_at(address: str) -> Scenario:
     url, options = parsed(address)
     direct = is_on_this_machine(url)
     with httpx.Client(base_url=url, headers=options.headers(), timeout=_ASK_SECONDS, trust_env=not direct) as client:
-        about = _About(client, url)
-        schema = about.action()
+        ask = _Asker(client, url)
+        match ask("/schema", needed=True):
+            case {"action": {**schema}}:
+                action = cast(Message, schema)
+            case answer:
+                raise ScenarioError(
+                    f"{url}/schema has no schema of actions: {answer!s:.200}",
+                    "Check the address: is it a server of OpenEnv?",
+                )
         server = OpenEnvServer(url, options)
-        name = about.name()
-        train, held_out = about.tasks(options)
-        if form_of(schema) == "gavel":
-            return _mirror(server, options, about.gavel(), train, held_out)
-        return _foreign(server, options, schema, name, about.description(), train, held_out)
+        if form_of(action) == "gavel":
+            return _mirror(server, options, ask)
+        return _foreign(server, options, action, ask)
 
 
-def _foreign(
-    server: OpenEnvServer,
-    options: Options,
-    schema: Message,
-    name: str,
-    description: str,
-    train: Sequence[Task],
-    held_out: Sequence[Task],
-) -> Scenario:
-    field = text_field(schema) if form_of(schema) == "action" else None
+def _foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_Asker") -> Scenario:
+    about = ask("/metadata")
+    told = cast(Message, about) if isinstance(about, dict) else {}
+    name = str(told.get("name") or urlsplit(server.url).netloc)
+    field = text_field(action) if options.style == "text" and form_of(action) == "action" else None
     if options.style == "text" and field is None:
         raise ScenarioError(
             f"style=text: an action of {server} is not one field of text", "Use style=tools: the agent calls a tool."
         )
-    if options.style != "text":
-        field = None
-    kind = OpenEnvWorld if options.success is None else ThresholdWorld
-    style = "text" if field is not None else "mcp" if form_of(schema) == "mcp" else "act"
+    style = "text" if field is not None else "mcp" if form_of(action) == "mcp" else "act"
+    description = str(told.get("description") or "")
+    train, held_out = _tasks(ask, options)
     return Scenario(
         f"openenv-{_NOT_IN_NAMES.sub('-', name).strip('-.') or 'environment'}",
         system=render("scenarios/openenv_system.j2", called=name, description=description, style=style).strip(),
-        environment=functools.partial(kind, server, options, schema, field),
+        environment=functools.partial(
+            OpenEnvWorld if options.success is None else ThresholdWorld, server, options, action, field
+        ),
         tasks=train,
         held_out=held_out,
         max_turns=options.turns or _TURNS,
@@ -92,13 +102,19 @@ def _foreign(
     )
 
 
-def _mirror(
-    server: OpenEnvServer, options: Options, told: _Told, train: Sequence[Task], held_out: Sequence[Task]
-) -> Scenario:
+def _mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
+    try:
+        told = _Told.model_validate(ask("/gavel", needed=True))
+    except ValidationError as error:
+        raise ScenarioError(
+            f"{server}/gavel is not what this version reads: {problem(error)}",
+            "Install the same version of Gavel on both sides.",
+        ) from error
+    train, held_out = _tasks(ask, options)
     return Scenario(
         told.name,
         system=told.system,
-        environment=functools.partial(mirror_kind(success=told.success, hand_reward=told.hand_reward), server),
+        environment=functools.partial(MirrorWorld, server, told.success, told.hand_reward),
         tasks=train,
         held_out=held_out,
         max_turns=options.turns or told.max_turns,
@@ -106,6 +122,8 @@ def _mirror(
         max_tokens=told.max_tokens,
         call_seconds=options.wait + options.seconds + 60,
         rubric=told.rubric,
+        success=recorded(SUCCESS) if told.success else None,
+        hand_reward=recorded(REWARD) if told.hand_reward else None,
         measures={name: functools.partial(_measured, name) for name in told.measures if name != SUCCESS},
     )
 
@@ -114,126 +132,75 @@ def _measured(name: str, trajectory: Trajectory) -> float:
     return float(trajectory.metrics.get(f"{SERVED}{name}", 0.0))
 
 
-class _About:
-    """A server's answers to what is asked of it over HTTP."""
+def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Task]]:
+    """Tasks to train on, and tasks held out."""
+    environment = next((name for name in _list(ask("/list_environments")) if isinstance(name, str)), None)
+    splits: dict[str, str] = {}
+    for split in [] if environment is None else _list(ask(f"/{quote(environment, safe='')}/splits")):
+        match split:
+            case {"name": str(name), "type": str(kind)}:
+                splits[name] = kind
+            case _:
+                continue
+    if environment is None or not splits:
+        return options.drawn(_seeded)
+    train = next((name for name, kind in splits.items() if kind == "train"), None)
+    test = next((name for wanted in ("test", "validation") for name, kind in splits.items() if kind == wanted), None)
+    if train is None and test is None:
+        train = next(iter(splits))
+    trained = _listed(ask, environment, train, options.tasks)
+    held_out = _listed(ask, environment, test, options.held_out)
+    if not trained and not held_out:
+        raise ScenarioError(f"the splits of {ask.url} have no tasks", "Look at the server.")
+    if not trained:  # a benchmark: nothing to train on
+        return held_out, []
+    ids = {task.id for task in trained}
+    return trained, [task for task in held_out if task.id not in ids]
+
+
+def _listed(ask: "_Asker", environment: str, split: str | None, most: int) -> list[Task]:
+    """The first tasks of a split; none where there is no split."""
+    if split is None:
+        return []
+    path = f"/{quote(environment, safe='')}"
+    match ask(f"{path}/num_tasks", {"split": split}, needed=True):
+        case {"num_tasks": int(number)}:
+            most = min(most, number)
+        case answer:
+            raise ScenarioError(f"{ask.url} does not say how many tasks {split} has: {answer!s:.200}")
+    found: list[Task] = []
+    for start in range(0, most, _RANGE):
+        stop = min(start + _RANGE, most)
+        answer = ask(f"{path}/task_range", {"split": split, "start": start, "stop": stop}, needed=True)
+        given = cast(Message, answer).get("tasks") if isinstance(answer, dict) else None
+        tasks = _list(given) if isinstance(given, list) else [None] * (stop - start)
+        found += [_task(split, start + i, each) for i, each in enumerate(tasks)]
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+class _Asker:
+    """Asks a server over HTTP."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         self._client = client
-        self._url = url
-        self._metadata: Message | None = None
+        self.url = url
 
-    def action(self) -> Message:
-        """The schema of actions."""
-        found = self._get("/schema", needed=True)
-        schema: Any = cast(Message, found).get("action") if isinstance(found, dict) else None
-        if not isinstance(schema, dict):
-            raise ScenarioError(
-                f"{self._url}/schema has no schema of actions: {found!s:.200}",
-                "Check the address: is it a server of OpenEnv?",
-            )
-        return cast(Message, schema)
-
-    def name(self) -> str:
-        return str(self._about().get("name") or urlsplit(self._url).netloc)
-
-    def description(self) -> str:
-        return str(self._about().get("description") or "")
-
-    def gavel(self) -> _Told:
-        try:
-            return _Told.model_validate(self._get("/gavel", needed=True))
-        except ValidationError as error:
-            raise ScenarioError(
-                f"{self._url}/gavel is not what this version reads: {error.errors()[0]['msg']}",
-                "Install the same version of Gavel on both sides.",
-            ) from error
-
-    def tasks(self, options: Options) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Tasks to train on, and tasks held out."""
-        listed = self._splits()
-        if not listed:
-            first = options.seed * SEED_BLOCK
-            later = first + SEED_BLOCK // 2
-            return (
-                DrawnTasks(range(first, first + options.tasks), _seeded),
-                DrawnTasks(range(later, later + options.held_out), _seeded),
-            )
-        environment, splits = listed
-        kinds = [("train",), ("test", "validation")]
-        chosen = [next((name for kind in order for name, of in splits.items() if of == kind), None) for order in kinds]
-        train, test = chosen
-        if train is None and test is None:
-            train = next(iter(splits))
-        wanted = [(train, options.tasks), (test, options.held_out)]
-        found = [self._listed(environment, name, most) if name is not None else [] for name, most in wanted]
-        if not found[0] and not found[1]:
-            raise ScenarioError(f"the splits of {self._url} have no tasks", "Look at the server.")
-        if not found[0]:  # a benchmark: nothing to train on
-            return found[1], []
-        ids = {task.id for task in found[0]}
-        return found[0], [task for task in found[1] if task.id not in ids]
-
-    def _splits(self) -> tuple[str, dict[str, str]] | None:
-        """The environment's name and its splits with their types; None for a server that lists none."""
-        names = self._get("/list_environments")
-        if not isinstance(names, list) or not names or not isinstance(names[0], str):
-            return None
-        environment = names[0]
-        splits = self._get(f"/{quote(environment, safe='')}/splits")
-        if not isinstance(splits, list):
-            return None
-        found: dict[str, str] = {}
-        for split in cast("list[Any]", splits):
-            match split:
-                case {"name": str(name), "type": str(kind)}:
-                    found[name] = kind
-                case _:
-                    continue
-        return (environment, found) if found else None
-
-    def _listed(self, environment: str, split: str, most: int) -> list[Task]:
-        path = f"/{quote(environment, safe='')}"
-        counted = self._post(f"{path}/num_tasks", {"split": split})
-        match counted:
-            case {"num_tasks": int(number)}:
-                most = min(most, number)
-            case _:
-                raise ScenarioError(f"{self._url} does not say how many tasks {split} has: {counted!s:.200}")
-        found: list[Task] = []
-        for start in range(0, most, _RANGE):
-            given = self._post(
-                f"{path}/task_range", {"split": split, "start": start, "stop": min(start + _RANGE, most)}
-            )
-            tasks: Any = cast(Message, given).get("tasks") if isinstance(given, dict) else None
-            if not isinstance(tasks, list):
-                tasks = [None] * min(_RANGE, most - start)
-            found += [_task(split, start + i, each) for i, each in enumerate(cast("list[Any]", tasks))]
-        return found
-
-    def _about(self) -> Message:
-        if self._metadata is None:
-            found = self._get("/metadata")
-            self._metadata = cast(Message, found) if isinstance(found, dict) else {}
-        return self._metadata
-
-    def _get(self, path: str, *, needed: bool = False) -> Any:
-        return self._asked("GET", path, None, needed=needed)
-
-    def _post(self, path: str, body: Message) -> Any:
-        return self._asked("POST", path, body, needed=True)
-
-    def _asked(self, method: str, path: str, body: Message | None, *, needed: bool) -> Any:
+    def __call__(self, path: str, body: Message | None = None, *, needed: bool = False) -> Any:
         """The JSON of an answer; None for a route that is not there, unless it is needed. Raises `ScenarioError`."""
         try:
-            answer = self._client.request(method, path, json=body)
+            answer = self._client.request("GET" if body is None else "POST", path, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ScenarioError(
-                f"{self._url}{path} cannot be reached: {type(error).__name__}: {error}",
+                f"{self.url}{path} cannot be reached: {type(error).__name__}: {error}",
                 "Start the server, or check the address: openenv:http://HOST:PORT",
             ) from error
         if answer.status_code in (401, 403):
             raise ScenarioError(
-                f"{self._url}{path} answered HTTP {answer.status_code}",
+                f"{self.url}{path} answered HTTP {answer.status_code}",
                 "Name the variable that holds its token: openenv:URL?token=NAME",
             )
         try:
@@ -242,7 +209,7 @@ class _About:
             content = None
         if content is None and needed:
             raise ScenarioError(
-                f"{self._url}{path} answered HTTP {answer.status_code}: {answer.text[:200]}",
+                f"{self.url}{path} answered HTTP {answer.status_code}: {answer.text[:200]}",
                 "Check the address: is it a server of OpenEnv?",
             )
         return content

@@ -6,7 +6,6 @@ A WebSocket is a session. Sessions are bounded in number, and one that nobody us
 checked, and an error leaves its session as it was.
 """
 
-import asyncio
 import hmac
 import json
 import logging
@@ -14,7 +13,6 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal, cast
 from weakref import WeakSet
 
@@ -22,22 +20,19 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.extras import installed_version
+from gavel.base.fields import problem
+from gavel.base.network import is_loopback
 from gavel.integrations.openenv.worlds import GAVEL_ACTION, is_tool_error
 from gavel.llm.types import Message
 from gavel.scenarios.scenario import Scenario, Split
 from gavel.scenarios.stepped_episode import Moment, SteppedEpisode, outcome
 from gavel.scenarios.task import Task
-from gavel.scenarios.truth import Criterion
 
 MOST_BYTES = 4 * 2**20
 """Of one message of a client."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 logger = logging.getLogger(__name__)
-
-
-def _problems(error: ValidationError) -> list[Message]:
-    """What is wrong with a request, without what was sent."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [{"loc": list(each["loc"]), "msg": each["msg"], "type": each["type"]} for each in found]
 
 
 SPLITS: Mapping[str, Split] = {"train": "train", "test": "held_out", "held_out": "held_out"}
@@ -95,14 +90,24 @@ class ResetData(_Part):
     episode_id: str | None = Field(default=None, max_length=255)
 
 
+class TaskQuery(_Part):
+    """What the task API is asked."""
+
+    split: Literal["train", "test", "held_out"]
+    index: int = 0
+    start: int | None = None
+    stop: int | None = None
+
+
 class ServedSession:
+    """An episode of one client, which sends one message after another."""
+
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._episode: SteppedEpisode | None = None
         self._tools: list[Message] = []
         self._id: str | None = None
         self._task: Task | None = None
-        self._lock = asyncio.Lock()
 
     async def reset(self, data: Any) -> Message:
         """Begins another episode; its first observation.
@@ -111,30 +116,27 @@ class ServedSession:
         """
         given = ResetData.model_validate(data or {})
         task = self._chosen(given)
-        async with self._lock:
-            await self._end()
-            episode = SteppedEpisode(self._scenario, task, seed=given.seed)
-            self._episode, self._task = episode, task
-            self._id = given.episode_id or uuid.uuid4().hex
-            moment = await episode.start()
-            return self._observation(moment, {"tool_schemas": moment.tools})
+        await self.close()
+        self._episode, self._task = SteppedEpisode(self._scenario, task, seed=given.seed), task
+        self._id = given.episode_id or uuid.uuid4().hex
+        moment = await self._episode.start()
+        return self._observation(moment, {"tool_schemas": moment.tools})
 
     async def step(self, data: Any) -> Message:
         """Takes an action; what follows. Raises as `reset` does."""
         action = _ACTION.validate_python(data)
-        async with self._lock:
-            if self._episode is None:
-                raise ServedError("the episode has not begun", "Send reset first.")
-            match action:
-                case ToolList():
-                    return _answer({"tools": [_listed(schema) for schema in self._tools]}, done=self._episode.over)
-                case Turn(message=message, finish_reason=reason):
-                    return self._observation(await self._episode.act(message, finish_reason=reason))
-                case Words(content=content):
-                    return self._observation(await self._episode.act({"content": content}))
-                case ToolCall():
-                    moment = await self._episode.act(_turn(action, self._episode.turns))
-                    return self._observation(moment, _called(action, moment))
+        if self._episode is None:
+            raise ServedError("the episode has not begun", "Send reset first.")
+        match action:
+            case ToolList():
+                return _answer({"tools": [_listed(schema) for schema in self._tools]}, done=self._episode.over)
+            case Turn(message=message, finish_reason=reason):
+                return self._observation(await self._episode.act(message, finish_reason=reason))
+            case Words(content=content):
+                return self._observation(await self._episode.act({"content": content}))
+            case ToolCall():
+                moment = await self._episode.act(_turn(action, self._episode.turns))
+                return self._observation(moment, _called(action, moment))
 
     def state(self) -> Message:
         episode = self._episode
@@ -146,10 +148,6 @@ class ServedSession:
         }
 
     async def close(self) -> None:
-        async with self._lock:
-            await self._end()
-
-    async def _end(self) -> None:
         if self._episode is not None:
             await self._episode.close()
             self._episode = None
@@ -159,15 +157,13 @@ class ServedSession:
         if not tasks:
             raise ServedError(f"the scenario {self._scenario.name} has no {given.split} tasks")
         if given.task_id is not None:
-            for split in _SPLITS:
-                for task in self._scenario.tasks(split):
-                    if task.id == given.task_id:
-                        return task
-            raise ServedError(f"there is no task {given.task_id!r}")
-        if given.index is not None:
-            return task_at(tasks, given.index)
+            everyone = (task for split in _SPLITS for task in self._scenario.tasks(split))
+            found = next((task for task in everyone if task.id == given.task_id), None)
+            if found is None:
+                raise ServedError(f"there is no task {given.task_id!r}")
+            return found
         dice = random.SystemRandom() if given.seed is None else random.Random(f"{given.split} {given.seed}")
-        return tasks[dice.randrange(len(tasks))]
+        return task_at(tasks, dice.randrange(len(tasks)) if given.index is None else given.index)
 
     def _observation(self, moment: Moment, more: Message | None = None) -> Message:
         assert self._episode is not None
@@ -197,49 +193,39 @@ def task_at(tasks: Sequence[Task], index: int) -> Task:
     return tasks[index]
 
 
-def action_schema() -> Message:
-    """The JSON schema of actions."""
-    kinds = {
-        "turn": "the agent's whole turn, in `message`",
-        "message": "words, in `content`",
-        "call_tool": "one tool, in `tool_name` and `arguments`",
-        "list_tools": "the tools that can be called now",
-    }
-    return {
-        "title": GAVEL_ACTION,
-        "type": "object",
-        "description": "; ".join(f"{name}: {what}" for name, what in kinds.items()),
-        "properties": {
-            "type": {"type": "string", "enum": list(kinds)},
-            "message": {"type": "object", "description": "An assistant's message of OpenAI's API."},
-            "finish_reason": {"type": "string", "enum": ["stop", "tool_calls", "length"]},
-            "content": {"type": "string"},
-            "tool_name": {"type": "string"},
-            "arguments": {"type": "object"},
-        },
-        "required": ["type"],
-    }
-
-
-def observation_schema() -> Message:
-    """The JSON schema of observations."""
-    return {
-        "title": "GavelObservation",
-        "type": "object",
-        "properties": {
-            "text": {"type": "string", "description": "What the agent is to read."},
-            "messages": {"type": "array", "items": {"type": "object"}, "description": "The same as OpenAI's messages."},
-            "tool_schemas": {
-                "type": "array",
-                "items": {"type": "object"},
-                "description": "After reset: OpenAI's tools.",
-            },
-            "done": {"type": "boolean"},
-            "reward": {"type": ["number", "null"]},
-            "metadata": {"type": "object"},
-        },
-        "required": ["text", "messages"],
-    }
+_KINDS = {
+    "turn": "the agent's whole turn, in `message`",
+    "message": "words, in `content`",
+    "call_tool": "one tool, in `tool_name` and `arguments`",
+    "list_tools": "the tools that can be called now",
+}
+_ACTION_SCHEMA = {
+    "title": GAVEL_ACTION,
+    "type": "object",
+    "description": "; ".join(f"{name}: {what}" for name, what in _KINDS.items()),
+    "properties": {
+        "type": {"type": "string", "enum": list(_KINDS)},
+        "message": {"type": "object", "description": "An assistant's message of OpenAI's API."},
+        "finish_reason": {"type": "string", "enum": ["stop", "tool_calls", "length"]},
+        "content": {"type": "string"},
+        "tool_name": {"type": "string"},
+        "arguments": {"type": "object"},
+    },
+    "required": ["type"],
+}
+_OBSERVATION_SCHEMA = {
+    "title": "GavelObservation",
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "What the agent is to read."},
+        "messages": {"type": "array", "items": {"type": "object"}, "description": "The same as OpenAI's messages."},
+        "tool_schemas": {"type": "array", "items": {"type": "object"}, "description": "After reset: OpenAI's tools."},
+        "done": {"type": "boolean"},
+        "reward": {"type": ["number", "null"]},
+        "metadata": {"type": "object"},
+    },
+    "required": ["text", "messages"],
+}
 
 
 def _answer(
@@ -277,141 +263,96 @@ def _called(action: ToolCall, moment: Moment) -> Message:
 
 _MOST_TASKS = 10_000
 """In one answer of the task API."""
-_DISTRIBUTION = "gavel-rl"
-_CRITERIA: TypeAdapter[list[Criterion]] = TypeAdapter(list[Criterion])
 
 
-def own_version() -> str | None:
-    """Of Gavel; None where it is not installed."""
-    try:
-        return version(_DISTRIBUTION)
-    except PackageNotFoundError:
-        return None
+def _told(scenario: Scenario) -> dict[str, Any]:
+    """The answers of the routes that are only read, by path."""
+    state = {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer"}}
+    return {
+        "/health": {"status": "healthy"},
+        "/metadata": {
+            "name": scenario.name,
+            "description": scenario.system.strip() or f"The scenario {scenario.name} of Gavel.",
+            "readme_content": None,
+            "version": installed_version("gavel-rl"),
+            "author": None,
+            "documentation_url": None,
+        },
+        "/schema": {
+            "action": _ACTION_SCHEMA,
+            "observation": _OBSERVATION_SCHEMA,
+            "reset_observation": _OBSERVATION_SCHEMA,
+            "state": {"title": "GavelState", "type": "object", "properties": state},
+        },
+        "/gavel": {
+            "name": scenario.name,
+            "system": scenario.system,
+            "max_turns": scenario.max_turns,
+            "max_steps": scenario.max_steps,
+            "max_tokens": scenario.max_tokens,
+            "rubric": scenario.rubric,
+            "success": scenario.success is not None,
+            "hand_reward": scenario.hand_reward is not None,
+            "measures": list(scenario.measures),
+        },
+        "/list_environments": [scenario.name],
+        f"/{scenario.name}/splits": [
+            {"name": name, "type": name} for name in ("train", "test") if scenario.tasks(SPLITS[name])
+        ],
+    }
 
 
-class Catalogue:
+class _TaskApi:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
 
     def routes(self) -> list[web.RouteDef]:
         name = self._scenario.name
         return [
-            web.get("/health", self._health),
-            web.get("/metadata", self._metadata),
-            web.get("/schema", self._schema),
-            web.get("/gavel", self._gavel),
-            web.get("/list_environments", self._environments),
-            web.get(f"/{name}/splits", self._splits),
             web.post(f"/{name}/tasks", self._tasks),
             web.post(f"/{name}/num_tasks", self._num_tasks),
             web.post(f"/{name}/task", self._task),
             web.post(f"/{name}/task_range", self._task_range),
         ]
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "healthy"})
-
-    async def _metadata(self, request: web.Request) -> web.Response:
-        described = self._scenario.system.strip() or f"The scenario {self._scenario.name} of Gavel."
-        return web.json_response(
-            {
-                "name": self._scenario.name,
-                "description": described,
-                "readme_content": None,
-                "version": own_version(),
-                "author": None,
-                "documentation_url": None,
-            }
-        )
-
-    async def _schema(self, request: web.Request) -> web.Response:
-        seen = observation_schema()
-        state = {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer"}}
-        return web.json_response(
-            {
-                "action": action_schema(),
-                "observation": seen,
-                "reset_observation": seen,
-                "state": {"title": "GavelState", "type": "object", "properties": state},
-            }
-        )
-
-    async def _gavel(self, request: web.Request) -> web.Response:
-        scenario = self._scenario
-        return web.json_response(
-            {
-                "name": scenario.name,
-                "system": scenario.system,
-                "max_turns": scenario.max_turns,
-                "max_steps": scenario.max_steps,
-                "max_tokens": scenario.max_tokens,
-                "rubric": scenario.rubric,
-                "success": scenario.success is not None,
-                "hand_reward": scenario.hand_reward is not None,
-                "measures": list(scenario.measures),
-            }
-        )
-
-    async def _environments(self, request: web.Request) -> web.Response:
-        return web.json_response([self._scenario.name])
-
-    async def _splits(self, request: web.Request) -> web.Response:
-        found = [{"name": name, "type": name} for name in ("train", "test") if self._scenario.tasks(SPLITS[name])]
-        return web.json_response(found)
-
     async def _tasks(self, request: web.Request) -> web.Response:
-        tasks = await self._split(request)
-        listed = [_listed_task(index, tasks[index]) for index in range(min(len(tasks), _MOST_TASKS))]
-        return web.json_response({"tasks": listed, "env_name": self._scenario.name})
+        tasks, _ = await self._asked(request)
+        return web.json_response({"tasks": _listed_tasks(tasks, range(len(tasks))), "env_name": self._scenario.name})
 
     async def _num_tasks(self, request: web.Request) -> web.Response:
-        return web.json_response({"num_tasks": len(await self._split(request))})
+        tasks, _ = await self._asked(request)
+        return web.json_response({"num_tasks": len(tasks)})
 
     async def _task(self, request: web.Request) -> web.Response:
-        tasks, index = await self._split(request), (await _body(request)).get("index")
-        if not isinstance(index, int):
-            raise ServedError("index must be a whole number")
-        return web.json_response({"task": _listed_task(index, task_at(tasks, index))})
+        tasks, query = await self._asked(request)
+        return web.json_response({"task": _listed_task(query.index, task_at(tasks, query.index))})
 
     async def _task_range(self, request: web.Request) -> web.Response:
-        tasks, given = await self._split(request), await _body(request)
-        limits = [given.get(name) for name in ("start", "stop")]
-        if not all(isinstance(limit, int | None) for limit in limits):
-            raise ServedError("start and stop must be whole numbers")
-        indices = range(len(tasks))[limits[0] : limits[1]][:_MOST_TASKS]
-        return web.json_response({"tasks": [_listed_task(index, tasks[index]) for index in indices]})
+        tasks, query = await self._asked(request)
+        return web.json_response({"tasks": _listed_tasks(tasks, range(len(tasks))[query.start : query.stop])})
 
-    async def _split(self, request: web.Request) -> Sequence[Task]:
-        name = (await _body(request)).get("split")
-        if not isinstance(name, str) or name not in SPLITS:
-            raise ServedError(f"there is no split {name!r}; there are train and test")
-        return self._scenario.tasks(SPLITS[name])
+    async def _asked(self, request: web.Request) -> tuple[Sequence[Task], TaskQuery]:
+        """The split that a request is about. Raises `ServedError`."""
+        try:
+            query = TaskQuery.model_validate_json(await request.text())
+        except ValidationError as error:
+            raise ServedError(f"the body is no question about tasks: {problem(error)}") from error
+        return self._scenario.tasks(SPLITS[query.split]), query
 
 
-async def _body(request: web.Request) -> Message:
-    """The JSON object of a request. Raises `ServedError` for anything else."""
-    try:
-        body: Any = json.loads(await request.text())
-    except (ValueError, RecursionError) as error:
-        raise ServedError(f"the body is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise ServedError("the body must be a JSON object")
-    return cast(Message, body)
+def _listed_tasks(tasks: Sequence[Task], indices: range) -> list[Message]:
+    return [_listed_task(index, tasks[index]) for index in indices[:_MOST_TASKS]]
 
 
 def _listed_task(index: int, task: Task) -> Message:
-    told: Message = {
-        "rubric": task.rubric,
-        "reference": task.reference,
-        "criteria": _CRITERIA.dump_python(task.criteria, mode="json"),
-    }
+    told = task.model_dump(mode="json", include={"rubric", "reference", "criteria"})
     return {"id": task.id, "index": index, **{name: value for name, value in told.items() if value}}
 
 
 class OpenEnvService:
     """The routes of one scenario. `sessions`: open at a time, at most. `idle_seconds`: that one may be left alone.
 
-    `key`: a bearer token that every request needs, except for `/health`.
+    `key`: a bearer token that every request needs, except for `/health`; without one only this machine is answered.
     """
 
     def __init__(
@@ -426,7 +367,8 @@ class OpenEnvService:
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
-        app.add_routes([*Catalogue(self._scenario).routes(), web.get("/ws", self._ws)])
+        read = [web.get(path, _answering(answer)) for path, answer in _told(self._scenario).items()]
+        app.add_routes([*read, *_TaskApi(self._scenario).routes(), web.get("/ws", self._ws)])
         app.on_shutdown.append(self._leave)
         return app
 
@@ -436,9 +378,10 @@ class OpenEnvService:
             await socket.close(code=WSCloseCode.GOING_AWAY)
 
     @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
+            # a page of another site, in a browser here
+            return web.json_response({"detail": "this server answers programs on its own machine alone"}, status=403)
         if self._key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._key.encode()):
@@ -499,12 +442,20 @@ class OpenEnvService:
                 case _:
                     return _error(f"Unknown message type: {kind}", "UNKNOWN_TYPE")
         except ValidationError as error:
-            return _error("Invalid message", "VALIDATION_ERROR", errors=_problems(error))
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            return _error("Invalid message", "VALIDATION_ERROR", errors=problems)
         except GavelError as error:
             return _error(error.message, "EXECUTION_ERROR")
         except Exception as error:
             logger.exception("an episode of %s failed", self._scenario.name)
             return _error(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
+
+
+def _answering(answer: Any) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.json_response(answer)
+
+    return handle
 
 
 def _error(message: str, code: str, **more: Any) -> Message:

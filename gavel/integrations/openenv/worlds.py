@@ -9,8 +9,10 @@ metrics, for comparison only: `raw_return` is their sum, `raw_reward` the last o
 normalised where the range is known.
 """
 
+import itertools
 import json
 import re
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -47,10 +49,18 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class ActionTool:
-    """A tool whose arguments, together with `fixed`, are an action."""
+    """A tool whose arguments, together with `fixed`, are an action; those of an MCP tool are its `arguments`."""
 
     schema: Message
     fixed: Message
+    is_mcp: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.schema["function"]["name"]
+
+    def action(self, arguments: Message) -> Message:
+        return {**({"arguments": arguments} if self.is_mcp else arguments), **self.fixed}
 
 
 def form_of(schema: Message) -> Form:
@@ -82,26 +92,23 @@ def action_tools(schema: Message) -> list[ActionTool]:
         own = _own_properties(alternative)
         fixed = {name: field["const"] for name, field in own.items() if "const" in field}
         name = next((str(value) for value in fixed.values()), str(alternative.get("title") or "act"))
-        found.append(
-            _tool(_plain(name, [tool.schema["function"]["name"] for tool in found]), alternative, fixed, schema)
-        )
+        found.append(_tool(_plain(name, found), alternative, fixed, schema))
     return found
 
 
-def mcp_tools(listed: list[Message]) -> dict[str, tuple[str, Message]]:
-    """Tools that a server lists: by the name that the agent is shown, their own name and their OpenAI schema."""
-    found: dict[str, tuple[str, Message]] = {}
+def mcp_tools(listed: list[Message]) -> list[ActionTool]:
+    """Tools that a server lists, under names that every API takes."""
+    found: list[ActionTool] = []
     for tool in listed:
-        name = tool.get("name")
-        if not isinstance(name, str):
+        if not isinstance(name := tool.get("name"), str):
             continue
         parameters: Any = tool.get("input_schema") or tool.get("inputSchema") or {}
-        shown = _plain(name, list(found))
         function: Message = {
-            **{"name": shown, "description": str(tool.get("description") or "")},
+            **{"name": _plain(name, found), "description": str(tool.get("description") or "")},
             "parameters": {"type": "object", "properties": {}, **parameters},
         }
-        found[shown] = name, {"type": "function", "function": function}
+        fixed = {"type": "call_tool", "tool_name": name}
+        found.append(ActionTool({"type": "function", "function": function}, fixed, is_mcp=True))
     return found
 
 
@@ -127,34 +134,27 @@ def _own_properties(schema: Message) -> dict[str, Message]:
 
 def _alternatives(schema: Message) -> list[Message]:
     """What the action is one of, where it is one of several objects."""
-    given: Any = schema.get("oneOf") or schema.get("anyOf") or ()
-    found: list[Message] = []
-    for each in cast("list[Any]", given):
-        resolved = _resolved(each, schema)
-        if isinstance(resolved, dict) and "properties" in resolved:
-            found.append(cast(Message, resolved))
-    return found
+    defined: Any = schema.get("$defs")
+    given: Any = schema.get("oneOf") or schema.get("anyOf")
+    known = cast(Message, defined) if isinstance(defined, dict) else {}
+    found = [_resolved(each, known) for each in cast("list[Any]", given if isinstance(given, list) else [])]
+    return [cast(Message, each) for each in found if isinstance(each, dict) and "properties" in each]
 
 
-def _resolved(part: Any, root: Message) -> Any:
+def _resolved(part: Any, defined: Message) -> Any:
     match part:
-        case {"$ref": str(reference)} if reference.startswith("#/"):
-            found: Any = root
-            for name in reference.removeprefix("#/").split("/"):
-                found = cast(Message, found).get(name) if isinstance(found, dict) else None
-            return found
+        case {"$ref": str(reference)}:
+            return defined.get(reference.rpartition("/")[2])
         case _:
             return part
 
 
-def _plain(name: str, taken: list[str]) -> str:
+def _plain(name: str, others: Sequence[ActionTool]) -> str:
     """A name that every API takes, and that no other tool has."""
     plain = _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "tool"
-    number, own = 2, plain
-    while own in taken:
-        own = f"{plain[: _LONGEST_NAME - 4]}_{number}"
-        number += 1
-    return own
+    taken = {tool.name for tool in others}
+    numbered = (f"{plain[: _LONGEST_NAME - 4]}_{number}" for number in itertools.count(2))
+    return next(own for own in itertools.chain([plain], numbered) if own not in taken)
 
 
 _REFUSALS_IN_A_ROW = 3
@@ -169,16 +169,13 @@ class OpenEnvWorld(ToolWorld):
         """`action`: the schema of its actions. `field`: the one that the agent's words are, in the style `text`."""
         self._server = server
         self._options = options
-        self._form: Form = form_of(action)
+        self._is_mcp = form_of(action) == "mcp"
         self._field = field
-        self._made = action_tools(action) if self._form == "action" and field is None else []
+        self._tools = action_tools(action) if not self._is_mcp and field is None else []
         self._session: Session | None = None
         self._sum = 0.0
         self._is_done = False
         self._refusals = 0
-        self.schemas: list[Message] = []
-        self._actions: dict[str, ActionTool] = {}
-        self._names: dict[str, str] = {}
 
     async def reset(self, task: Task, episode: Episode) -> str | None:
         self._metrics = episode.trajectory.metrics
@@ -188,25 +185,15 @@ class OpenEnvWorld(ToolWorld):
         self._reckon(first)
         if first.done:
             raise OpenEnvError(f"the environment of {self._server} is over when it begins")
-        await self._offer(self._session)
+        if self._is_mcp:
+            self._tools = mcp_tools(await self._session.tools())
+        self.schemas = [tool.schema for tool in self._tools]
         return self._shown(first) or text_of(first.metadata) or (None if task.user else _BEGIN)
 
-    async def _offer(self, session: Session) -> None:
-        """Finds the tools of this session."""
-        if self._field is not None:
-            return
-        if self._form == "mcp":
-            listed = mcp_tools(await session.tools())
-            self._names = {shown: own for shown, (own, _) in listed.items()}
-            self.schemas = [schema for _, schema in listed.values()]
-        else:
-            self._actions = {tool.schema["function"]["name"]: tool for tool in self._made}
-            self.schemas = [tool.schema for tool in self._made]
-
     async def call(self, name: str, arguments: str) -> ToolResult:
-        offered = [schema["function"]["name"] for schema in self.schemas]
-        if name not in offered:
-            return no_such_tool(name, offered)
+        tool = next((each for each in self._tools if each.name == name), None)
+        if tool is None:
+            return no_such_tool(name, [each.name for each in self._tools])
         try:
             given: Any = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
@@ -215,12 +202,8 @@ class OpenEnvWorld(ToolWorld):
             return tool_error(f"the arguments of {name} must be a JSON object")
         if self._is_done:
             return tool_error("the environment's episode is over")
-        if self._form == "mcp":
-            action: Message = {"type": "call_tool", "tool_name": self._names[name], "arguments": given}
-        else:
-            action = {**cast(Message, given), **self._actions[name].fixed}
         try:
-            answer = await self._step(action)
+            answer = await self._step(tool.action(cast(Message, given)))
         except RefusedError as error:
             return tool_error(error.message)
         text, failed = self._result(answer)
@@ -228,10 +211,8 @@ class OpenEnvWorld(ToolWorld):
 
     async def observe(self, action: str) -> Done | str | None:
         if self._field is None:
-            if self._form == "mcp":
-                return None
-            names = [schema["function"]["name"] for schema in self.schemas]
-            return render("scenarios/openenv_reminder.j2", tools=names).strip()
+            names = [tool.name for tool in self._tools]
+            return None if self._is_mcp else render("scenarios/openenv_reminder.j2", tools=names).strip()
         try:
             answer = await self._step({self._field: action})
         except RefusedError as error:
@@ -299,10 +280,12 @@ SERVED = "served/"
 
 
 class MirrorWorld(ToolWorld):
-    """An episode of one task."""
+    """An episode of one task on another Gavel, which tells `success` and `reward` as far as its scenario can."""
 
-    def __init__(self, server: OpenEnvServer) -> None:
+    def __init__(self, server: OpenEnvServer, tells_success: bool, tells_reward: bool) -> None:
         self._server = server
+        self.success = self._success if tells_success else None
+        self.reward = self._reward if tells_reward else None
         self._session: Session | None = None
         self._sent = 0
         self._results: list[ToolResult] = []
@@ -339,7 +322,13 @@ class MirrorWorld(ToolWorld):
         if self._session is not None:
             await self._session.close()
 
-    async def outcome(self) -> Message:
+    async def _success(self, trajectory: Trajectory) -> float:
+        return float((await self._outcome())["success"])
+
+    async def _reward(self, trajectory: Trajectory) -> float:
+        return float((await self._outcome())["hand_reward"])
+
+    async def _outcome(self) -> Message:
         """What the server says of the episode. One that was ended here is ended there first."""
         await self._send_turns()
         if self._end is None:
@@ -396,33 +385,9 @@ class MirrorWorld(ToolWorld):
         trajectory.metrics |= {f"{SERVED}{name}": float(value) for name, value in cast(Message, measures).items()}
 
 
-class TellingWorld(MirrorWorld):
-    """Whose scenario can tell success."""
-
-    async def success(self, trajectory: Trajectory) -> float:
-        return float((await self.outcome())["success"])
-
-
-class RatingWorld(MirrorWorld):
-    """Whose scenario has a hand reward."""
-
-    async def reward(self, trajectory: Trajectory) -> float:
-        return float((await self.outcome())["hand_reward"])
-
-
-class TellingAndRatingWorld(TellingWorld, RatingWorld):
-    """Whose scenario has both."""
-
-
-def mirror_kind(*, success: bool, hand_reward: bool) -> type[MirrorWorld]:
-    """The world for a scenario that can tell so much of its episodes."""
-    kinds = {
-        (False, False): MirrorWorld,
-        (True, False): TellingWorld,
-        (False, True): RatingWorld,
-        (True, True): TellingAndRatingWorld,
-    }
-    return kinds[success, hand_reward]
+def recorded(metric: str) -> Callable[[Trajectory], Any]:
+    """What a world said of its episode before it was closed."""
+    return lambda trajectory: trajectory.metrics[metric]
 
 
 def is_tool_error(content: str) -> bool:

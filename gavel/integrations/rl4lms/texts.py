@@ -27,24 +27,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel.base.errors import GavelError
-from gavel.base.extras import install_line
+from gavel.base.extras import MissingExtraError
 
 Item = TypeVar("Item")
 
 
-class MissingLibraryError(GavelError, ImportError):
-    """A library of the extra is not installed."""
-
-
 def imported(module: str) -> Any:
-    """The module. Raises `MissingLibraryError`."""
+    """The module. Raises `MissingExtraError`."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingLibraryError(
-            f"gavel.integrations.rl4lms needs {error.name or module}, which is not installed.",
-            install_line("rl4lms"),
-        ) from error
+        raise MissingExtraError("gavel.integrations.rl4lms", error.name or module, "rl4lms") from error
 
 
 @dataclass

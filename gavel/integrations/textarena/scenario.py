@@ -7,10 +7,12 @@
 A task is a seed of the game and the policy's side. The reward is the game's (a win 1, a loss -1), for comparison only.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from gavel.prompts import render
 from gavel.scenarios.agent import Agent, AgentError
@@ -18,21 +20,16 @@ from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.environment import REWARD, SUCCESS
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.packaged_world import OwnChance, installed, parsed
+from gavel.scenarios.packaged_world import OwnChance, SeedOptions, installed, parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import described
 from gavel.scenarios.trajectory import Trajectory
 
-_BLOCK = 1_000_000
-"""Seeds of one list of tasks: the first half is trained on, the second held out."""
 SELF, EARLIER = "self", "earlier:"
 
 
-class Options(BaseModel):
-    tasks: int = Field(default=200, ge=1, le=_BLOCK // 2)
-    held_out: int = Field(default=50, ge=0, le=_BLOCK // 2)
-    seed: int = Field(default=0, ge=0, lt=2**31 // _BLOCK)
+class Options(SeedOptions):
     players: int | None = Field(default=None, ge=1)
     """By default one where the game can be played alone, else the fewest that it takes."""
     opponent: str = SELF
@@ -48,16 +45,15 @@ def scenario_at(address: str) -> Scenario:
     steps = options.opponent.removeprefix(EARLIER)
     if options.opponent.startswith(EARLIER) and not (steps.isdecimal() and int(steps)):
         raise ScenarioError(f"opponent={options.opponent} says no number of steps", "Write opponent=earlier:20.")
-    games = _Games(package, name, arguments, options)
-    players = games.players()
-    first = options.seed * _BLOCK
-    held_out = first + _BLOCK // 2
-    task = partial(_task, name, players)
+    make = partial(package.make, name, **arguments)
+    players = _players(make, name, options.players)
+    games = _Games(make, players, options)
+    train, held_out = options.drawn(partial(_task, name, players))
     return Scenario(
         f"textarena-{name}",
         rollout=games.play,
-        tasks=[task(seed) for seed in range(first, first + options.tasks)],
-        held_out=[task(seed) for seed in range(held_out, held_out + options.held_out)],
+        tasks=train,
+        held_out=held_out,
         rubric=render("scenarios/textarena_rubric.j2").strip(),
         success=lambda trajectory: bool(trajectory.metrics.get(SUCCESS, 0.0)),
         hand_reward=lambda trajectory: float(trajectory.metrics.get(REWARD, 0.0)),
@@ -68,50 +64,43 @@ def _task(name: str, players: int, seed: int) -> Task:
     return Task(id=f"{name}-{seed}", user=f"Play {name}.", data={"seed": seed, "side": seed % players})
 
 
+def _players(make: Callable[[], Any], name: str, wanted: int | None) -> int:
+    """How many play. Raises `ScenarioError` for a game that is not there, or that nobody can begin."""
+    try:
+        game = make()
+    except Exception as error:
+        raise ScenarioError(
+            f"textarena has no game {name!r} to play: {described(error).splitlines()[0]}",
+            "Name one as textarena does (GuessTheNumber-v0); some need python -m nltk.downloader words.",
+        ) from error
+    refused = "no number of players"
+    for players in [wanted] if wanted else range(1, 16):
+        try:
+            with OwnChance(0):
+                game.reset(num_players=players, seed=0)
+            return players
+        except Exception as error:
+            refused = described(error)
+    raise ScenarioError(f"the game {name} cannot be begun: {refused}", "Name the number of its players: players=3.")
+
+
+@dataclass(frozen=True, slots=True)
 class _Games:
     """The games of one scenario."""
 
-    def __init__(self, package: Any, name: str, arguments: dict[str, Any], options: Options) -> None:
-        self._package = package
-        self._name = name
-        self._arguments = arguments
-        self._options = options
-        self._players = options.players or 1
-
-    def players(self) -> int:
-        """How many play. Raises `ScenarioError` for a game that is not there, or that nobody can begin."""
-        try:
-            game = self._package.make(self._name, **self._arguments)
-        except Exception as error:
-            raise ScenarioError(
-                f"textarena has no game {self._name!r} to play: {described(error).splitlines()[0]}",
-                "Name one as textarena does (GuessTheNumber-v0); some need python -m nltk.downloader words.",
-            ) from error
-        wanted = [self._options.players] if self._options.players else range(1, 16)
-        refused: Exception | None = None
-        for players in wanted:
-            try:
-                with OwnChance(0):
-                    game.reset(num_players=players, seed=0)
-            except Exception as error:
-                refused = error
-                continue
-            self._players = players
-            return players
-        raise ScenarioError(
-            f"the game {self._name} cannot be begun: {described(refused) if refused else 'no number of players'}",
-            "Name the number of its players: players=3.",
-        )
+    make: Callable[[], Any]
+    players: int
+    options: Options
 
     async def play(self, model: ChatModel, task: Task, episode: Episode) -> list[Trajectory]:
         """One game; the trajectory of each side that the policy plays and learns from."""
-        seed, side = _whole(task.data["seed"]), _whole(task.data["side"])
-        game = _Game(self._package, self._name, self._arguments, self._players, seed, episode)
+        seed, side = (int(cast(Any, task.data[name])) for name in ("seed", "side"))
+        game = _Game(self.make, self.players, seed, episode)
         await game.begin()
-        players = {player: self._player(player, side, episode) for player in range(self._players)}
-        own = [side] if self._options.opponent != SELF else list(players)
+        players = {player: self._player(player, side, episode) for player in range(self.players)}
+        own = [side] if self.options.opponent != SELF else list(players)
         over = False
-        for _ in range(self._options.turns):
+        for _ in range(self.options.turns):
             player, said = await game.turn()
             answer = await players[player].ask(said)
             if players[player].trajectory.status == "truncated":
@@ -125,14 +114,14 @@ class _Games:
             trajectory.metrics |= {REWARD: reward, SUCCESS: float(over and reward >= 1)}
             if not over and trajectory.status != "truncated":
                 trajectory.status = "truncated"
-                trajectory.status_reason = f"{self._options.turns} turns were used up"
+                trajectory.status_reason = f"{self.options.turns} turns were used up"
             if over and (told := reasons.get(player)):
                 players[player].tell(f"The game is over. {told}")
         played = [players[player] for player in own if players[player].turns]
         return [player.trajectory for player in played]
 
     def _player(self, player: int, side: int, episode: Episode) -> Agent:
-        opponent, name = self._options.opponent, f"player {player}"
+        opponent, name = self.options.opponent, f"player {player}"
         if player == side or opponent == SELF:
             return Agent(episode, name)
         if opponent.startswith(EARLIER):
@@ -143,10 +132,8 @@ class _Games:
 class _Game:
     """A game that is played. What it draws is its own, and what it computes holds no other episode."""
 
-    def __init__(
-        self, package: Any, name: str, arguments: dict[str, Any], players: int, seed: int, episode: Episode
-    ) -> None:
-        self._make = partial(package.make, name, **arguments)
+    def __init__(self, make: Callable[[], Any], players: int, seed: int, episode: Episode) -> None:
+        self._make = make
         self._players = players
         self._seed = seed
         self._chance = OwnChance(seed)
@@ -193,7 +180,3 @@ class _Game:
                 return await self._episode.plain_calls.run(work)
             except Exception as error:
                 raise AgentError(f"the game failed: {described(error)}") from error
-
-
-def _whole(value: Any) -> int:
-    return int(value)

@@ -10,13 +10,12 @@ comparison only.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, Json
 
 from gavel.base.errors import GavelError
 from gavel.integrations.verifiers.relay import Conversations, Relay
@@ -40,8 +39,6 @@ class VerifiersError(GavelError):
 
 
 class VerifiersOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
     env: str = ""
     """The environment's id; by default the taskset's own, or one agent."""
     harness: str = ""
@@ -57,18 +54,13 @@ class VerifiersOptions(BaseModel):
     or else a sum of 1."""
     seconds: float = Field(default=1800.0, gt=0)
     """That an episode may take."""
-    config: str = "{}"
+    config: Json[dict[str, Any]] = Field(default_factory=dict[str, Any])
     """Further settings of the environment, as JSON."""
 
 
 def scenario_at(address: str) -> Scenario:
     """The scenario of `verifiers:TASKSET?…`. Raises `ScenarioError`."""
-    name, options, rest = parsed("verifiers", address, VerifiersOptions)
-    if rest:
-        raise ScenarioError(
-            f"verifiers:{address}: {min(rest)} is no option",
-            f"Options are {', '.join(VerifiersOptions.model_fields)}; the environment's own go into config={{…}}.",
-        )
+    name, options, _ = parsed("verifiers", address, VerifiersOptions, all_known=True)
     loaders: Any = installed("verifiers.v1.utils.loaders", "verifiers", f"verifiers:{name}")
     try:
         settings = _settings(name, options, _runtime(loaders, name, options))
@@ -109,21 +101,14 @@ def _runtime(loaders: Any, name: str, options: VerifiersOptions) -> str:
 
 
 def _settings(name: str, options: VerifiersOptions, runtime: str) -> Message:
-    try:
-        given: Any = json.loads(options.config)
-    except ValueError as error:
-        raise ScenarioError(f"config={options.config} is no JSON: {error}", 'Write config={"n": 4}.') from error
-    if not isinstance(given, dict):
-        raise ScenarioError(f"config={options.config} is no JSON object", 'Write config={"n": 4}.')
-    settings = cast(Message, given)
     agent: Message = {"runtime": {"type": runtime}}
     if options.harness:
         agent["harness"] = {"id": options.harness}
     return {
         **({"id": options.env} if options.env else {}),
         "agent": agent,
-        **settings,
-        "taskset": {"id": name, **settings.get("taskset", {})},
+        **options.config,
+        "taskset": {"id": name, **options.config.get("taskset", {})},
     }
 
 

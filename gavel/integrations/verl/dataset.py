@@ -18,13 +18,13 @@ import importlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 
+from gavel.integrations._rewards import run
 from gavel.llm.types import Message
 from gavel.scenarios.formats.files import rows_by_file
 from gavel.scenarios.formats.row import Row, RowError
@@ -142,7 +142,7 @@ class ComputeScore:
         try:
             found = self._function(**known)
             if inspect.iscoroutine(found):
-                found = _awaited(found)
+                found = run(asyncio.wait_for(found, _SECONDS))  # in another loop: one may run in this thread
         except SystemExit as error:  # would end the whole command without a word
             raise ScenarioError(
                 f"compute_score ended with SystemExit({error.code!r})", "Let it return a number, or raise an Exception."
@@ -192,9 +192,3 @@ def load_compute_score(reference: str) -> ComputeScore:
     if not callable(function):
         raise ScenarioError(f"reward={reference} is a {type(function).__name__}, and no function", _NAME_IT)
     return ComputeScore(function)
-
-
-def _awaited(work: Coroutine[Any, Any, object]) -> object:
-    """What a coroutine gives, in a loop of its own: a measure may be asked for while another loop runs."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, asyncio.wait_for(work, _SECONDS)).result()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from openai import omit
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from gavel.integrations.verl.dataset import ComputeScore, load_compute_score, read_tasks
 from gavel.integrations.verl.tools import VerlTools
@@ -31,8 +31,6 @@ _SHOW = "Write verl:train.parquet?held_out=test.parquet&reward=module:function (
 
 class VerlOptions(BaseModel):
     """What follows the dataset's path in an address."""
-
-    model_config = ConfigDict(extra="forbid")
 
     held_out: Path | None = None
     """A file of held-out rows; by default a fifth of the rows is held out."""
@@ -54,11 +52,6 @@ class VerlOptions(BaseModel):
     """Of the scenario, whose runs are kept under it; by default verl_ and the file's name."""
 
 
-def scenario_at(address: str) -> Scenario:
-    """The scenario of `verl:ADDRESS`. Raises `ScenarioError`."""
-    return verl_scenario(address)
-
-
 def verl_scenario(
     address: str,
     *,
@@ -70,10 +63,7 @@ def verl_scenario(
     `compute_score`: in place of the address's `reward`. `rubric`: what good work is, for the judge.
     Raises `ScenarioError` for what cannot be read or imported.
     """
-    path, options, rest = parsed("verl", address, VerlOptions)
-    if rest:
-        given = f"verl:{path} has no option {min(rest)!r}"
-        raise ScenarioError(given, f"There are: {', '.join(VerlOptions.model_fields)}. {_SHOW}")
+    path, options, _ = parsed("verl", address, VerlOptions, all_known=True)
     if not path:
         raise ScenarioError("verl: names no file", _SHOW)
     if options.success is not None and options.reward is None and compute_score is None:
@@ -97,6 +87,10 @@ def verl_scenario(
         hand_reward=score,
         success=None if score is None or options.success is None else partial(_reaches, score, options.success),
     )
+
+
+scenario_at = verl_scenario
+"""By this name `verl:ADDRESS` is found."""
 
 
 def _reaches(score: ComputeScore, threshold: float, trajectory: Trajectory) -> bool:

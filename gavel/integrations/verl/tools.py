@@ -12,6 +12,7 @@ The other way, `ScenarioTool` is a tool of one of Gavel's scenarios within verl'
 names in tools.yaml. Each call's instance has the hidden task, which plain tools read, in its `create_kwargs`.
 """
 
+import functools
 import importlib
 import json
 import sys
@@ -23,7 +24,7 @@ from uuid import uuid4
 import yaml
 
 from gavel.llm.types import Message
-from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.scenario import ScenarioError, find_scenario
 from gavel.scenarios.task import Task
 
 _SHAPE = "verl's YAML has tools: a list of class_name, config and tool_schema."
@@ -117,8 +118,7 @@ def _made(entry: Any, path: Path) -> Any:
         sys.path.remove(folder)
 
 
-_scenarios: dict[str, Scenario] = {}
-"""Those of this process, by reference."""
+_scenario = functools.cache(find_scenario)
 
 
 class ScenarioTool:
@@ -127,9 +127,7 @@ class ScenarioTool:
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         """`config["scenario"]`: a shipped scenario's name, or `file.py:variable`. Raises `ScenarioError`."""
         reference = str(config["scenario"])
-        if reference not in _scenarios:
-            _scenarios[reference] = find_scenario(reference)
-        self._toolbox = _scenarios[reference].toolbox
+        self._toolbox = _scenario(reference).toolbox
         self.config = config
         self.tool_schema = tool_schema
         self.name = str(tool_schema.function.name)

@@ -157,6 +157,25 @@ def tools_named(conversations: Iterable[Conversation]) -> tuple[frozenset[str], 
     return frozenset(declared), frozenset(called)
 
 
+_WRITTEN = re.compile(
+    r"""["']name["']\s*:\s*["']([\w.-]+)|<function=([\w.-]+)|name=["']([\w.-]+)["']>|\bAction:\s*([\w.-]+)"""
+    r"""|^\W*([\w.]+)\(.*\)\W*$""",
+    re.MULTILINE,
+)
+"""A call within a text: JSON, XML in two forms, ReAct, a line that is a call in Python."""
+
+
+def written_calls(attempt: Sequence[Conversation]) -> frozenset[str]:
+    """The names that an agent's texts call, as they do where a server has no parser for its model's calls."""
+    spoken = [
+        event.text
+        for each in attempt
+        for event in each.events
+        if isinstance(event, TextEvent) and event.role == "assistant"
+    ]
+    return frozenset(name for text in spoken for names in _WRITTEN.findall(text) for name in names if name)
+
+
 def _tool_name(shown: str) -> str:
     """Of a tool's line in a transcript: `refund(id: string): …`, or JSON of a tool that the server runs itself."""
     tool = object_of(value_of(shown))

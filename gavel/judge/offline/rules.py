@@ -212,7 +212,11 @@ def nearest_form(statement: str) -> str:
         "with": "calls TOOL with ARGUMENT from the request",
         "message": "ends with a message",
     }
-    return next((form for word, form in forms.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)), "")
+    if form := next((form for word, form in forms.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)), ""):
+        return form
+    words = text.split()
+    beginnings = (" ".join(words[:count]) for count in range(len(words) - 1, 1, -1))
+    return next(filter(_rule, beginnings), "")
 
 
 # --- statements -----------------------------------------------------------------------------------------------------

@@ -389,7 +389,7 @@ class Poll:
             try:
                 verdict = request.read(reply)
             except VerdictError as error:
-                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
+                cut_off = "it was cut off at the token limit (max_tokens); " if reply.finish_reason == "length" else ""
                 problem = cut_off + error.message
                 ballot.problem = f"the reply cannot be used: {name_attempts(problem, request.indices)}"
                 refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""

@@ -101,7 +101,7 @@ def read_verdict(reply: str, labels: Sequence[str], *, cut_off: bool = False) ->
     unread: dict[str, str] = {}
     for entry in entries:
         if entry.value is None:
-            unread[entry.label] = "the judge declined to score it"
+            unread[entry.label] = ": ".join(filter(None, ("the judge declined to score it", entry.explanation)))
             continue
         try:
             scored = Scored(_read_score(entry.value, repairs), entry.explanation)
@@ -312,11 +312,12 @@ def read_scores(reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: b
     verdict = read_verdict(reply, ids_to_score(rubric, labels), cut_off=cut_off)
     if not rubric.criteria:
         return verdict
-    declined = {label for label in labels if any(label + letter in verdict.unread for letter, _ in rubric.lettered)}
+    names = {label + letter: label for label in labels for letter, _ in rubric.lettered}
+    declined = {names[name]: why for name, why in verdict.unread.items()}
     scores = {label: _vote(verdict.scores, rubric, label) for label in labels if label not in declined}
     if not scores:
         raise VerdictError("it scores no trajectory by all criteria")
-    return Verdict(scores, verdict.repairs, dict.fromkeys(declined, "the judge declined to score it"))
+    return Verdict(scores, verdict.repairs, declined)
 
 
 def _vote(scores: Mapping[str, Scored], rubric: Rubric, label: str) -> Scored:

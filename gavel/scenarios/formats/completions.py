@@ -218,8 +218,9 @@ class Columns:
         names = (self.prompt,) if self.prompt else ("prompt", "messages")
         asked, prompt = _column(row, names, known, "--prompt-column")
         answers = [(name,) for name in self.answers] or [tuple(_COMPLETION.split("|"))]
-        found = [_column(row, names, known, "--answer-column") for names in answers]
-        used = {asked, *(name for name, _ in found), "prompt", "completion"}
+        columns = [_column(row, names, known, "--answer-column") for names in answers]
+        used = {asked, *(name for name, _ in columns), "prompt", "completion"}
+        found = [answer for name, value in columns for answer in _each_answer(name, value)]
         rest = {name: value for name, value in row.value.items() if name not in used}
         for name, answer in found:
             if answer is None or prompt is None:
@@ -240,6 +241,17 @@ def _column(row: Row, names: Sequence[str], known: Collection[str], option: str)
         f"{row.where} has no column {' or '.join(names)}. Its columns: {', '.join(known) or 'none'}.",
         f"Name one of them: {option} COLUMN.",
     )
+
+
+def _each_answer(name: str, value: Any) -> list[tuple[str, Any]]:
+    """The answers of a column and where they stand: a list of texts, or of conversations, is as many."""
+    if (
+        is_list(value)
+        and value
+        and all(isinstance(each, str) or (is_list(each) and _are_messages(each)) for each in value)
+    ):
+        return [(f"{name}.{number}", each) for number, each in enumerate(value)]
+    return [(name, value)]
 
 
 def _as_said(value: Any) -> Any:

@@ -41,7 +41,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
-from gavel.trainer.model_spec import DESCRIBED, TrainableSpec
+from gavel.trainer.model_spec import TrainableSpec, described_model
 from gavel.trainer.policy.adapters import keep_reference, reference_weights
 from gavel.trainer.policy.families import check_sampled_here, chooses_experts, usable_context
 from gavel.trainer.policy.loading import BaseModelError
@@ -189,7 +189,7 @@ class TrainingRun:
         self._lock = threading.Lock()
         self._reference = "base"
         """What divergences are from, as `TrainConfig.reference` names it."""
-        self._description = description = model.model_dump(include=DESCRIBED)
+        self._description = description = described_model(model)
         directory.check(description)
         self._start = RunStart(model, directory)
         if self._start.record is not None:

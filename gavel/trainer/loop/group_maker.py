@@ -21,9 +21,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.gather import GroupTally, gather_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -34,7 +36,6 @@ from gavel.trainer.config import RewardName
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.evaluation import call_measure, measure
 from gavel.trainer.loop.watchdog import LoopError, Watchdog
-from gavel.trainer.model import TrainableModel
 
 Weights = Mapping[RewardName, float]
 Parts = Mapping[RewardName, float | None]
@@ -137,7 +138,7 @@ def _no_prior() -> NoisePrior | None:
 class GroupMaker:
     """What all groups of a run are made with."""
 
-    model: TrainableModel
+    model: ChatModel
     judges: Mapping[str, Judge]
     """By the scenario's name; empty where the reward gives the judge no weight."""
     reward: Weights
@@ -149,6 +150,8 @@ class GroupMaker:
     judging: BusyTime = field(default_factory=BusyTime)
     several: bool = False
     """Whether the run has several scenarios, whose figures are told apart."""
+    fields: Mapping[str, Any] = field(default_factory=lambda: COMPACT)
+    """Of each request to the model."""
 
     async def make(
         self,
@@ -180,7 +183,7 @@ class GroupMaker:
                         temperature=self.temperature,
                         max_tokens=self.max_tokens,
                         seed=seeds(index),
-                        fields=COMPACT,
+                        fields=self.fields,
                         others=others[index],
                     )
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from aiohttp import web
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Route = tuple[str, str, Callable[[Any], Any]]
 
 
 @dataclass
@@ -28,13 +29,33 @@ class Game:
     answers: list[str] = field(default_factory=list)
 
 
+class _Status(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def missing(*names: str) -> _Status:
+    return _Status(422, json.dumps([{"loc": ["body", name], "msg": "Field required"} for name in names]))
+
+
 class EnvServer:
     """A server in a thread of its own. `calls` is every request: (path, body)."""
 
     greeting: Any = "ok"
     prefix = ""
     openapi: Any = None
+    field = "id"
+    """What requests call an environment."""
+    index = "data_idx"
+    """What they call the item."""
+    more: tuple[str, ...] = ()
+    """Further required fields of /reset."""
+    wants_body = False
+    """Whether /create needs one."""
     first_id = 0
+    tells_errors = True
+    """Whether every error is `{"error": …}` with status 200; else they have a status."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -101,7 +122,9 @@ class EnvServer:
                 found = answer(body if text or request.query else None)
             except _Status as error:
                 return web.json_response({"detail": str(error)}, status=error.status)
-            except Exception:
+            except Exception as error:
+                if self.tells_errors:
+                    return web.json_response({"error": str(error)})
                 return web.Response(text="Internal Server Error", status=500)
             return web.json_response(found)
 
@@ -113,8 +136,48 @@ class EnvServer:
     async def _openapi(self, request: web.Request) -> web.Response:
         return web.json_response(self.openapi)
 
-    def routes(self) -> list[tuple[str, str, Callable[[Any], Any]]]:
-        raise NotImplementedError
+    def routes(self) -> list[Route]:
+        return [
+            ("POST", "/create", self.create),
+            ("POST", "/reset", self.reset),
+            ("POST", "/step", self.step),
+            ("GET", "/observation", lambda body: f"The number is {self.game(body).item}."),
+        ]
+
+    def game(self, body: Any) -> Game:
+        number = int(body[self.field])
+        if number not in self.games:
+            raise ValueError(f"The id {number} is not valid.")
+        return self.games[number]
+
+    def create(self, body: Any) -> Any:
+        if self.wants_body and body is None:
+            raise missing("body")
+        return self.created(self.new_game())
+
+    def reset(self, body: Any) -> Any:
+        if lacking := [name for name in (self.field, self.index, *self.more) if name not in body]:
+            raise missing(*lacking)
+        game = self.game(body)
+        if body[self.index] >= 1000:
+            raise IndexError("list index out of range")
+        game.item, game.done, game.score, game.steps = body[self.index], False, 0.0, 0
+        return self.begun(body[self.field], f"The number is {game.item}.")
+
+    def step(self, body: Any) -> Any:
+        game = self.game(body)
+        if game.done:
+            raise ValueError(f"The task with environment {body[self.field]} has finished.")
+        return self.stepped(game, self.play(game, body["action"]))
+
+    def created(self, number: int) -> Any:
+        return {"id": number}
+
+    def begun(self, number: int, text: str) -> Any:
+        return {"id": number, "observation": text, "done": False, "reward": 0}
+
+    def stepped(self, game: Game, text: str) -> Any:
+        return {"observation": text, "reward": float(game.done), "done": game.done}
 
     def new_game(self) -> int:
         number = self.first_id + len(self.games)
@@ -131,87 +194,17 @@ class EnvServer:
         return "You win." if game.done else f"You said: {action}"
 
 
-class _Status(Exception):
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-def missing(*names: str) -> _Status:
-    return _Status(422, json.dumps([{"loc": ["body", name], "msg": "Field required"} for name in names]))
-
-
-class DialectA(EnvServer):
-    """Environments are called `id`, and every error is `{"error": …}` with status 200."""
-
-    index = "data_idx"
-    more: tuple[str, ...] = ()
-    """Further required fields of /reset."""
-    wants_body = False
-
-    def routes(self) -> list[tuple[str, str, Callable[[Any], Any]]]:
-        return [
-            ("POST", "/create", self._told(self.create)),
-            ("POST", "/reset", self._told(self.reset)),
-            ("POST", "/step", self._told(self.step)),
-            ("GET", "/observation", self._told(lambda body: self.game(body).answers[-1])),
-        ]
-
-    def _told(self, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def told(body: Any) -> Any:
-            try:
-                return answer(body)
-            except _Status:
-                raise
-            except Exception as error:
-                return {"error": str(error)}
-
-        return told
-
-    def game(self, body: Any) -> Game:
-        number = int(body["id"])
-        if number not in self.games:
-            raise ValueError(f"The id {number} is not valid.")
-        return self.games[number]
-
-    def create(self, body: Any) -> Any:
-        if self.wants_body and body is None:
-            raise missing("body")
-        return {"id": self.new_game()}
-
-    def reset(self, body: Any) -> Any:
-        if lacking := [name for name in ("id", self.index, *self.more) if name not in body]:
-            raise missing(*lacking)
-        game = self.game(body)
-        if body[self.index] >= 1000:
-            raise IndexError("list index out of range")
-        game.item, game.done, game.score, game.steps = body[self.index], False, 0.0, 0
-        return self.begun(body["id"], f"The number is {game.item}.")
-
-    def step(self, body: Any) -> Any:
-        game = self.game(body)
-        if game.done:
-            raise ValueError(f"The task with environment {body['id']} has finished.")
-        return self.stepped(game, self.play(game, body["action"]))
-
-    def begun(self, number: int, text: str) -> Any:
-        return {"id": number, "observation": text, "done": False, "reward": 0}
-
-    def stepped(self, game: Game, text: str) -> Any:
-        return {"observation": text, "reward": int(game.done), "done": game.done}
-
-
-class TextCraft(DialectA):
+class TextCraft(EnvServer):
     """Wants a body to create; its first observation comes with it. Closes in its later releases."""
 
     greeting = "This is environment TextCraft."
     wants_body = True
 
-    def create(self, body: Any) -> Any:
-        return {**super().create(body), "observation": "Goal: craft", "done": False, "reward": 0}
+    def created(self, number: int) -> Any:
+        return {"id": number, "observation": "Goal: craft", "done": False, "reward": 0}
 
-    def routes(self) -> list[tuple[str, str, Callable[[Any], Any]]]:
-        return [*super().routes(), ("POST", "/close", self._told(self.close))]
+    def routes(self) -> list[Route]:
+        return [*super().routes(), ("POST", "/close", self.close)]
 
     def close(self, body: Any) -> Any:
         self.game(body)
@@ -219,7 +212,7 @@ class TextCraft(DialectA):
         return True
 
 
-class BabyAI(DialectA):
+class BabyAI(EnvServer):
     """Rewards 1 less a share of the steps; tells the sum as `score`; has no /observation and no /close."""
 
     greeting = "This is environment BabyAI."
@@ -232,11 +225,11 @@ class BabyAI(DialectA):
         game.score += reward
         return {"observation": text, "reward": reward, "score": game.score, "done": game.done}
 
-    def routes(self) -> list[tuple[str, str, Callable[[Any], Any]]]:
+    def routes(self) -> list[Route]:
         return [route for route in super().routes() if route[1] != "/observation"]
 
 
-class AlfWorld(DialectA):
+class AlfWorld(EnvServer):
     """Items are `game`, and a reset needs `world_type`; lists the available actions."""
 
     greeting = "This is environment AlfWorld."
@@ -251,7 +244,7 @@ class AlfWorld(DialectA):
         return {"observation": text, "reward": float(game.done), "done": game.done, **actions}
 
 
-class SciWorld(DialectA):
+class SciWorld(EnvServer):
     """Scores from -100 to 100; the task's description stands beside the first observation."""
 
     greeting = "This is environment ScienceWorld."
@@ -268,7 +261,7 @@ class SciWorld(DialectA):
         return {"observation": text, "reward": game.score - before, "score": game.score, "done": game.done}
 
 
-class Maze(DialectA):
+class Maze(EnvServer):
     """One of two worlds of a server, below a path; its reset names no environment."""
 
     greeting = "This is environment LMRL-Gym."
@@ -279,7 +272,7 @@ class Maze(DialectA):
         return {"observation": text}
 
 
-class Wordle(DialectA):
+class Wordle(EnvServer):
     """Items are seeds; the allowed words are told apart."""
 
     greeting = "This is environment LMRL-Gym."
@@ -289,49 +282,23 @@ class Wordle(DialectA):
     def begun(self, number: int, text: str) -> Any:
         return {"id": number, "observation": "Let's start Wordle!"}
 
-    def routes(self) -> list[tuple[str, str, Callable[[Any], Any]]]:
-        return [*super().routes(), ("GET", "/filtered_vocab", self._told(lambda body: ["c r a n e", "s h i r e"]))]
+    def routes(self) -> list[Route]:
+        return [*super().routes(), ("GET", "/filtered_vocab", lambda body: ["c r a n e", "s h i r e"])]
 
 
 class DialectB(EnvServer):
     """Environments are called `env_idx` and are bare numbers; errors have a status."""
 
+    field = "env_idx"
     index = "id"
-    wants_body = False
     first_id = 7
+    tells_errors = False
 
-    def routes(self) -> list[tuple[str, str, Callable[[Any], Any]]]:
-        return [
-            ("POST", "/create", self.create),
-            ("POST", "/reset", self.reset),
-            ("POST", "/step", self.step),
-            ("GET", "/observation", lambda body: f"The number is {self.game(body).item}."),
-        ]
+    def created(self, number: int) -> Any:
+        return number
 
-    def game(self, body: Any) -> Game:
-        return self.games[int(body["env_idx"])]  # a KeyError is a 500
-
-    def create(self, body: Any) -> Any:
-        if self.wants_body and body is None:
-            raise missing("body")
-        return self.new_game()
-
-    def reset(self, body: Any) -> Any:
-        if "env_idx" not in body:
-            raise missing("env_idx")
-        game = self.game(body)
-        game.item, game.done = body[self.index], False
-        return self.begun(f"The number is {game.item}.")
-
-    def step(self, body: Any) -> Any:
-        game = self.game(body)
-        return self.stepped(game, self.play(game, body["action"]))
-
-    def begun(self, text: str) -> Any:
+    def begun(self, number: int, text: str) -> Any:
         return text
-
-    def stepped(self, game: Game, text: str) -> Any:
-        return {"observation": text, "reward": float(game.done), "done": game.done}
 
 
 def _schema(*fields: str) -> Any:
@@ -348,7 +315,7 @@ class WebShop(DialectB):
     index = "session_id"
     openapi = _schema("env_idx", "session_id")
 
-    def begun(self, text: str) -> Any:
+    def begun(self, number: int, text: str) -> Any:
         return [text, None]
 
     def stepped(self, game: Game, text: str) -> Any:
@@ -356,8 +323,8 @@ class WebShop(DialectB):
         game.done = game.done or reward > 0
         return {"state": text, "reward": reward, "done": game.done, "info": None}
 
-    def routes(self) -> list[tuple[str, str, Callable[[Any], Any]]]:
-        return [*super().routes(), ("POST", "/close", lambda body: {"closed": self.games.pop(body["env_idx"], None) is not None})]  # fmt: skip  # noqa: E501
+    def routes(self) -> list[Route]:
+        return [*super().routes(), ("POST", "/close", lambda body: {"closed": bool(self.games.pop(body["env_idx"]))})]
 
 
 class SqlGym(DialectB):
@@ -372,7 +339,7 @@ class SqlGym(DialectB):
             return self.new_game()
         return self.first_id + self.count("/create") % self.most
 
-    def begun(self, text: str) -> Any:
+    def begun(self, number: int, text: str) -> Any:
         return [text, None]
 
     def stepped(self, game: Game, text: str) -> Any:

@@ -18,7 +18,6 @@ from tests.integrations.agentgym.env_servers import (
     ALL,
     AlfWorld,
     BabyAI,
-    DialectA,
     EnvServer,
     SciWorld,
     SqlGym,
@@ -180,7 +179,7 @@ async def test_a_server_that_holds_eight_environments_serves_forty_episodes() ->
 
 
 async def test_a_server_that_gives_an_environment_away_twice_is_found_out() -> None:
-    class Small(DialectA):
+    class Small(EnvServer):
         def create(self, body: Any) -> Any:
             return {"id": self.new_game() if len(self.games) < 3 else 1}
 
@@ -210,14 +209,14 @@ async def test_a_server_that_is_slow_fails_the_episode_in_time_and_its_environme
     with SciWorld() as server:
         scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
         assert (await play(scenario, saying("Action: say 0"))).metrics["success"] == 1.0
-        connection = scenario.environment.args[0].connection  # type: ignore[union-attr]
-        connection.seconds, server.delay = 0.5, 3
+        env_server = scenario.environment.args[0]  # type: ignore[union-attr]
+        env_server.seconds, server.delay = 0.5, 3
         began = time.monotonic()
         lost = await play(scenario, saying("Action: say 0"))
         assert time.monotonic() - began < 60
         assert lost.status == "failed"
         assert "within 0.5 s" in (lost.status_reason or "")
-        connection.seconds, server.delay = 60, 0
+        env_server.seconds, server.delay = 60, 0
         assert (await play(scenario, saying("Action: say 0"))).metrics["success"] == 1.0
         assert len(server.games) > 1
 
@@ -328,9 +327,6 @@ async def test_environments_that_are_left_are_closed_where_the_server_can() -> N
             await asyncio.gather(*(play(scenario, saying("Action: say 0")) for _ in range(3)))
             env_server = scenario.environment.args[0]  # type: ignore[union-attr]
             assert len(server.games) == 3
-            await env_server.close()
+            await asyncio.to_thread(env_server.close)
             assert len(server.games) == (0 if closed else 3)
             assert env_server.closes == closed
-            await play(scenario, saying("Action: say 0"))
-            await asyncio.to_thread(env_server.close_at_exit)
-            assert len(server.games) == (0 if closed else 4)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 
 import gavel
 from gavel.integrations.agentgym.scenario import agentgym
-from gavel.integrations.agentgym.server import Environments, HeldError, Items
+from gavel.integrations.agentgym.server import Environments, HeldError, Items, create_app
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
@@ -19,7 +20,11 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from tests.integrations.agentgym import agentgym_clients
-from tests.integrations.agentgym.served_scenario import served
+from tests.integrations.openenv.served import in_a_thread
+
+
+def served(scenario: Scenario, **options: Any) -> AbstractContextManager[str]:
+    return in_a_thread(create_app(scenario, **options))
 
 
 @pytest.fixture(scope="module")

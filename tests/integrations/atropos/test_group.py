@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
-from gavel.integrations.atropos.group import NO_LOGPROB, TOKEN_ADVANTAGES, AtroposGroup, atropos_group, member_row
+from gavel.integrations.atropos.group import NO_LOGPROB, TOKEN_ADVANTAGES, AtroposGroup, atropos_group, one_sequence
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -168,14 +168,14 @@ def turn(prompt: list[int], ids: list[int], **extra: object) -> Choice:
     [
         ([], "nothing was sampled"),
         ([turn([1], [2]), turn([1, 3], [4])], "not one token sequence"),
-        ([turn([1], [2, 3], token_logprobs=[-0.1])], "no log-prob for each token"),
-        ([turn([1], [2], token_logprobs=None)], "no log-prob for each token"),
-        ([turn([1], [2], token_ids=None)], "no token ids"),
+        ([turn([1], [2, 3], token_logprobs=[-0.1])], "2 token ids but 1 log-probs"),
+        ([turn([1], [2], token_logprobs=None)], "no token ids or log-probs"),
+        ([turn([1], [2], token_ids=None)], "no token ids or log-probs"),
     ],
 )
 def test_a_trajectory_that_is_not_one_sequence_is_left_out_with_the_reason(turns: list[Choice], why: str):
     trajectory = Trajectory(messages_and_choices=turns, reward=1.0)
-    assert why in str(member_row(trajectory))
+    assert why in str(one_sequence(trajectory))
     good = Trajectory(messages_and_choices=[turn([1], [2])], reward=0.0)
     converted = atropos_group(TrajectoryGroup([trajectory, good]))
     assert len(converted.left_out) == 1

@@ -21,7 +21,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from tests.backend_server import free_port
 from tests.integrations.openenv.players import HALVER, call, script
-from tests.integrations.openenv.served import in_a_thread, running
+from tests.integrations.openenv.served import running
 from tests.integrations.openenv.test_server import DESK, SCRIPTS
 
 pytestmark = [pytest.mark.bridges, pytest.mark.slow]
@@ -107,9 +107,3 @@ async def test_its_client_gets_the_rewards_of_the_scenario(kind: str):
             assert DESK.success is not None
             assert step.reward == pytest.approx(DESK.hand_reward(inside))
             assert step.metadata["success"] == DESK.success(inside)
-
-
-def test_its_synchronous_client_works():
-    with in_a_thread(OpenEnvService(DESK).app()) as url, GenericEnvClient(base_url=url).sync() as client:
-        assert client.reset(seed=1).observation["text"] == client.reset(seed=1).observation["text"]
-        assert client.step({"type": "message", "content": "No."}).done

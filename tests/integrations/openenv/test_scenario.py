@@ -205,10 +205,10 @@ async def test_a_tool_for_each_kind_of_action():
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("localhost:8000", "names no server"),
+        ("localhost:8000", "no address of a server"),
         ("http://127.0.0.1:9", "cannot be reached"),
-        ("http://127.0.0.1:9?task=3", "task: Extra inputs"),
-        ("http://127.0.0.1:9?tasks=many", "tasks: "),
+        ("http://127.0.0.1:9?task=3", "task is no option"),
+        ("http://127.0.0.1:9?tasks=many", "tasks is .many.: "),
         ("http://127.0.0.1:9?low=1", "low and high belong together"),
         ("http://127.0.0.1:9?token=NO_SUCH_TOKEN", "not set"),
     ],

@@ -286,6 +286,14 @@ async def test_a_session_that_nobody_uses_is_closed():
         assert (await socket.receive(timeout=20)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
 
 
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+async def test_without_a_key_pages_of_other_sites_are_refused(headers: dict[str, str]):
+    async with running(OpenEnvService(DESK).app()) as url, aiohttp.ClientSession(url) as client:
+        assert [(await client.get(path, headers=headers)).status for path in ("/schema", "/ws")] == [403, 403]
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await client.ws_connect("/ws", headers=headers)
+
+
 async def test_a_key_is_needed_where_one_is_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DESK_KEY", "open sesame")
     async with running(OpenEnvService(DESK, key="open sesame").app()) as url, aiohttp.ClientSession(url) as client:

@@ -184,6 +184,12 @@ def test_columns_that_a_user_names_hold_prompt_and_answers(tmp_path: Path) -> No
     assert "answer" not in reading.groups[0].metadata
 
 
+def test_a_column_of_several_answers_is_as_many_attempts(tmp_path: Path) -> None:
+    rows = [{"ask": "Capital?", "gens": ["Canberra", "Sydney"]}, {"ask": "Capital?", "gens": ["Perth"]}]
+    reading = reading_of(tmp_path, rows, columns=Columns("ask", ("gens",)))
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["Canberra", "Sydney", "Perth"]
+
+
 def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) -> None:
     rows = [
         {"in": {"q": "Q"}, "out": 4},

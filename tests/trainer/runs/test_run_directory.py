@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gavel.trainer.model_spec import TrainableSpec, described_model
 from gavel.trainer.runs.fresh_run import replacing_run
 from gavel.trainer.runs.run_directory import (
     FORMAT_VERSION,
@@ -53,6 +54,22 @@ def test_a_second_handle_on_the_same_run_is_refused_until_the_first_is_closed(tm
     RunDirectory(tmp_path, "project", "other").close()
     first.close()
     open_run(tmp_path).close()
+
+
+def test_a_run_over_a_directory_is_not_continued_over_other_weights_of_its_name(tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text("{}")
+    weights = base / "model.safetensors"
+    weights.write_bytes(bytes(8 << 20))
+    model = TrainableSpec(name="n", project="p", base_model=str(base))
+    with contextlib.closing(open_run(tmp_path)) as run:
+        run.describe(described_model(model))
+        weights.write_bytes(weights.read_bytes())
+        run.check(described_model(model))
+        weights.write_bytes(bytes(3 << 20) + os.urandom(1 << 20) + bytes(4 << 20))  # a layer in the middle
+        with pytest.raises(RunDirectoryError, match="base_files"):
+            run.check(described_model(model))
 
 
 @pytest.mark.slow
