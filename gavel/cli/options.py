@@ -352,7 +352,9 @@ def run_config(
     if source.endswith(".toml"):
         tables, where = read_tables(Path(source))
         tables = paths_beside(tables, Path(source).parent)
-    tables |= {name: table | tables.get(name, {}) for name, table in (base or {}).items()}
+    for name, table in (base or {}).items():
+        own = tables.get(name, {})
+        tables[name] = {**table, **own} if isinstance(own, dict) else own
     if recipe is not None:
         settings = recipe_tables(recipe)
         tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
