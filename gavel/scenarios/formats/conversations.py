@@ -102,12 +102,12 @@ def _samples(row: Row, name: str) -> Iterator[Attempt]:
     rest = {key: value for key, value in fields.items() if key != "choices"}
     for choice in cast(list[Message], choices):
         ended = {"status": "truncated"} if choice.get("finish_reason") == "length" else {}
-        asked = as_list(rest[name], row)
+        asked = _as_messages(rest[name], row)
         found = _attempt(row, {**rest, name: [*asked, choice["message"]]}, name, **ended)
         yield replace(found, prompt=len(found.trajectory.messages_and_choices) - 1)
 
 
-def as_list(value: Any, row: Row) -> list[Any]:
+def _as_messages(value: Any, row: Row) -> list[Any]:
     if not isinstance(value, list):
         raise RowError(f"{row.where} cannot be judged: messages: it is no list.", "Write a list of messages.")
     return cast(list[Any], value)

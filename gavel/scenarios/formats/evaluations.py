@@ -15,7 +15,6 @@ from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.completions import side
 from gavel.scenarios.formats.row import (
-    INDEPENDENT,
     Attempt,
     Format,
     Row,
@@ -28,6 +27,7 @@ from gavel.scenarios.formats.row import (
     is_object,
     tool_call,
     trajectory,
+    with_single_score,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.formats.text import cell
@@ -187,9 +187,8 @@ def _samples(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 def _metrics(found: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers; a single one is what the attempt came with."""
-    numbers = {name: number for name, value in found.items() if (number := as_number(value)) is not None}
-    return {**numbers, INDEPENDENT: next(iter(numbers.values()))} if len(numbers) == 1 else numbers
+    """The numbers among them."""
+    return with_single_score({name: n for name, value in found.items() if (n := as_number(value)) is not None})
 
 
 def _listed(value: Any) -> list[Any]:

@@ -33,7 +33,6 @@ from gavel.scenarios.formats.exported import (
     turns,
 )
 from gavel.scenarios.formats.row import (
-    INDEPENDENT,
     Attempt,
     Format,
     Row,
@@ -43,6 +42,7 @@ from gavel.scenarios.formats.row import (
     is_list,
     is_object,
     trajectory,
+    with_single_score,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History
@@ -64,9 +64,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         given: Message = sample.get("scores") or {}
         if is_object(older := sample.get("score"), "value"):  # logs of 2024 and before
             given = {"score": older, **given}
-        scores = {name: _value(score) for name, score in given.items()}
-        if len(scores) == 1:
-            scores[INDEPENDENT] = next(iter(scores.values()))
+        scores = with_single_score({name: _value(score) for name, score in given.items()})
         found = trajectory(said, row.where, tools=_tools(sample), fields=fields, metrics=scores, **_ended(sample))
         yield Attempt(found, row, INSPECT.name, task={"id": sample["id"]})
 

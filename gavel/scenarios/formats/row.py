@@ -101,6 +101,16 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
+def as_list(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if is_list(value) else []
+
+
+def first_of(fields: Mapping[str, Any], *names: str) -> Any:
+    """The value of the first field that is there and not empty; None without one."""
+    return next((value for name in names if (value := fields.get(name))), None)
+
+
 Item = TypeVar("Item", bound=Trajectory | TrajectoryGroup)
 INDEPENDENT = "independent_reward"
 """The metric that holds a reward which no judge of Gavel's gave."""
@@ -182,6 +192,11 @@ def as_number(value: Any) -> float | None:
     except OverflowError:  # an integer above 10³⁰⁸
         return None
     return number if math.isfinite(number) else None
+
+
+def with_single_score(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores; a single one is the reward that the attempt came with."""
+    return {**scores, INDEPENDENT: next(iter(scores.values()))} if len(scores) == 1 else dict(scores)
 
 
 _LONGEST_REASON = 300
