@@ -25,6 +25,7 @@ from gavel.reports.run_figures import (
     alarms_of,
     cost_of,
     curve_of,
+    is_trained,
     measures_of,
     read_run,
     seconds_of,
@@ -163,7 +164,7 @@ def read_cell(
         cost_usd=cost_of(rows),
         seconds=seconds_of(rows).get("whole", 0.0),
         steps=len(training),
-        trained_steps=sum(bool(row.get("groups_trained", row.get("loss") is not None)) for row in training),
+        trained_steps=sum(map(is_trained, training)),
         damage=read.damage,
     )
 

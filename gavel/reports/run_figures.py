@@ -179,6 +179,11 @@ def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
     return dict(found)
 
 
+def is_trained(row: Row) -> bool:
+    """Whether a training step changed the adapter."""
+    return bool(row.get("groups_trained", row.get("loss") is not None))
+
+
 def left_out_of(rows: Sequence[Row]) -> Counter[str]:
     """Groups and members not trained on, by the key of `LeftOut`."""
     found: Counter[str] = Counter()

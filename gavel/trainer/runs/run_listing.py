@@ -82,7 +82,7 @@ def _summary(directory: Path, name: str) -> RunSummary:
         state = "stopped"
     else:
         state = "finished" if step >= steps else "interrupted"
-    judge = _read(directory / "experiment.json").get("judge")
+    judge = read_object(directory / "experiment.json").get("judge")
     names = cast("list[Any]", judge) if isinstance(judge, list) else []
     written = metrics if metrics.exists() else model
     return RunSummary(
@@ -114,12 +114,13 @@ def wanted_steps(directory: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         steps = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]
         return int(steps)
-    steps = _read(directory / "summary.json").get("steps")
+    steps = read_object(directory / "summary.json").get("steps")
     return steps if isinstance(steps, int) else None
 
 
-def _read(file: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         content: Any = json.loads(file.read_text(encoding="utf-8"))
         return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     return {}
