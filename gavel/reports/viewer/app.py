@@ -13,7 +13,7 @@ app = create_app(index, list_runs, token=None)
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -151,14 +151,11 @@ class _Pages:
             earlier=same[at - 1] if at else None,
             later=same[at + 1] if at + 1 < len(same) else None,
             given=self._annotations.scores(path, number),
-            live_seconds=None,
         )
 
     def compare(self, request: Request) -> Response:
         one, other = (self._member(request.query_params.get(name, "")) for name in ("one", "other"))
-        return _page(
-            request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]), live_seconds=None
-        )
+        return _page(request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]))
 
     def vote(self, request: Request) -> Response:
         path, number = request.path_params["path"], request.path_params["number"]
@@ -180,7 +177,6 @@ class _Pages:
             vote=vote,
             record=record,
             cassette=cassette,
-            live_seconds=None,
         )
 
     def next_to_annotate(self, request: Request) -> Response:
@@ -202,7 +198,6 @@ class _Pages:
             view=group_view(group, "", [], order),
             given=self._annotations.scores(path, number),
             done=len(self._annotations.places()),
-            live_seconds=None,
         )
 
     async def annotated(self, request: Request) -> Response:
@@ -247,28 +242,19 @@ class _Pages:
         """What a page that may change tells its script and its reader."""
         progress = self._index.progress
         return {
-            "live_seconds": _LIVE_SECONDS if is_changing or progress else None,
-            "read": None if progress is None else progress.done_bytes / max(progress.all_bytes, 1),
+            "live_seconds": _LIVE_SECONDS if is_changing or progress is not None else None,
+            "read": progress,
         }
 
 
 def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, GavelError)
     status = 404 if isinstance(error, NoSuchGroup) else 422 if isinstance(error, FilterError | AnnotationError) else 500
-    return _page(
-        request, "problem.html.j2", status=status, message=error.message, remedy=error.remedy, live_seconds=None
-    )
+    return _page(request, "problem.html.j2", status=status, message=error.message, remedy=error.remedy)
 
 
 def _not_found(request: Request, error: Exception) -> Response:
-    return _page(
-        request,
-        "problem.html.j2",
-        status=404,
-        message="there is no such page",
-        remedy="Go back to the list of runs.",
-        live_seconds=None,
-    )
+    return _told(request, NoSuchGroup("there is no such page", "Go back to the list of runs."))
 
 
 _OWN = Path(__file__).parent
@@ -277,17 +263,14 @@ _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 _A_YEAR = 31_536_000
 
 
-def _page(
-    request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
-) -> Response:
+def _page(request: Request, template: str, *, status: int = 200, **values: object) -> Response:
     """The rendered template; 304 without a body when the browser has this content."""
-    text = _environment().get_template(template).render(path=request.url.path, **values)
+    text = _environment().get_template(template).render({"path": request.url.path, "live_seconds": None, **values})
     content = text.encode("utf-8", "replace")  # half a surrogate pair cannot be encoded
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     if status == 200 and request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
-    sent = {"ETag": tag, "Cache-Control": "no-cache", **(headers or {})}
-    return Response(content, status, sent, "text/html; charset=utf-8")
+    return Response(content, status, {"ETag": tag, "Cache-Control": "no-cache"}, "text/html; charset=utf-8")
 
 
 def _asset(request: Request) -> Response:
