@@ -4,8 +4,6 @@ Read from the run directories alone, so that a comparison of runs that exist is 
 held-out success are over the seeds; judge - hand is paired by seed.
 """
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +15,7 @@ from typing import Any
 from gavel.base.text import counted, duration
 from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
-from gavel.reports.page import render_page, write_page
+from gavel.reports.page import render_page, write_results
 from gavel.reports.run_figures import (
     Disagreement,
     RunAgreement,
@@ -332,25 +330,19 @@ def as_json(comparison: Comparison) -> str:
 
 def csv_rows(comparison: Comparison) -> list[list[str]]:
     """One row for each point of each learning curve, under a header."""
-    rows = [["reward", "seed", "step", "heldout_success", "run"]]
-    for arm in comparison.arms:
-        for cell in arm.cells:
-            rows += [
-                [arm.name, str(cell.seed), str(step), f"{value:.6g}", str(cell.directory)]
-                for step, value in sorted(cell.success.items())
-            ]
-    return rows
+    header = ["reward", "seed", "step", "heldout_success", "run"]
+    return [header] + [
+        [arm.name, str(cell.seed), str(step), f"{value:.6g}", str(cell.directory)]
+        for arm in comparison.arms
+        for cell in arm.cells
+        for step, value in sorted(cell.success.items())
+    ]
 
 
 def write_comparison(comparison: Comparison) -> Path:
     """Writes report.html, comparison.csv and comparison.json; returns the page. Raises `GavelError`."""
-    folder = comparison.directory
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(csv_rows(comparison))
-    write_page(folder / "comparison.csv", table.getvalue())
-    write_page(folder / "comparison.json", as_json(comparison) + "\n")
-    write_page(folder / "report.html", render_comparison(comparison))
-    return folder / "report.html"
+    page = render_comparison(comparison)
+    return write_results(comparison.directory, "comparison", csv_rows(comparison), as_json(comparison), page)
 
 
 def render_comparison(comparison: Comparison) -> str:
