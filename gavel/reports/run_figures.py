@@ -271,7 +271,7 @@ def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[in
 
 def _furthest(members: Sequence[tuple[float, float, Trajectory]], run: str, step: int) -> list[Disagreement]:
     """The member (judge's score, hand-written reward, attempt) whose two ranks differ most, if any do."""
-    scores, values = ([each[at] for each in members] for at in (0, 1))
+    scores, values = [score for score, _, _ in members], [value for _, value, _ in members]
     most = max(len(members) - 1, 1)
     places = [abs(_rank(scores, at) - _rank(values, at)) / most for at in range(len(members))]
     furthest = max(places, default=0.0)

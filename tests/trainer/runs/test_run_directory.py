@@ -17,11 +17,10 @@ from gavel.trainer.runs.fresh_run import replacing_run
 from gavel.trainer.runs.run_directory import (
     FORMAT_VERSION,
     FormatVersionError,
-    MountError,
     RunDirectory,
     RunDirectoryError,
     check_format_version,
-    check_mount,
+    failing_on,
     runs_root,
     with_later_settings,
 )
@@ -255,8 +254,9 @@ def test_a_full_disk_is_no_missing_ability_of_a_mount(tmp_path: Path, monkeypatc
 def test_a_mount_that_loses_what_is_appended_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Path.open
     monkeypatch.setattr(Path, "open", lambda path, mode="r", **given: opened(path, mode.replace("a", "w"), **given))
-    with pytest.raises(MountError, match="append to a file: what was appended is not there"):
-        check_mount(tmp_path)
+    failed = failing_on(tmp_path)
+    assert failed is not None
+    assert failed[0] == "append to a file"
 
 
 def test_every_version_up_to_the_current_one_is_read_and_none_recorded_is_version_0():
@@ -279,12 +279,6 @@ def test_a_newer_version_or_none_at_all_is_refused_with_the_remedy(version, reme
     with pytest.raises(FormatVersionError, match=r"^model.json has ") as error:
         check_format_version(version, "model.json")
     assert remedy in error.value.remedy
-
-
-def test_a_version_that_can_no_longer_be_read_is_refused_with_the_remedy():
-    with pytest.raises(FormatVersionError, match="from 3 on") as error:
-        check_format_version(2, "model.json", oldest=3, newest=4)
-    assert "the version of Gavel that began it" in error.value.remedy
 
 
 def test_settings_that_came_later_do_not_make_another_experiment_and_other_facts_do():
