@@ -194,6 +194,20 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def rest_of(fields: Message, *used: str) -> Message:
+    """The other fields that hold something."""
+    return {name: value for name, value in fields.items() if name not in used and value is not None}
+
+
+def joined(parts: list[Any]) -> Any:
+    """The text of a content that is one plain text, else its parts."""
+    match parts:
+        case [{"type": "text", "text": str() as text, **rest}] if not rest:
+            return text
+        case _:
+            return parts
+
+
 def with_single_score(scores: Mapping[str, Any]) -> dict[str, Any]:
     """The scores; a single one is the reward that the attempt came with."""
     return {**scores, INDEPENDENT: next(iter(scores.values()))} if len(scores) == 1 else dict(scores)
