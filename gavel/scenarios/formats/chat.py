@@ -8,14 +8,13 @@ Responses, a ShareGPT turn or a LangChain message. Items that are chat messages 
 counterpart (images, audio, unknown blocks) stays in the content as it is, and so do fields that are unknown.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic, bodies
 from gavel.scenarios.formats.anthropic import with_blocks
-from gavel.scenarios.formats.row import RowError, is_foreign, is_list, is_object, tool_call
+from gavel.scenarios.formats.row import RowError, as_list, is_foreign, is_list, is_object, loaded, tool_call
 from gavel.scenarios.formats.text import PRINTED, cell, is_printed
 
 OPENAI = "OpenAI messages"
@@ -142,7 +141,7 @@ def _linked(found: list[Message]) -> list[Message]:
             message = {**message, "tool_calls": _named(calls, f"call_{len(linked)}")}
             pending = []  # what comes without an id answers the newest turn
         linked.append(message)
-        for call in message["tool_calls"] if is_list(message.get("tool_calls")) else []:
+        for call in as_list(message.get("tool_calls")):
             if is_object(call, "id"):
                 body = call.get("function")
                 pending.append((str(call["id"]), str(body.get("name")) if is_object(body) else ""))
@@ -210,10 +209,7 @@ def sharegpt_messages(turn: Message, number: int, where: str) -> list[Message]:
 
 def _calls(value: Any, name: str) -> list[Any]:
     """The calls that a turn holds as JSON, as they are called in OpenAI's form; none when it holds none."""
-    try:
-        parsed: Any = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return []
+    parsed = loaded(value) if isinstance(value, str) else value
     calls = parsed if is_list(parsed) else [parsed]
     if not calls or not all(is_object(call, "name", "arguments|parameters") for call in calls):
         return []
@@ -234,17 +230,15 @@ _LANGCHAIN_ROLES = {
 
 def unwrapped(fields: Message) -> Message:
     """The message itself, where it stands inside another object; anything else unchanged."""
-    kind, data, path = fields.get("type"), fields.get("data"), fields.get("id")
-    if is_object(fields, "lc", "kwargs") and is_object(fields["kwargs"]) and is_list(path) and path:
-        return {"type": _kind(str(path[-1])), **fields["kwargs"]}
-    if (
-        isinstance(kind, str)
-        and kind in _LANGCHAIN_ROLES
-        and is_object(data, "content")
-        and fields.keys() == {"type", "data"}
-    ):
-        return {**data, "type": kind}
-    return fields
+    match fields:
+        case {"lc": _, "kwargs": {**inner}, "id": [*_, last]}:
+            return {"type": _kind(str(last)), **inner}
+        case {"type": str(kind), "data": {"content": _, **_rest} as data, **others} if (
+            kind in _LANGCHAIN_ROLES and not others
+        ):
+            return {**data, "type": kind}
+        case _:
+            return fields
 
 
 def _kind(name: str) -> str:

@@ -257,7 +257,7 @@ def as_message(value: Any, role: str) -> list[Message]:
 def is_foreign(call: Any) -> bool:
     """Whether a tool call must be rewritten to have OpenAI's form."""
     if isinstance(call, str):
-        return _object(call) is not None
+        return is_object(loaded(call))
     if not isinstance(call, dict):
         return False
     body = cast(Message, call).get("function")
@@ -269,7 +269,7 @@ def is_foreign(call: Any) -> bool:
 def tool_call(call: Any) -> Any:
     """A tool call in OpenAI's form: other programs keep it flat, with arguments as an object, or as JSON text."""
     if isinstance(call, str):
-        return tool_call(found) if (found := _object(call)) is not None else call
+        return tool_call(found) if is_object(found := loaded(call)) else call
     if not is_foreign(call):
         return call
     fields = cast(Message, call)
@@ -290,21 +290,18 @@ def as_json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
 
 
-def _object(text: str) -> Message | None:
+def loaded(text: str) -> Any:
+    """What a text is as JSON; None where it is none."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return cast(Message, value) if isinstance(value, dict) else None
 
 
 def tools(value: Any) -> list[Message] | None:
     """Tool schemas in OpenAI's form, from a list, its JSON text, Anthropic's or Responses' flat form; None = none."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+        value = loaded(value)
     if isinstance(value, dict):
         value = [{"name": name, **schema} for name, schema in cast(dict[str, Message], value).items()]
     if not isinstance(value, list) or not value:
@@ -314,7 +311,7 @@ def tools(value: Any) -> list[Message] | None:
 
 def _tool(value: Any) -> Any:
     if isinstance(value, str):
-        value = _object(value) or value
+        value = found if is_object(found := loaded(value)) and found else value
     if not isinstance(value, dict) or "function" in value or "name" not in value:
         return cast(Any, value)
     fields = cast(Message, value)
