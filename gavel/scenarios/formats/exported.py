@@ -21,6 +21,7 @@ from openai.types.chat.chat_completion import Choice
 from pydantic_core import to_jsonable_python
 
 from gavel.llm.types import Message
+from gavel.scenarios.formats.row import is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
@@ -133,13 +134,9 @@ class StoredAttempt:
     member: int
 
     @property
-    def group_id(self) -> str:
-        return self.place.id
-
-    @property
     def id(self) -> str:
         """Unique within an export, and the same each time."""
-        return f"{self.group_id}/{self.member}"
+        return f"{self.place.id}/{self.member}"
 
     @property
     def agent(self) -> str:
@@ -288,6 +285,11 @@ class Turn:
     """Fields of the message with no place above."""
 
     @property
+    def beside(self) -> dict[str, Any]:
+        """The fields of the message with no place above, its name among them, where it has one."""
+        return {**self.rest, **({} if self.name is None else {"name": self.name})}
+
+    @property
     def text(self) -> str:
         """The texts of its parts."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
@@ -390,16 +392,8 @@ def _call(call: Any, losses: Losses) -> Call:
     rest = {name: value for name, value in fields.items() if name not in ("id", "function", "name", "arguments")}
     if rest.get("type") == "function":
         del rest["type"]
-    values = losses.plain(_object(arguments))
+    values = losses.plain(found if is_object(found := loaded(arguments)) else None)
     return Call(_text_or_none(fields.get("id")), str(body.get("name") or ""), arguments, values, rest)
-
-
-def _object(arguments: str) -> Any:
-    try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
-    return cast(Message, found) if isinstance(found, dict) else None
 
 
 def _sampled(choice: Choice, losses: Losses) -> Sampled:
