@@ -93,11 +93,10 @@ class MetricsLog:
 
     def close(self) -> None:
         """Shows the run's report at the tracker, and ends the run there."""
-        if self._tracker is None:
+        if (tracker := self._tracker) is None:
             return
-        tracker, self._tracker = self._tracker, None
-        page = self.path.with_name("report.html")
-        if page.is_file():
+        self._tracker = None
+        if (page := self.path.with_name("report.html")).is_file():
             tracker.log_report(page)
         tracker.finish()
 
@@ -216,10 +215,6 @@ def _append_line(path: Path, line: str) -> None:
 
 
 def _cut_torn_line(path: Path) -> None:
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as stream:
-            stream.truncate(whole)
+    content = path.read_bytes() if path.is_file() else b""
+    if (whole := content.rfind(b"\n") + 1) < len(content):
+        os.truncate(path, whole)

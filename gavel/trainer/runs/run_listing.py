@@ -58,13 +58,8 @@ def read_runs(root: Path) -> Iterator[RunSummary]:
         try:
             yield _summary(file.parent, name)
         except (OSError, ValueError, GavelError) as error:
-            yield _unreadable(file.parent, name, error)
-
-
-def _unreadable(directory: Path, name: str, error: Exception) -> RunSummary:
-    age = time.time() - directory.stat().st_mtime
-    reason = str(error).splitlines()[0]
-    return RunSummary(name, "unreadable", 0, None, reason, "–", age)
+            age = time.time() - file.parent.stat().st_mtime
+            yield RunSummary(name, "unreadable", 0, None, str(error).splitlines()[0], "–", age)
 
 
 def _summary(directory: Path, name: str) -> RunSummary:
@@ -76,12 +71,9 @@ def _summary(directory: Path, name: str) -> RunSummary:
         raise MetricsError(read.damage)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
     steps = wanted_steps(directory)
+    state = "stopped" if steps is None else "finished" if step >= steps else "interrupted"
     if is_running(directory):
         state = "running"
-    elif steps is None:
-        state = "stopped"
-    else:
-        state = "finished" if step >= steps else "interrupted"
     judge = read_object(directory / "experiment.json").get("judge")
     names = cast("list[Any]", judge) if isinstance(judge, list) else []
     written = metrics if metrics.exists() else model

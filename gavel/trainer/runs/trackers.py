@@ -14,7 +14,6 @@ import importlib
 import importlib.util
 import io
 import logging
-import math
 import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import Any, Literal, Protocol
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
 from gavel.llm.types import Message
-from gavel.scenarios.formats.exported import Losses, Part, Text, Turn, turns
+from gavel.scenarios.formats.exported import Losses, Text, Turn, turns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -93,27 +92,18 @@ def chosen_tracker(name: TrackerName | None) -> TrackerName:
     """The tracker of a run. Raises `TrackerError` for one that is named and not installed."""
     if name is None:
         return "none" if wandb_mode() == "off" else "wandb"
-    _need(name)
+    if name != "none" and importlib.util.find_spec(name) is None:
+        raise TrackerError(
+            f"the tracker {name} is not installed.", f"{install_line(_PACKAGES[name])}, or --tracker none"
+        )
     return name
 
 
 def open_tracker(name: TrackerName, run: Tracked) -> Tracker | None:
     """The run at the tracker; None without one. Raises `TrackerError`."""
-    _need(name)
-    match name:
-        case "wandb":
-            return WandbTracker(run)
-        case "trackio":
-            return TrackioTracker(run)
-        case "none":
-            return None
-
-
-def _need(name: TrackerName) -> None:
-    if name != "none" and importlib.util.find_spec(name) is None:
-        raise TrackerError(
-            f"the tracker {name} is not installed.", f"{install_line(_PACKAGES[name])}, or --tracker none"
-        )
+    if name == "none":
+        return None
+    return WandbTracker(run) if name == "wandb" else TrackioTracker(run)
 
 
 class WandbTracker:
@@ -257,7 +247,17 @@ def shown_members(groups: Sequence[TrajectoryGroup]) -> list[ShownMember]:
 
 def rows(step: int, groups: Sequence[TrajectoryGroup]) -> list[list[Cell]]:
     """A row of `COLUMNS` for each member that is shown, and one that tells how many groups are not."""
-    found = [_row(step, each) for each in shown_members(groups)]
+    found: list[list[Cell]] = []
+    for each in shown_members(groups):
+        known: dict[str, Cell] = {
+            "step": step,
+            "group": each.group,
+            "member": each.member,
+            "judge_cost_usd": each.judge_cost,
+            "text": _cut("\n\n".join(_said(each.trajectory)), CHARACTERS),
+            **scores(each),
+        }
+        found.append([known.get(name) for name in COLUMNS])
     if (more := len(groups) - GROUPS) > 0:
         told = f"{more:,} more groups of this step are in the run directory"
         found.append([step, GROUPS, *[None] * (len(COLUMNS) - 3), told])
@@ -266,13 +266,13 @@ def rows(step: int, groups: Sequence[TrajectoryGroup]) -> list[list[Cell]]:
 
 def scores(member: ShownMember) -> dict[str, Cell]:
     """What the member was scored with, without what is not known."""
-    judgement = member.trajectory.judgement
+    judgement, losses = member.trajectory.judgement, Losses()
     found: dict[str, Cell] = {
         "status": member.trajectory.status,
-        "reward": _finite(member.trajectory.reward),
-        "score": _finite(judgement.score) if judgement else None,
-        "standard_error": _finite(judgement.standard_error) if judgement else None,
-        "explanation": Losses().text(judgement.explanation) if judgement else None,
+        "reward": losses.number(member.trajectory.reward),
+        "score": losses.number(judgement.score) if judgement else None,
+        "standard_error": losses.number(judgement.standard_error) if judgement else None,
+        "explanation": losses.text(judgement.explanation) if judgement else None,
         "flags": ", ".join(judgement.flags) if judgement else None,
     }
     return {name: value for name, value in found.items() if value not in (None, "")}
@@ -301,18 +301,6 @@ def messages(trajectory: Trajectory) -> list[Message]:
     return found
 
 
-def _row(step: int, member: ShownMember) -> list[Cell]:
-    known: dict[str, Cell] = {
-        "step": step,
-        "group": member.group,
-        "member": member.member,
-        "judge_cost_usd": member.judge_cost,
-        "text": _cut("\n\n".join(_said(member.trajectory)), CHARACTERS),
-        **scores(member),
-    }
-    return [known.get(name) for name in COLUMNS]
-
-
 def _said(trajectory: Trajectory) -> Iterator[str]:
     for turn in turns(trajectory.histories()[0], Losses()):
         calls = "".join(f"\n→ {call.name}({call.arguments})" for call in turn.calls)
@@ -320,20 +308,8 @@ def _said(trajectory: Trajectory) -> Iterator[str]:
 
 
 def _text(turn: Turn) -> str:
-    return "\n".join(map(_shown, turn.parts))
-
-
-def _shown(part: Part) -> str:
-    match part:
-        case Text():
-            return part.text
-        case _:
-            return f"[{part.kind}]"
+    return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in turn.parts)
 
 
 def _cut(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[:characters]}… ({len(text) - characters:,} characters more)"
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
