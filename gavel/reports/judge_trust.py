@@ -337,18 +337,14 @@ def render_report(report: JudgeReport) -> str:
         "judge_page.html.j2",
         report=report,
         scores=histogram(scores, 1.0, 1),
-        errors=histogram(errors, _round_up(max(errors)), 2) if errors else None,
+        # to a multiple of 0.1, so that the edges of ten bins are whole hundredths
+        errors=histogram(errors, max(0.1, math.ceil(round(max(errors) * 100) / 10) / 10), 2) if errors else None,
         position_size=size,
         position_calls=0 if size is None else by_size[size].ballots,
         positions=None if size is None else position_chart(by_size[size].means),
         reference=_reference_chart(report),
         tau_matrix=_tau_matrix(report),
     )
-
-
-def _round_up(value: float) -> float:
-    """To a multiple of 0.1, so that the edges of ten bins are whole hundredths."""
-    return max(0.1, -(-round(value * 100) // 10) / 10)
 
 
 def _reference_chart(report: JudgeReport) -> Chart | None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic, bodies
 from gavel.scenarios.formats.anthropic import with_blocks
-from gavel.scenarios.formats.row import RowError, as_list, is_foreign, is_list, is_object, loaded, tool_call
+from gavel.scenarios.formats.row import RowError, as_list, is_list, is_object, loaded, tool_call
 from gavel.scenarios.formats.text import PRINTED, cell, is_printed
 
 OPENAI = "OpenAI messages"
@@ -88,7 +88,7 @@ def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
     """An item as chat messages, and the name of its form; none where it is a chat message already."""
     if (foreign := with_blocks(fields)) is not None:
         return [said for each in foreign[0] for said in anthropic.messages(each)], foreign[1]
-    if is_turn(fields):
+    if ("role" not in fields and is_object(fields, "from", "value")) or is_exchange(fields):
         return sharegpt_messages(fields, number, where), NAME
     if is_message(fields):
         return anthropic.messages(message(fields)), LANGCHAIN_NAME
@@ -113,11 +113,11 @@ def _chat(message: Message, where: str) -> Message:
         raise RowError(f"{where}.role: field required", "Rows hold messages and tools in OpenAI's chat format.")
     role = message["role"]
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
-    changed = {"role": _KNOWN.get(role.lower(), role)} if isinstance(role, str) else {}
-    calls = message.get("tool_calls")
-    if isinstance(calls, list) and any(is_foreign(call) for call in cast(list[Any], calls)):
-        changed["tool_calls"] = [tool_call(call) for call in cast(list[Any], calls)]  # pyright: ignore
-    return {**message, **changed} if changed else message
+    if isinstance(role, str):
+        message["role"] = _KNOWN.get(role.lower(), role)
+    if is_list(calls := message.get("tool_calls")):
+        message["tool_calls"] = [tool_call(call) for call in calls]
+    return message
 
 
 def _linked(found: list[Message]) -> list[Message]:
@@ -177,10 +177,6 @@ _SHAREGPT_ROLES = {
     "tool_result": "tool",
 }
 _CALLS = ("function_call", "tool_call", "function")
-
-
-def is_turn(fields: Message) -> bool:
-    return ("from" in fields and "value" in fields and "role" not in fields) or is_exchange(fields)
 
 
 def is_exchange(fields: Message) -> bool:

@@ -117,11 +117,12 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         yield Attempt(found, row, LOGGED.name, prompt=len(before) if said[: len(before)] == before else None)
 
 
-def _is_logged(value: Any) -> bool:
-    return is_object(value, "output", "input|instruction") or is_object(value, "inputs", "outputs")
-
-
-LOGGED = Format("inputs and outputs", ("input|inputs|instruction", "output|outputs"), _is_logged, _read_logged)
+LOGGED = Format(
+    "inputs and outputs",
+    ("input|inputs|instruction", "output|outputs"),
+    lambda value: is_object(value, "output", "input|instruction") or is_object(value, "inputs", "outputs"),
+    _read_logged,
+)
 
 
 _ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
@@ -158,11 +159,13 @@ def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         yield Attempt(made, row, NEMO_GYM.name, {"task": value[_TASK]} if _TASK in value else None, prompt)
 
 
-def _is_rollout(value: Any) -> bool:
-    return is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED])
-
-
-NEMO_GYM = Format("NeMo Gym rollouts", (_ASKED, "response"), _is_rollout, _rollouts, task="task index")
+NEMO_GYM = Format(
+    "NeMo Gym rollouts",
+    (_ASKED, "response"),
+    lambda value: is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED]),
+    _rollouts,
+    task="task index",
+)
 
 
 def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -229,10 +232,13 @@ def _bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
     return found
 
 
-def _fits(value: Any) -> bool:
-    if is_object(value, "request"):
-        return False
-    return is_object(value, "custom_id", "response|result|error") or is_object(value, "key", "response|error")
-
-
-BATCH = Format("batch output", ("custom_id", "response|result"), _fits, _read_batch, task="custom_id")
+BATCH = Format(
+    "batch output",
+    ("custom_id", "response|result"),
+    lambda value: (
+        not is_object(value, "request")
+        and (is_object(value, "custom_id", "response|result|error") or is_object(value, "key", "response|error"))
+    ),
+    _read_batch,
+    task="custom_id",
+)

@@ -55,7 +55,11 @@ _RECORDS = ("trajectory", "group_record")
 
 
 def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
-    records = [{name: _record_text(row.value.get(name)) for name in _RECORDS} for row in rows]
+    values = [{name: row.value.get(name) for name in _RECORDS} for row in rows]
+    records = [
+        {name: json.dumps(each) if is_object(each) else str(each or "") for name, each in value.items()}
+        for value in values
+    ]
     first = [row for row, record in zip(rows, records, strict=True) if record["group_record"]]
     try:
         groups = list(groups_of_rows(records))
@@ -67,16 +71,15 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
         yield WholeGroup(checked(whole, row.where), row, JUDGED.name)
 
 
-def _record_text(record: Any) -> str:
-    return json.dumps(record) if is_object(record) else str(record or "")
-
-
-def _fits_table(value: Any) -> bool:
-    """A column may be missing where a row has no value in it."""
-    return is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
-
-
-JUDGED = Format("Gavel's judged table", ("group", "status", "trajectory", "group_record"), _fits_table, _read_table)
+JUDGED = Format(
+    "Gavel's judged table",
+    ("group", "status", "trajectory", "group_record"),
+    # a column may be missing where a row has no value in it
+    lambda value: (
+        is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
+    ),
+    _read_table,
+)
 
 
 _BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, *EVALUATIONS, BATCH, EXCHANGES)

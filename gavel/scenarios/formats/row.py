@@ -254,29 +254,19 @@ def as_message(value: Any, role: str) -> list[Message]:
     return [cast(Message, value)] if isinstance(value, dict) else [{"role": role, "content": value}]
 
 
-def is_foreign(call: Any) -> bool:
-    """Whether a tool call must be rewritten to have OpenAI's form."""
-    if isinstance(call, str):
-        return is_object(loaded(call))
-    if not isinstance(call, dict):
-        return False
-    body = cast(Message, call).get("function")
-    if isinstance(body, dict):
-        return not isinstance(cast(Message, body).get("arguments", ""), str)
-    return "custom" not in call and ("name" in call or isinstance(body, str))
-
-
 def tool_call(call: Any) -> Any:
-    """A tool call in OpenAI's form: other programs keep it flat, with arguments as an object, or as JSON text."""
-    if isinstance(call, str):
-        return tool_call(found) if is_object(found := loaded(call)) else call
-    if not is_foreign(call):
+    """A tool call in OpenAI's form, where it can be read: other programs keep it flat, with arguments as an object, or
+    as JSON text."""
+    fields = loaded(call) if isinstance(call, str) else call
+    if not is_object(fields):
         return call
-    fields = cast(Message, call)
     body = fields.get("function")
-    if isinstance(body, dict):
-        function = cast(Message, body)
-        return {**fields, "function": {**function, "arguments": as_json(function.get("arguments"))}}
+    if is_object(body):
+        if isinstance(body.get("arguments", ""), str):
+            return fields
+        return {**fields, "function": {**body, "arguments": as_json(body["arguments"])}}
+    if "custom" in fields or not ("name" in fields or isinstance(body, str)):
+        return fields
     name = body if isinstance(body, str) else fields["name"]
     arguments = fields.get("arguments", fields.get("args", fields.get("input")))
     extra = {k: v for k, v in fields.items() if k not in ("name", "arguments", "args", "input", "function", "type")}
