@@ -199,8 +199,7 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
         return mean_over_seeds([value for value in values if value is not None])
 
     hands, truths = [c.agreement.judge_hand for c in cells], [c.agreement.judge_truth for c in cells]
-    costs = [cell.cost_usd for cell in cells]
-    known = [cost for cost in costs if cost is not None]
+    costs = [cell.cost_usd for cell in cells if cell.cost_usd is not None]
     return Arm(
         name=name,
         cells=cells,
@@ -213,7 +212,7 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
         tau_hand=over([fmean(curve.values()) if curve else None for curve in hands]),
         tau_truth=over([fmean(curve.values()) if curve else None for curve in truths]),
         measures=_measured(cells, max),
-        cost_usd=sum(known) if len(known) == len(costs) else None,
+        cost_usd=sum(costs) if len(costs) == len(cells) else None,
         seconds=sum(cell.seconds for cell in cells),
     )
 
@@ -275,8 +274,7 @@ def outcome(comparison: Comparison) -> list[str]:
 
 def statement(name: str, difference: PairedDifference) -> str:
     """`judge - hand: -0.01 (95 %: -0.03 to +0.01, 5 seeds): equivalent within ±0.03`"""
-    seeds = f"{difference.seeds} seed{'' if difference.seeds == 1 else 's'}"
-    interval = seeds
+    interval = seeds = counted(difference.seeds, "seed")
     if difference.low is not None and difference.high is not None:
         interval = f"95 %: {difference.low:+.2f} to {difference.high:+.2f}, {seeds}"
     return f"{name}: {difference.mean:+.2f} ({interval}): {difference.verdict}"
@@ -403,7 +401,7 @@ def render_comparison(comparison: Comparison) -> str:
         ],
         alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
         blind=comparison.blind,
-        ranked=_ranked(comparison.blind),
+        ranked=_ranked(comparison.blind) if comparison.blind else [],
         few=min(len(arm.cells) for arm in arms) < 5,
     )
 
@@ -414,10 +412,8 @@ def _span(arms: Sequence[Arm]) -> tuple[float | None, float | None]:
     return (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)
 
 
-def _ranked(blind: BlindRanking | None) -> list[tuple[str, str, list[str]]]:
+def _ranked(blind: BlindRanking) -> list[tuple[str, str, list[str]]]:
     """Each contender's wins against all others, and against each."""
-    if blind is None:
-        return []
     rates = {one: [blind.beats(one, other) for other in blind.contenders] for one in blind.contenders}
     return [
         (one, blind.overall[one].text, ["–" if rate is None else rate.text for rate in against])

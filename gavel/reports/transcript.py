@@ -112,24 +112,16 @@ def _transcript(history: History, number: int, count: int) -> Transcript:
 
 
 def _turn(item: MessageOrChoice) -> ShownTurn:
-    if isinstance(item, Choice):
-        message: Message = item.message.model_dump(mode="json", warnings=False)
-        return _message_turn(message, _strip(_logprobs(item)), sampled=True, cut=item.finish_reason == "length")
-    return _message_turn(item)
-
-
-def _message_turn(
-    message: Mapping[str, Any], strip: HeatStrip | None = None, *, sampled: bool = False, cut: bool = False
-) -> ShownTurn:
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    choice = item if isinstance(item, Choice) else None
+    message: Message = item.message.model_dump(mode="json", warnings=False) if isinstance(item, Choice) else item
     return ShownTurn(
         role=str(message.get("role", "")),
         text=shown_text(message.get("content") or message.get("refusal")),
-        reasoning=shown_text(reasoning),
+        reasoning=shown_text(message.get("reasoning_content") or message.get("reasoning")),
         calls=tuple(_calls(message)),
-        strip=strip,
-        sampled=sampled,
-        cut=cut,
+        strip=_strip(_logprobs(choice)) if choice else None,
+        sampled=choice is not None,
+        cut=choice is not None and choice.finish_reason == "length",
     )
 
 

@@ -93,16 +93,11 @@ def _score(member: Row) -> float | None:
 
 def _discordant(members: Sequence[Row]) -> int:
     judged = [_number(_mapping(member.get("judgement")).get("score")) for member in members]
-    for name in _TRUTHS:
-        truths = [_number(_mapping(member.get("metrics")).get(name)) for member in members]
-        if any(truth is not None for truth in truths):
-            pairs = [
-                (score, truth)
-                for score, truth in zip(judged, truths, strict=True)
-                if score is not None and truth is not None
-            ]
-            return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in combinations(pairs, 2))
-    return 0
+    metrics = [_mapping(member.get("metrics")) for member in members]
+    name = next((name for name in _TRUTHS if any(_number(each.get(name)) is not None for each in metrics)), "")
+    truths = [_number(each.get(name)) for each in metrics]
+    pairs = [(s, truth) for s, truth in zip(judged, truths, strict=True) if s is not None and truth is not None]
+    return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in combinations(pairs, 2))
 
 
 def _is_edited(member: Row) -> bool:

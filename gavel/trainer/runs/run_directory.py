@@ -145,9 +145,9 @@ def check_description(run: Path, description: dict[str, Any], file_name: str = E
     """
     file = run / file_name
     if not file.exists():
-        file = max(run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}"), default=file)
-    if not file.exists():
-        return
+        kept = run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}")
+        if (file := max(kept, default=None)) is None:
+            return
     begun = read_description(file)
     check_format_version(begun.get("format_version"), str(file))
     if changed := differences(with_later_settings(begun, description), description):
@@ -274,13 +274,9 @@ class RunDirectory:
 
         No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
         """
-        if file_name == "model.json" and not (self.path / file_name).exists():
-            self._check_not_begun()
-        check_description(self.path, description, file_name)
-
-    def _check_not_begun(self) -> None:
-        """A prompted model, which has no description, leaves metrics of step 0 alone."""
-        if (
+        is_lost = file_name == "model.json" and not (self.path / file_name).exists()
+        # a prompted model, which has no description, leaves metrics of step 0 alone
+        if is_lost and (
             self.checkpoints.steps()
             or (self.path / EXPERIMENT).exists()
             or any(row["step"] > 0 for row in self.metrics.rows())
@@ -289,6 +285,7 @@ class RunDirectory:
                 f"{self.path} holds a run, but its model.json is missing, so it is not known what was trained",
                 "Restore model.json, start over with --fresh, or give the new run another --name.",
             )
+        check_description(self.path, description, file_name)
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
         """Where the trajectories of a split are kept. Raises `RunDirectoryError` for a split that no directory can be.
