@@ -136,7 +136,8 @@ class _Pages:
         path, number = request.path_params["path"], request.path_params["number"]
         entry, group = self._index.entry(path, number), self._index.group(path, number)
         sort = request.query_params.get("sort", "")
-        chosen = [int(each) for each in request.query_params.getlist("member") if each.isdecimal() and len(each) < 9]
+        members = map(_number, request.query_params.getlist("member"))
+        chosen = [each for each in members if each is not None]
         same = self._index.same_task(entry)
         at = next((at for at, each in enumerate(same) if (each.path, each.number) == (path, number)), 0)
         return _page(
@@ -159,14 +160,13 @@ class _Pages:
 
     def vote(self, request: Request) -> Response:
         path, number = request.path_params["path"], request.path_params["number"]
-        numbers = [request.query_params.get(name, "") for name in ("member", "vote")]
-        if not all(each.isdecimal() and len(each) < 9 for each in numbers):
+        member, at = (_number(request.query_params.get(name, "")) for name in ("member", "vote"))
+        if member is None or at is None:
             raise FilterError("the address names no vote", "It has member=… and vote=…, both from 0.")
-        member, at = map(int, numbers)
-        votes = self._trajectory(path, number, member).judgement
-        if votes is None or at >= len(votes.votes):
+        judgement = self._trajectory(path, number, member).judgement
+        if judgement is None or at >= len(judgement.votes):
             raise NoSuchGroup(f"member {member} has no vote {at}", "Go back to the group.")
-        vote = votes.votes[at]
+        vote = judgement.votes[at]
         cassette = cassette_of(self._index.root, path)
         record = read_vote(cassette, vote) if cassette is not None and vote.reply_key else None
         return _page(
@@ -225,12 +225,11 @@ class _Pages:
 
     def _member(self, address: str) -> tuple[Any, int, Trajectory]:
         """The entry, the number of the member, and the member that `file:group:member` names."""
-        path, _, rest = address.rpartition(":")
-        path, _, group = path.rpartition(":")
-        if not (path and group.isdecimal() and rest.isdecimal() and len(group) + len(rest) < 18):
+        path, *numbers = address.rsplit(":", 2)
+        group, member = map(_number, numbers) if path and len(numbers) == 2 else (None, None)
+        if group is None or member is None:
             raise FilterError(f"{address:.200} names no member", "Write FILE:GROUP:MEMBER, both counted from 0.")
-        entry = self._index.entry(path, int(group))
-        return entry, int(rest), self._trajectory(path, int(group), int(rest))
+        return self._index.entry(path, group), member, self._trajectory(path, group, member)
 
     def _trajectory(self, path: str, number: int, member: int) -> Trajectory:
         members = self._index.group(path, number).trajectories
@@ -245,6 +244,11 @@ class _Pages:
             "live_seconds": _LIVE_SECONDS if is_changing or progress is not None else None,
             "read": progress,
         }
+
+
+def _number(text: str) -> int | None:
+    """A number in an address; None for anything else."""
+    return int(text) if text.isdecimal() and len(text) < 9 else None
 
 
 def _told(request: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ import json
 import math
 import mimetypes
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -184,6 +184,17 @@ def reward_or_none(attempt: StoredAttempt) -> float | None:
     """The reward as JSON can hold it: what is not finite is counted with the `facts`."""
     reward = attempt.reward
     return reward if reward is not None and Losses().number(reward) is not None else None
+
+
+def scores(attempt: StoredAttempt, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Reward, judge's score and metrics of `facts` by name, without what is not known."""
+    judgement: dict[str, Any] = known.get("judgement") or {}
+    given = {"reward": reward_or_none(attempt), "judge": judgement.get("score")}
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in known.get("metrics", {}).items():
+        if value is not None:
+            found[name if name not in found else f"metric/{name}"] = value
+    return found
 
 
 def hex_id(*parts: Any, size: int) -> str:

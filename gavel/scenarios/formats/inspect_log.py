@@ -28,7 +28,7 @@ from gavel.scenarios.formats.exported import (
     count_untold,
     facts,
     hex_id,
-    reward_or_none,
+    scores,
     tool_functions,
     turns,
 )
@@ -318,12 +318,7 @@ def _tool(body: Message) -> Message:
 
 def _scores(attempt: StoredAttempt, known: Message) -> Message:
     judgement: Message = known.get("judgement") or {}
-    scores: Message = {}
-    if (reward := reward_or_none(attempt)) is not None:
-        scores["reward"] = {"value": reward}
+    found: Message = {name: {"value": value} for name, value in scores(attempt, known).items()}
     if judgement.get("score") is not None:
-        scores["judge"] = {"value": judgement["score"], "explanation": judgement.get("explanation") or None}
-    for name, value in known.get("metrics", {}).items():
-        if value is not None:
-            scores[name if name not in scores else f"metric/{name}"] = {"value": value}
-    return scores
+        found["judge"]["explanation"] = judgement.get("explanation") or None
+    return found

@@ -40,7 +40,7 @@ from gavel.scenarios.formats.exported import (
     facts,
     hex_id,
     inline,
-    reward_or_none,
+    scores,
     tool_definitions,
     turns,
 )
@@ -115,10 +115,7 @@ def _attempt(attempt: StoredAttempt, trace: _Trace) -> None:
 
 def _evaluations(attempt: StoredAttempt, known: Message, time: str) -> Iterator[Message]:
     judgement: Message = known.get("judgement") or {}
-    scores = {"reward": reward_or_none(attempt), "judge": judgement.get("score"), **known.get("metrics", {})}
-    for name, value in scores.items():
-        if value is None:
-            continue
+    for name, value in scores(attempt, known).items():
         attributes = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
         if name == "judge" and judgement.get("explanation"):
             attributes["gen_ai.evaluation.explanation"] = judgement["explanation"]
