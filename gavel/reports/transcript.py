@@ -15,6 +15,7 @@ from typing import Any, cast
 from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.types import Message
+from gavel.scenarios.formats.row import as_list, first_of, is_list, is_object, loaded
 from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
 _BLOCKS = 96
@@ -41,14 +42,10 @@ class ShownCall:
 
     def __str__(self) -> str:
         """`refund(id="7890")`; arguments that are no object as they are."""
-        try:
-            found = json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        if not is_object(found := loaded(self.arguments)):
             return f"{self.name}({self.arguments})"
-        named = cast("dict[str, Any]", found).items()
-        return f"{self.name}({', '.join(f'{name}={json.dumps(value, ensure_ascii=False)}' for name, value in named)})"
+        named = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
+        return f"{self.name}({', '.join(named)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +123,15 @@ def _turn(item: MessageOrChoice) -> ShownTurn:
 
 
 def _calls(message: Mapping[str, Any]) -> Iterator[ShownCall]:
-    for call in cast("list[Any]", message.get("tool_calls") or []):
-        given = cast("dict[str, Any]", call) if isinstance(call, dict) else {}
-        function: dict[str, Any] = given.get("function") or given.get("custom") or {}
+    for call in as_list(message.get("tool_calls")):
+        function: Message = (first_of(call, "function", "custom") if is_object(call) else None) or {}
         arguments = function.get("arguments", function.get("input", ""))
         yield ShownCall(str(function.get("name", "")), pretty_json(arguments))
 
 
 def _logprobs(choice: Choice) -> list[float]:
-    extra: dict[str, Any] = choice.model_extra or {}
-    compact = extra.get("token_logprobs")
-    if isinstance(compact, list):
-        return [value for value in cast("list[Any]", compact) if isinstance(value, int | float)]
+    if is_list(compact := (choice.model_extra or {}).get("token_logprobs")):
+        return [value for value in compact if isinstance(value, int | float)]
     content = choice.logprobs.content if choice.logprobs else None
     return [entry.logprob for entry in content or ()]
 
@@ -178,7 +172,4 @@ def shown_text(content: Any) -> str:
 
 
 def _part(part: Any) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    fields = cast("dict[str, Any]", part)
-    return str(fields.get("text") or f"[{fields.get('type', 'part')}]")
+    return str(part.get("text") or f"[{part.get('type', 'part')}]") if is_object(part) else str(part)

@@ -111,9 +111,8 @@ class Index:
             with closing(sqlite3.connect(database)) as connection:
                 if connection.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
                     return
-            database.unlink()
-            for leftover in (f"{database}-wal", f"{database}-shm"):
-                Path(leftover).unlink(missing_ok=True)
+            for end in ("", "-wal", "-shm"):
+                Path(f"{database}{end}").unlink(missing_ok=True)
             with closing(sqlite3.connect(database)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(f"BEGIN;{_TABLES}PRAGMA user_version = {_FORMAT};COMMIT;")
