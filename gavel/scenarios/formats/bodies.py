@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic
-from gavel.scenarios.formats.row import as_json, as_list, as_message, is_list, is_object, joined, rest_of
+from gavel.scenarios.formats.row import as_json, as_list, as_message, first_of, is_list, is_object, joined, rest_of
 from gavel.scenarios.formats.row import tools as openai_tools
 
 QUESTIONS = ("messages", "contents", "input", "prompt")
@@ -72,13 +72,11 @@ def tools(body: Message) -> list[Message] | None:
 
 def gemini_system(body: Message) -> list[Message]:
     """Gemini's system instruction as a message."""
-    given = next((body[name] for name in _SYSTEM if body.get(name)), None)
-    if isinstance(given, str):
-        return [{"role": "system", "content": given}]
-    parts = given.get("parts") if is_object(given) else None
-    parts = [parts] if is_object(parts) else parts
-    texts = [part["text"] for part in parts or () if is_object(part, "text")]
-    return [{"role": "system", "content": "\n".join(map(str, texts))}] if texts else []
+    given = first_of(body, *_SYSTEM)
+    parts = [{"text": given}] if isinstance(given, str) else given.get("parts") if is_object(given) else []
+    parts = [parts] if is_object(parts) else as_list(parts)
+    texts = [str(part["text"]) for part in parts if is_object(part, "text")]
+    return [{"role": "system", "content": "\n".join(texts)}] if texts else []
 
 
 def contents(given: Any) -> list[Any]:
@@ -117,11 +115,7 @@ def problem(error: Any, otherwise: str) -> str:
     """The code or the type of an error, however deep it stands."""
     while is_object(error, "error"):
         error = error["error"]
-    return (
-        str(error.get("code") or error.get("type") or error.get("status") or otherwise)
-        if is_object(error)
-        else otherwise
-    )
+    return str(first_of(error, "code", "type", "status") or otherwise) if is_object(error) else otherwise
 
 
 NAME = "OpenAI Responses items"

@@ -42,6 +42,7 @@ from gavel.scenarios.formats.row import (
     Source,
     as_message,
     at,
+    first_of,
     is_list,
     is_object,
     trajectory,
@@ -82,8 +83,7 @@ _COMPLETION = "completion|response|output"
 
 def _system(fields: Message) -> list[Message]:
     """The system message that stands in a field of its own."""
-    given = next((fields[name] for name in _SYSTEM if fields.get(name)), None)
-    return [{"role": "system", "content": given}] if isinstance(given, str) else anthropic.system(given)
+    return anthropic.system(first_of(fields, *_SYSTEM))
 
 
 def _is_completion(value: Any) -> bool:

@@ -38,6 +38,7 @@ from gavel.scenarios.group import RecordVersionError, from_row
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
 
 GROUPS, TRAJECTORIES = "Gavel groups", "Gavel trajectories"
+_OWN = "trajectories|messages_and_choices"
 _LISTS = ("messages", "conversations", "conversation", "contents")
 _SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction")
 
@@ -45,11 +46,7 @@ _SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction")
 def fits(value: Any) -> bool:
     if is_list(value):
         return not value or is_conversation(value)
-    return _is_own(value) or _list_name(value) is not None or _is_response(value)
-
-
-def _is_own(value: Any) -> bool:
-    return is_object(value, "trajectories|messages_and_choices")
+    return is_object(value, _OWN) or _list_name(value) is not None or _is_response(value)
 
 
 def _list_name(value: Any) -> str | None:
@@ -74,7 +71,7 @@ def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:
     for row in rows:
         if is_list(row.value):
             yield _attempt(row, {"messages": row.value}, "messages")
-        elif _is_own(row.value):
+        elif is_object(row.value, _OWN):
             yield _own(row)
         elif (name := _list_name(row.value)) is not None:
             yield from _samples(row, name)
