@@ -18,6 +18,8 @@ from gavel.llm.types import Message
 from gavel.scenarios.formats.row import as_list, first_of, is_list, is_object, loaded
 from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
+_LONGEST_TITLE = 90
+"""Characters."""
 _BLOCKS = 96
 """Of a heat strip at most."""
 _HEAT = (-0.1, -0.7, -2.3, -4.6)
@@ -90,10 +92,10 @@ def title_of(trajectory: Trajectory) -> str:
     return shortened((asked or next((turn for turn in opening if turn.text), ShownTurn(""))).text)
 
 
-def shortened(text: str, most: int = 90) -> str:
+def shortened(text: str) -> str:
     """In one line, cut between words."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 2].rsplit(' ', 1)[0]} …"
+    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 2].rsplit(' ', 1)[0]} …"
 
 
 def _transcript(history: History, number: int, count: int) -> Transcript:

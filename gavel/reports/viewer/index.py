@@ -188,10 +188,10 @@ class Index:
             raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
         return row
 
-    def same_task(self, entry: GroupEntry, most: int = 200) -> list[GroupEntry]:
+    def same_task(self, entry: GroupEntry) -> list[GroupEntry]:
         """Groups of the same task in the same run, by step."""
         wanted = GroupFilter(run=entry.place.run, task=str(entry.summary["task"]), sort="oldest")
-        return self.groups(wanted)[0][:most] if wanted.task else []
+        return self.groups(wanted)[0] if wanted.task else []
 
     def draw(self, wanted: GroupFilter, without: Set[tuple[str, int]]) -> tuple[str, int] | None:
         """File and number of a group of several members, at random; None where all are among `without`."""
