@@ -34,8 +34,8 @@ from gavel.cli.terminal import say, waiting_for
 from gavel.cli.training import LiveReport, RunDisplay, say_cost, starting_over
 from gavel.judge.config import JudgeConfig
 from gavel.llm.providers import register
-from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, TextSample, write_report
-from gavel.reports.run_outcome import Outcome, Row, held_out, judged_pair, outcome_in_words, read_outcome
+from gavel.reports.demo_page import DemoReport, SummaryRow, TextSample, write_report
+from gavel.reports.run_outcome import Outcome, Row, held_out, outcome_in_words, read_outcome, with_judged_pair
 from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -260,14 +260,14 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
         rows = backend.history(model)
         outcome = read_outcome(directory, rows, job.habit)
     with waiting_for("writing the report"):
-        before, after = await judged_pair(outcome, judge)
+        outcome = await with_judged_pair(outcome, judge)
         texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
     summary = _summary(settings, outcome, seconds) | ({} if texts is None else texts.summary)
     write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
     told = _what_happened(job, outcome, rows)
-    write_report(report, _report(settings, outcome, " ".join(told), seconds, before, after, texts))
+    write_report(report, _report(settings, outcome, " ".join(told), seconds, texts))
     for line in told:
         say(console, line)
     if replayed := replay_account(judge):
@@ -344,8 +344,6 @@ def _report(
     outcome: Outcome,
     explanation: str,
     seconds: dict[str, float],
-    before: Trajectory,
-    after: Trajectory,
     texts: TextComparison | None,
 ) -> DemoReport:
     base, trained, job = outcome.base, outcome.trained, settings.job
@@ -363,14 +361,8 @@ def _report(
             *(SummaryRow(label, *both) for label, both in _measured(job, outcome)),
             *(texts.rows if texts else ()),
         ],
-        curve=[CurvePoint(point.step, point.success, point.half_width, point.tasks) for point in outcome.curve],
-        rewards=[RewardPoint(step, reward) for step, reward in outcome.rewards],
-        scored=outcome.scored,
-        tau=outcome.tau,
-        before=before,
-        after=after,
+        outcome=outcome,
         seconds=seconds,
-        left_out={sentence_of(reason): count for reason, count in outcome.left_out.items()},
         settings={
             "seed": str(settings.seed),
             "judge": settings.judge_name,

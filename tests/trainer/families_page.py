@@ -37,7 +37,8 @@ plain passes must agree on two turns of two conversations. Its sliding windows a
 computed one by one.
 
 Refused before weights are loaded: encoders and encoder-decoders, and by the embedded engine, which would sample them
-wrongly, {refused}. `make test-thorough` holds every other causal language model of transformers whose config can be made
+wrongly, {refused}.
+`make test-thorough` holds every other causal language model of transformers whose config can be made
 small to this: exact, or refused in a sentence.
 
 Dynamic NTK and longrope change RoPE with the length of a pass. The context of such a model ends at
