@@ -93,9 +93,9 @@ class ChoiceChunks:
         told, self._told = self._told, len(turn.token_ids)
         new_ids, new_logprobs = turn.token_ids[told:], turn.logprobs[told:]
         logprobs = None
-        if self._asked.token_ids:
+        if self._asked.return_token_ids:
             delta = delta | {"token_ids": new_ids}
-        if self._asked.logprobs and self._asked.compact:
+        if self._asked.logprobs and self._asked.compact_logprobs:
             delta = delta | {"token_logprobs": new_logprobs}
         elif self._asked.logprobs and new_ids:
             logprobs = logprobs_object(turn, self._decode, told)
@@ -343,7 +343,7 @@ class ChatCompletions:
                 for ready in itertools.takewhile(lambda at: choices[at].opened, range(chat.asked.n)):
                     for choice in held.pop(ready, ()):
                         yield head | {"choices": [choice]}
-            if chat.asked.include_usage:
+            if chat.asked.stream_options.include_usage:
                 yield head | {"choices": [], "usage": usage_object(chat.prompt, tokens)}
         except (GeneratorExit, asyncio.CancelledError):
             _count_abandoned(going)
@@ -391,12 +391,12 @@ class ChatCompletions:
         """`prompt`: in place of the rendered messages."""
         asked = read_chat_request(body, self.vocabulary)
         version = self._version(asked.model)
-        form = self._chat_format(asked.template_arguments)
+        form = self._chat_format(asked.chat_template_kwargs)
         self._check_length(asked)
         try:
-            prompt = prompt or self.turn_cache.prompt(asked.messages, asked.tools, form)
+            prompt = prompt or self.turn_cache.prompt(asked.messages, asked.offered, form)
         except (TypeError, ValueError) as error:
-            check_characters([asked.messages, asked.tools])
+            check_characters([asked.messages, asked.offered])
             if isinstance(error, ChatFormatError):
                 raise BadRequest(str(error), "Send what it takes, or name another format: --renderer.") from error
             raise
@@ -410,12 +410,12 @@ class ChatCompletions:
         request = SamplingRequest(
             prompt_ids=prompt.token_ids,
             stop_ids=form.stop_ids,
-            max_tokens=min(asked.max_tokens or self._max_reply or room, room),
+            max_tokens=min(asked.limit or self._max_reply or room, room),
             temperature=asked.temperature,
             seed=secrets.randbits(62) if asked.seed is None else asked.seed,
             adapter_version=version,
             shaping=asked.shaping,
-            grammar=None if asked.schema is None else self._grammar(asked.schema, asked, form),
+            grammar=None if asked.response_format is None else self._grammar(asked.response_format, asked, form),
             top_logprobs=asked.top_logprobs,
         )
         return _Chat(asked, form, prompt, request)
@@ -424,8 +424,8 @@ class ChatCompletions:
         """Raises `ContextOverflow` for texts that no tokenizer fits into the context, before one tries for minutes."""
         most = self._max_context * _LONGEST_TOKEN
         texts: list[Any] = [message.get("content") for message in asked.messages]
-        if asked.tools:
-            texts.append(json.dumps(asked.tools))
+        if asked.offered:
+            texts.append(json.dumps(asked.offered))
         written = sum(_characters(each) for each in texts)
         if written > most:
             raise ContextOverflow(
@@ -435,9 +435,9 @@ class ChatCompletions:
             )
 
     def _grammar(self, schema: str, asked: ChatRequest, form: ChatFormat) -> Grammar:
-        if not asked.tools:
+        if not asked.offered:
             return Grammar(schema)
-        opening = call_opening(form.renderer, asked.tools, None)
+        opening = call_opening(form.renderer, asked.offered, None)
         if not opening:
             raise BadRequest(
                 "the chat format has no beginning by which a tool call is told from a reply of a response_format",
@@ -461,7 +461,7 @@ class ChatCompletions:
 
     async def _turn(self, chat: "_Chat", index: int, heard: OnTurn | None = None) -> "tuple[_Chat, Sampled]":
         """A turn, and what was asked for it; one that must call a tool and does not is sampled again, opening it."""
-        asked = replace(chat.asked, sample_id=secrets.token_hex(8))
+        asked = chat.asked.model_copy(update={"sample_id": secrets.token_hex(8)})
         chat = replace(chat, asked=asked, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
         if not chat.asked.must_call:
             return chat, await self._sampled(chat, heard)
@@ -480,7 +480,7 @@ class ChatCompletions:
         ends: list[StopCheck] = []
         if chat.asked.stop:
             ends.append(at_strings(chat.asked.stop, self._decode))
-        if chat.asked.one_call:
+        if not chat.asked.parallel_tool_calls:
             ends.append(after_one_call(chat.parsed, self._decode))
         try:
             return await sample_turn(self._engine, chat.request, any_of(ends), heard)
@@ -489,21 +489,21 @@ class ChatCompletions:
 
     def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
         said = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
-        reply = reply_message(chat.parsed(turn.token_ids), said, self._decode, tools=chat.asked.tools is not None)
-        if chat.asked.schema is not None and not reply["content"] and "tool_calls" not in reply:
+        reply = reply_message(chat.parsed(turn.token_ids), said, self._decode, tools=chat.asked.offered is not None)
+        if chat.asked.response_format is not None and not reply["content"] and "tool_calls" not in reply:
             reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected
         return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply
 
     def _remember(self, chat: "_Chat", reply: Message, turn: Sampled) -> None:
         asked = chat.asked
-        self.turn_cache.sampled(asked.messages, asked.tools, reply, chat.prompt.token_ids, turn.token_ids, chat.form)
+        self.turn_cache.sampled(asked.messages, asked.offered, reply, chat.prompt.token_ids, turn.token_ids, chat.form)
         capture = current_capture.get()
         if capture is not None:
-            whole = replace(asked, logprobs=True, compact=True, token_ids=True)
-            capture.add(asked.messages, asked.tools, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
+            whole = asked.model_copy(update={"logprobs": True, "compact_logprobs": True, "return_token_ids": True})
+            capture.add(asked.messages, asked.offered, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
 
     def _chunks_of(self, chat: "_Chat", index: int) -> ChoiceChunks:
-        text = StreamedText(chat.parsed, chat.asked.stop, tools=chat.asked.tools is not None)
+        text = StreamedText(chat.parsed, chat.asked.stop, tools=chat.asked.offered is not None)
         return ChoiceChunks(chat.asked, index, chat.prompt, self._decode, text)
 
     def _name(self, turn: Sampled) -> str:
@@ -571,7 +571,7 @@ class _Chat:
     def parsed(self, token_ids: Sequence[int]) -> ParsedResponse:
         return self.form.renderer.parse_response(
             [*self.opening, *token_ids],
-            tools=self.asked.tools,  # type: ignore[arg-type]
+            tools=self.asked.offered,  # type: ignore[arg-type]
             prompt_ids=self.prompt.token_ids[: len(self.prompt.token_ids) - len(self.opening)],
         )
 
@@ -581,7 +581,7 @@ class _Chat:
 
     def forced(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
         """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
-        opening, rule = call_rest(self.form.renderer, self.asked.tools or [], self.asked.call, decode)
+        opening, rule = call_rest(self.form.renderer, self.asked.offered or [], self.asked.call, decode)
         if not opening:
             raise BadRequest(
                 "the policy called no tool, and its chat format has no beginning by which it could be made to",
@@ -591,5 +591,5 @@ class _Chat:
         rest = max(1, self.request.max_tokens - len(opening))
         grammar = Grammar(call=rule) if rule else None
         request = replace(self.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=grammar)
-        asked, prompt = replace(self.asked, forced=True), Prompt(prompt_ids, self.prompt.continues)
+        asked, prompt = self.asked.model_copy(update={"forced": True}), Prompt(prompt_ids, self.prompt.continues)
         return replace(self, asked=asked, prompt=prompt, request=request, opening=tuple(opening))

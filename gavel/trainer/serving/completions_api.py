@@ -17,8 +17,8 @@ from starlette.routing import Route
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_request import check_characters, switch
-from gavel.trainer.serving.errors import ANSWERED, BadRequest
-from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
+from gavel.trainer.serving.errors import BadRequest
+from gavel.trainer.serving.sse import event, json_answer, object_of, streamed_answer
 
 Encode = Callable[[str], list[int]]
 _DEFAULT_MAX_TOKENS = 16
@@ -37,14 +37,10 @@ class CompletionsApi:
         self.routes = [Route("/v1/completions", self._create, methods=["POST"])]
 
     async def _create(self, request: Request) -> Response:
-        try:
-            body: Message = await object_of(request)
-            prompts = self._prompts(body.get("prompt"))
-            _check(body)
-            streams = switch(body, "stream")
-        except ANSWERED as error:
-            return refused(error)
-        if streams:
+        body: Message = await object_of(request)
+        prompts = self._prompts(body.get("prompt"))
+        _check(body)
+        if switch(body, "stream"):
             return await streamed_answer(request, self._events(body, prompts))
         return await json_answer(request, self._completion(body, prompts))
 

@@ -1,6 +1,5 @@
 """What the endpoint refuses, and how its answer says so: the status, and an error object as OpenAI's API makes it."""
 
-import asyncio
 import logging
 from typing import Any
 
@@ -52,6 +51,10 @@ class ClientGone(Exception):
     """The client closed the connection."""
 
 
+class Closing(Exception):
+    """The server closes while a request is answered."""
+
+
 _CODES = {
     ContextOverflow: "context_length_exceeded",
     UnknownModel: "model_not_found",
@@ -59,7 +62,7 @@ _CODES = {
 }
 """As OpenAI's API calls them."""
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-ANSWERED = (BadRequest, EngineError, ClientGone, asyncio.CancelledError, *_UNREADABLE)
+ANSWERED = (BadRequest, EngineError, ClientGone, Closing, *_UNREADABLE)
 """What a request may raise and is answered with `error_answer`."""
 
 
@@ -90,7 +93,7 @@ def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
             return CLIENT_GONE, error_body("the client closed the connection", "client_gone")
         case EngineError():
             return 503, error_body(str(error), "engine_stopped", "server_error")
-        case asyncio.CancelledError():  # only a server that is closing cancels its requests
+        case Closing():
             return 503, error_body("the endpoint is closing", "closing", "server_error")
         case _:
             raise error

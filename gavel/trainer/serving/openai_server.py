@@ -37,13 +37,12 @@ from gavel.trainer.serving.errors import (
     UnknownModel,
     error_answer,
     error_body,
-    shown,
 )
 from gavel.trainer.serving.in_process import no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi, error_object
 from gavel.trainer.serving.responses_api import ResponsesApi
-from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
+from gavel.trainer.serving.sse import event, json_answer, object_of, streamed_answer
 
 _MAX_PATIENCE = 3600.0
 
@@ -87,25 +86,15 @@ class CaptureApi:
 
     async def _close(self, request: Request) -> Response:
         try:
-            patience = _patience(request.query_params.get("patience", "0"))
+            patience = min(max(float(request.query_params.get("patience", "0")), 0.0), _MAX_PATIENCE)
             capture = await self._captures.close(request.path_params["key"], patience)
         except UnknownCapture as error:
             return _unauthorized(error)
-        except BadRequest as error:
-            return refused(error)
         trajectory = captured_trajectory(capture.turns)
         if capture.abandoned:
             trajectory.metrics["turns_abandoned"] = capture.abandoned
         content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
         return Response(content, media_type="application/json")
-
-
-def _patience(given: str) -> float:
-    """In seconds. Raises `BadRequest`."""
-    try:
-        return min(max(float(given), 0.0), _MAX_PATIENCE)
-    except ValueError:
-        raise BadRequest(f"patience={shown(given)} is no number", "Give seconds.") from None
 
 
 def _key(headers: Headers) -> str:
@@ -142,16 +131,13 @@ class GenerateApi:
         return JSONResponse({"status": "ok"})
 
     async def _generate(self, request: Request) -> Response:
-        try:
-            body: Message = await object_of(request)
-            prompt = self._prompt(body["prompt"])
-            for name in ("stream", "prompt_logprobs"):
-                if body.get(name):
-                    raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
-            if body.get("logprobs"):
-                raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
-        except ANSWERED as error:
-            return refused(error)
+        body: Message = await object_of(request)
+        prompt = self._prompt(body["prompt"])
+        for name in ("stream", "prompt_logprobs"):
+            if body.get(name):
+                raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
+        if body.get("logprobs"):
+            raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
         return await json_answer(request, self._generated(body, prompt))
 
     async def _generated(self, body: Message, prompt: list[int]) -> Message:
@@ -244,7 +230,7 @@ class EndpointServer:
                 *CaptureApi(captures).routes,
             ],
             middleware=[Middleware(CaptureMiddleware, captures=captures)],
-            exception_handlers={404: _not_served, 405: _not_served},
+            exception_handlers={404: _not_served, 405: _not_served, **dict.fromkeys(ANSWERED, _refused)},
         )
         config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
         self._server = uvicorn.Server(config)
@@ -298,25 +284,27 @@ class EndpointServer:
         }
 
     async def _chat_completions(self, request: Request) -> Response:
-        try:
-            body = await object_of(request)
-            streams = switch(body, "stream")
-        except ANSWERED as error:
-            return refused(error)
-        if streams:
+        body = await object_of(request)
+        if switch(body, "stream"):
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """In the form of the API that is asked, whose clients show it."""
     served = [f"{','.join(sorted(each.methods or ()))} {each.path}" for each in request.app.routes]
     told = f"{request.method} {request.url.path} is not served here; served: {'; '.join(dict.fromkeys(served))}"
     status = error.status_code if isinstance(error, HTTPException) else 404
-    body = error_body(told, "not_served")
-    if "/v1/messages" in request.url.path:
-        body = error_object(body)
-    return JSONResponse(body, status, getattr(error, "headers", None))
+    return JSONResponse(_as_asked(request, error_body(told, "not_served")), status, getattr(error, "headers", None))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    status, body = error_answer(error)
+    return JSONResponse(_as_asked(request, body), status)
+
+
+def _as_asked(request: Request, body: Message) -> Message:
+    """An error in the form of the API that is asked, whose clients show it."""
+    return error_object(body) if "/v1/messages" in request.url.path else body
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

@@ -29,10 +29,9 @@ from gavel.trainer.serving.chat_request import (
     parts,
     switch,
     text,
-    token_limit,
 )
-from gavel.trainer.serving.errors import ANSWERED, BadRequest, shown
-from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
+from gavel.trainer.serving.errors import BadRequest, shown
+from gavel.trainer.serving.sse import event, json_answer, object_of, streamed_answer
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -56,7 +55,6 @@ _TRANSLATED = {
     "background",
     "input",
     "instructions",
-    "max_output_tokens",
     "previous_response_id",
     "stream",
     "text",
@@ -82,8 +80,6 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
         chat["tools"] = [_tool(number, tool) for number, tool in enumerate(objects(body["tools"], "tools", "tool"))]
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _tool_choice(body["tool_choice"])
-    if (limit := token_limit(body, "max_output_tokens")) is not None:
-        chat["max_completion_tokens"] = limit
     form = an_object(an_object(body.get("text") or {}, "text").get("format") or {"type": "text"}, "the format of text")
     kind = text(form, "type", "the format of text")
     if kind == "json_schema":
@@ -499,16 +495,12 @@ class ResponsesApi:
         self.routes = [Route("/v1/responses", self._create, methods=["POST"])]
 
     async def _create(self, request: Request) -> Response:
-        try:
-            body: Message = await object_of(request)
-            earlier = self._store.conversation(body.get("previous_response_id"))
-            items = self._store.resolved(input_items(body))
-            asked = chat_request(body, earlier, items)
-            conversation = [*earlier, *chat_messages(items)]
-            streams = switch(body, "stream")
-        except ANSWERED as error:
-            return refused(error)
-        if streams:
+        body: Message = await object_of(request)
+        earlier = self._store.conversation(body.get("previous_response_id"))
+        items = self._store.resolved(input_items(body))
+        asked = chat_request(body, earlier, items)
+        conversation = [*earlier, *chat_messages(items)]
+        if switch(body, "stream"):
             stream = ResponseStream(body, new_id("resp"))
             events = self._events(body, conversation, stream, asked)
             return await streamed_answer(request, events, lambda said: _event(stream.failure(**said["error"])))

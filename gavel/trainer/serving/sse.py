@@ -1,6 +1,6 @@
 """Answers to requests: JSON or server-sent events, given up when the client closes the connection.
 
-What fails before the first event is a plain HTTP error; what fails later is an event of its own.
+What fails before the first event is raised, for a plain HTTP error; what fails later is an event of its own.
 """
 
 import asyncio
@@ -9,20 +9,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
-from gavel.trainer.serving.errors import ANSWERED, BadRequest, ClientGone, TooLarge, error_answer
+from gavel.trainer.serving.errors import ANSWERED, BadRequest, ClientGone, Closing, TooLarge, error_answer
 
 T = TypeVar("T")
-ErrorForm = Callable[[dict[str, Any]], dict[str, Any]]
-"""Makes of an error object of OpenAI's API that of another one."""
 _MAX_BODY = 32 << 20
 """Bytes; as in Anthropic's API."""
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-
-
-def _as_it_is(body: dict[str, Any]) -> dict[str, Any]:
-    return body
 
 
 async def object_of(request: Request) -> dict[str, Any]:
@@ -60,38 +54,29 @@ def event(data: Any, name: str | None = None) -> bytes:
     return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
 
 
-def refused(error: BaseException, form: ErrorForm = _as_it_is) -> Response:
-    """The answer to one of `ANSWERED`."""
-    status, body = error_answer(error)
-    return JSONResponse(form(body), status)
-
-
-async def json_answer(
-    request: Request, work: Coroutine[Any, Any, dict[str, Any]], form: ErrorForm = _as_it_is
-) -> Response:
-    """The object that `work` gives, or the error that it raises; the request's body must have been read."""
-    try:
-        made = await until_gone(request, work)
-        # In ASCII: sampled arguments may hold half a surrogate pair, which no other encoding takes.
-        return Response(json.dumps(made), media_type="application/json")
-    except ANSWERED as error:
-        return refused(error, form)
+async def json_answer(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+    """The object that `work` gives; the request's body must have been read. Raises what `work` raises."""
+    # In ASCII: sampled arguments may hold half a surrogate pair, which no other encoding takes.
+    return Response(json.dumps(await _answer_to(request, work)), media_type="application/json")
 
 
 async def streamed_answer(
-    request: Request,
-    events: AsyncGenerator[bytes, None],
-    failed: Callable[[dict[str, Any]], bytes] = event,
-    form: ErrorForm = _as_it_is,
+    request: Request, events: AsyncGenerator[bytes, None], failed: Callable[[dict[str, Any]], bytes] = event
 ) -> Response:
     """`events` as they come; `failed` makes the last one of an error's body. The request's body must have been read."""
     try:
-        first = await until_gone(request, anext(events))
-    except ANSWERED as error:
-        if isinstance(error, ClientGone):
-            await events.aclose()
-        return refused(error, form)
+        first = await _answer_to(request, anext(events))
+    except ClientGone:
+        await events.aclose()
+        raise
     return StreamingResponse(_all(first, events, failed), media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _answer_to(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await until_gone(request, work)
+    except asyncio.CancelledError as error:  # only a server that is closing cancels its requests
+        raise Closing from error
 
 
 async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -118,8 +103,6 @@ async def _all(
         async for each in events:
             yield each
     except ANSWERED as error:
-        if isinstance(error, asyncio.CancelledError):
-            raise
         yield failed(error_answer(error)[1])
     finally:
         await events.aclose()
