@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,7 +143,7 @@ def deployments(
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
     if as_json:
-        typer.echo(json.dumps([asdict(record) for record in found], indent=1, default=str))
+        typer.echo(json.dumps([record.model_dump(mode="json") for record in found], indent=1))
         return
     console = Console()
     if not found:

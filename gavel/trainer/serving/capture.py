@@ -134,6 +134,10 @@ class CaptureBook:
             self._open.popitem(last=False)
         return key
 
+    def holds(self, key: str) -> bool:
+        """Whether the capture of this key is open."""
+        return key in self._open
+
     def of(self, key: str) -> "OpenCapture | None":
         """The capture of a request; None for a key that is none of a capture. Raises `UnknownCapture`."""
         if not key.startswith(KEY_PREFIX):

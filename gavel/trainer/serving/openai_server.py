@@ -38,7 +38,7 @@ from gavel.trainer.serving.errors import (
     error_answer,
     error_body,
 )
-from gavel.trainer.serving.in_process import no_longer_serve, serve_in_process
+from gavel.trainer.serving.in_process import Served, no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi, error_object
 from gavel.trainer.serving.responses_api import ResponsesApi
@@ -216,8 +216,8 @@ class EndpointServer:
         )
         listener = listen(host, port)
         self.base_url = f"{address_of(listener, host)}/v1"
-        captures = CaptureBook()
-        app = Starlette(
+        self._captures = CaptureBook()
+        self._app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
                 Route("/v1/v1/models", self._models),  # Anthropic's client, given OpenAI's base URL
@@ -227,12 +227,14 @@ class EndpointServer:
                 *MessagesApi(self.chat).routes,
                 *(CompletionsApi(self.chat, encode).routes if encode else ()),
                 *(GenerateApi(self.chat, encode).routes if encode else ()),
-                *CaptureApi(captures).routes,
+                *CaptureApi(self._captures).routes,
             ],
-            middleware=[Middleware(CaptureMiddleware, captures=captures)],
+            middleware=[Middleware(CaptureMiddleware, captures=self._captures)],
             exception_handlers={404: _not_served, 405: _not_served, **dict.fromkeys(ANSWERED, _refused)},
         )
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
+        config = uvicorn.Config(
+            self._app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, args=(listener,), name="gavel-endpoint", daemon=True)
         self._thread.start()
@@ -253,7 +255,8 @@ class EndpointServer:
             runner.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        serve_in_process(self.base_url, asyncio.get_running_loop(), self.chat.complete)
+        loop = asyncio.get_running_loop()
+        serve_in_process(self.base_url, Served(loop, self.chat.complete, self._app, self._captures.holds))
         try:
             await self._server.serve(sockets=[listener])
         finally:

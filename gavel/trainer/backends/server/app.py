@@ -10,23 +10,21 @@ A request has the server's key, or that of a capture which was opened through he
 
 import asyncio
 import hmac
-import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import aiohttp
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.base.errors import GavelError
 from gavel.trainer.backends.local import LocalBackend
@@ -48,9 +46,8 @@ from gavel.trainer.backends.server.jobs import Jobs, Key, unknown_settings
 from gavel.trainer.backends.server.uploads import Uploads, served_file
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.metrics import whole_rows
-from gavel.trainer.serving.errors import CLIENT_GONE, ClientGone
-from gavel.trainer.serving.in_process import asked_in_process
-from gavel.trainer.serving.sse import until_gone
+from gavel.trainer.serving.errors import CLIENT_GONE
+from gavel.trainer.serving.in_process import Served, endpoints
 
 HEALTH = "/healthz"
 """Open to all."""
@@ -141,27 +138,21 @@ class Activity:
 
 
 logger = logging.getLogger(__name__)
-_CHAT = "chat/completions"
-_DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "accept-encoding"})
-_ANSWERED = ("content-type", "cache-control", "retry-after", "x-request-id")
-_CONNECT_SECONDS = 10.0
-UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Of streamed answers: a proxy passes each event on as it comes."""
+_SCOPE = ("type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server")
 
 
 class Passthrough:
-    """Forwards requests to the endpoints of the backend's models."""
+    """Hands requests to the endpoints of the backend's models, which are in this process."""
 
     def __init__(self, backend: LocalBackend, jobs: Jobs, key: str) -> None:
         self._backend = backend
         self._jobs = jobs
         self._key = key
-        self._captures: set[str] = set()
-        self._session: aiohttp.ClientSession | None = None
 
     def admits(self, request: Request) -> bool:
         key = given_key(request)
-        return hmac.compare_digest(key.encode(), self._key.encode()) or key in self._captures
+        is_ours = hmac.compare_digest(key.encode(), self._key.encode())
+        return is_ours or any(endpoint.holds(key) for endpoint in endpoints().values())
 
     async def answer(self, request: Request, model: Key, path: str) -> Response:
         """What the endpoint of `model` answers to the request for `path`."""
@@ -169,100 +160,57 @@ class Passthrough:
             spec = (await self._jobs.loaded(model)).spec
             if not isinstance(spec, TrainableSpec):
                 return _error(404, f"the model {spec.name} is prompted elsewhere: call it where it is served")
-            url = f"{self._backend.endpoint(spec).base_url}/{path}"
+            served = endpoints().get(self._backend.endpoint(spec).base_url)
         except NotRegisteredError as error:
             return _error(404, error.message)
         except GavelError as error:  # it cannot be loaded at this moment
             return _error(503, f"{error.message} {error.remedy}".strip())
-        body = await request.body()
-        if request.method == "POST" and path == _CHAT and given_key(request) not in self._captures:
-            turn = await _turn_in_process(request, url.removesuffix(f"/{_CHAT}"), body)
-            if turn is not None:
-                return turn
+        if served is None:  # it restarts after an error, or ends
+            return _error(503, "the model's endpoint is closing")
+        return Forwarded(served, f"/v1/{path}", await request.body())
+
+
+class Forwarded(Response):
+    """The answer of an endpoint, which is made on that endpoint's event loop and sent by this one."""
+
+    def __init__(self, served: Served, path: str, body: bytes) -> None:
+        super().__init__()
+        self._served = served
+        self._path = path
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        here, messages, unread = asyncio.get_running_loop(), asyncio.Queue[Message | None](), [self._body]
+        asked = {name: scope[name] for name in _SCOPE if name in scope}
+        asked |= {"path": self._path, "raw_path": self._path.encode(), "root_path": ""}
+
+        async def heard() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop()}
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_received(receive), here))
+
+        async def told(message: Message) -> None:
+            here.call_soon_threadsafe(messages.put_nowait, message)
+
+        answering = asyncio.run_coroutine_threadsafe(self._served.app(asked, heard, told), self._served.loop)
+        answer, begun = asyncio.wrap_future(answering), False
+        answer.add_done_callback(lambda _: messages.put_nowait(None))
         try:
-            asked = await until_gone(request, self._asked(request, url, body))
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE)
-        except (aiohttp.ClientError, TimeoutError) as error:  # it restarts after an error, or ends
-            return _error(503, f"the model's endpoint does not answer: {type(error).__name__}")
-        headers = {name: asked.headers[name] for name in _ANSWERED if name in asked.headers}
-        if asked.status == 500:  # clients repeat what a restart mends, for as long as they are patient
-            headers["x-should-retry"] = "false"
-        if asked.headers.get("content-type", "").startswith("text/event-stream"):
-            return StreamingResponse(_parts(asked), asked.status, headers | UNBUFFERED)
-        try:
-            content = await until_gone(request, asked.read())
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE)
-        except aiohttp.ClientError as error:
-            return _error(503, f"the model's endpoint broke off: {type(error).__name__}")
+            while (message := await messages.get()) is not None:
+                begun = True
+                if message.get("status") == 500:  # clients repeat what a restart mends, for as long as they are patient
+                    message = {**message, "headers": [*message["headers"], (b"x-should-retry", b"false")]}
+                await send(message)
         finally:
-            asked.release()
-        self._keep_captures(request, path, asked.status, content)
-        return Response(content, asked.status, headers)
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    async def _asked(self, request: Request, url: str, body: bytes) -> aiohttp.ClientResponse:
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
-            )
-        headers = {name: value for name, value in request.headers.items() if name not in _DROPPED}
-        if given_key(request) not in self._captures:
-            headers.pop("x-api-key", None)
-            headers["authorization"] = "Bearer gavel"
-        return await self._session.request(
-            request.method, url, params=list(request.query_params.multi_items()), data=body, headers=headers
-        )
-
-    def _keep_captures(self, request: Request, path: str, status: int, content: bytes) -> None:
-        if status == 200 and request.method == "POST" and path == "captures":
-            self._captures.add(json.loads(content)["api_key"])
-        elif request.method == "DELETE" and path.startswith("captures/"):
-            self._captures.discard(path.removeprefix("captures/"))
+            answer.cancel()  # no effect on one that is done
+        if not begun:
+            await _error(503, "the model's endpoint is closing")(scope, receive, send)
+        elif not answer.cancelled() and (error := answer.exception()) is not None:
+            logger.error("a model's endpoint failed", exc_info=error)
 
 
-async def _turn_in_process(request: Request, base_url: str, body: bytes) -> Response | None:
-    """A chat completion by an endpoint of this process, which is asked over HTTP for all else: for streams, and to tell
-    an error as it does. Then None."""
-    if b'"stream"' in body:
-        return None
-    asked = asked_in_process(base_url, body)
-    if asked is None:
-        return None
-    try:
-        content = await until_gone(request, _text_of(asked))
-    except ClientGone:
-        return Response(status_code=CLIENT_GONE)
-    except Exception as error:  # of any type: the request over HTTP is told it
-        logger.debug("asked again over HTTP: %s", error)
-        return None
-    return Response(content, media_type="application/json")
-
-
-async def _text_of(asked: "asyncio.Future[str]") -> str:
-    try:
-        return await asked
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise ConnectionError("the endpoint is closing") from None
-
-
-async def _parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    try:
-        async for part in answer.content.iter_any():
-            yield part
-    except (aiohttp.ClientError, asyncio.CancelledError):
-        answer.close()  # so that the endpoint stops sampling
-        raise
-    finally:
-        answer.release()
+async def _received(receive: Receive) -> Message:
+    return dict(await receive())
 
 
 def _error(status: int, message: str) -> Response:
@@ -288,7 +236,6 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
-        await passthrough.close()
         await jobs.close()
 
     app = FastAPI(title="Gavel backend", version=version("gavel-rl"), lifespan=lifespan, redoc_url=None)

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, AuthenticationError
+from openai import AsyncOpenAI, AuthenticationError, InternalServerError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -42,6 +43,8 @@ from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.serve import held_root, serve
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
+from gavel.trainer.engines.protocol import Sampled
+from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
@@ -49,6 +52,7 @@ from tests.backend_server import KEY, BackendServer, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.deploy.trained_run import make_run
+from tests.trainer.serving.served import until
 
 
 def a_model() -> TrainableModel:
@@ -242,6 +246,32 @@ async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypa
             with pytest.raises(Exception, match="OSError: no space left"):
                 await model.train([group], TrainConfig())
             assert (await model.train([group], TrainConfig())).step == 1
+
+
+@pytest.mark.slow
+async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Future[Sampled]] = []
+    local = LocalBackend(tmp_path)
+    with serving(create_app(local, key=KEY, root=tmp_path)) as url:
+        async with RemoteBackend(url, KEY, patience=20) as backend:
+            model = a_model()
+            await model.register(backend)
+            submit = lambda *_: held.append(Future()) or held[-1]  # noqa: E731
+            monkeypatch.setattr(TransformersEngine, "submit", submit)
+            leaving, staying = (asyncio.create_task(a_group(model, 0.0)) for _ in range(2))
+            await until(lambda: len(held) == 2)
+            leaving.cancel()
+            await until(lambda: sum(turn.cancelled() for turn in held) == 1)
+            client = model.openai_client().with_options(max_retries=0)
+            asking = client.chat.completions.create(model="clerk", messages=[{"role": "user", "content": "hi"}])
+            asked = asyncio.create_task(asking)
+            await until(lambda: len(held) == 3)
+            await asyncio.to_thread(local._run(model)._server.close)
+            with pytest.raises(InternalServerError, match="closing"):
+                await asked
+            staying.cancel()
 
 
 HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
