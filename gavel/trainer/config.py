@@ -338,37 +338,37 @@ class TrainConfig(_Updates):
         return None if named else Path(self.reference)
 
     @model_validator(mode="after")
-    def _one_kind_of_advantage(self) -> Self:
-        for name in ("advantage", "minimal_spread", "normalize_over_batch", "step_advantages"):
-            if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
-                default = type(self).model_fields[name].default
-                raise ValueError(
-                    f"{name} is for losses that compare a group's members; Ppo does not: leave it at {default}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _divergence_is_used(self) -> Self:
-        if self.reference != "base" and not (self.beta or self.kl_in_reward):
-            raise ValueError("reference is what a divergence is from, and none is trained: set beta or kl_in_reward")
-        if self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"):
-            raise ValueError("kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any")
-        return self
-
-    @model_validator(mode="after")
-    def _steps_can_be_compared(self) -> Self:
-        if self.step_advantages and self.advantage not in ("mean", "std"):
-            raise ValueError("step_advantages needs advantage='mean' or 'std'")
-        if self.step_advantages and (self.normalize_over_batch or self.kl_in_reward):
-            raise ValueError("step_advantages goes with neither normalize_over_batch nor kl_in_reward: leave one out")
-        return self
-
-    @model_validator(mode="after")
-    def _tokens_can_be_chosen(self) -> Self:
-        if self.top_entropy < 1 and isinstance(self.loss, Gspo):
-            raise ValueError(
-                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them"
-            )
+    def _fits_together(self) -> Self:
+        if isinstance(self.loss, Ppo):
+            for name in ("advantage", "minimal_spread", "normalize_over_batch", "step_advantages"):
+                if getattr(self, name) != (default := type(self).model_fields[name].default):
+                    raise ValueError(
+                        f"{name} is for losses that compare a group's members; Ppo does not: leave it at {default}"
+                    )
+        for wrong, told in (
+            (
+                self.reference != "base" and not (self.beta or self.kl_in_reward),
+                "reference is what a divergence is from, and none is trained: set beta or kl_in_reward",
+            ),
+            (
+                self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"),
+                "kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any",
+            ),
+            (
+                self.step_advantages and self.advantage not in ("mean", "std"),
+                "step_advantages needs advantage='mean' or 'std'",
+            ),
+            (
+                self.step_advantages and (self.normalize_over_batch or self.kl_in_reward),
+                "step_advantages goes with neither normalize_over_batch nor kl_in_reward: leave one out",
+            ),
+            (
+                self.top_entropy < 1 and isinstance(self.loss, Gspo),
+                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them",
+            ),
+        ):
+            if wrong:
+                raise ValueError(told)
         return self
 
 

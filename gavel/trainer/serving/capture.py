@@ -186,11 +186,9 @@ class OpenCapture:
 
     async def settle(self, patience: float) -> None:
         """Waits until no request is in flight, or `patience` seconds have passed."""
-        try:
+        with contextlib.suppress(TimeoutError):  # `in_flight` tells
             async with asyncio.timeout(patience):
                 await self._idle.wait()
-        except TimeoutError:
-            pass  # `in_flight` tells
 
     def add(self, messages: Sequence[Message], tools: list[Message] | None, choice: Message) -> None:
         """Remembers that `choice` was sampled after `messages`."""

@@ -9,12 +9,12 @@ the tokens that a call begins with: they are part of its prompt, so its log-prob
 """
 
 import asyncio
+import functools
 import itertools
 import json
 import logging
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -185,16 +185,6 @@ _SHOWN = ("content", "reasoning_content")
 _MAY_CLOSE_A_CALL = re.compile(r"[>}\]|]")
 
 
-def any_of(ends: Sequence[StopCheck]) -> StopCheck | None:
-    match ends:
-        case []:
-            return None
-        case [one]:
-            return one
-        case _:
-            return lambda token_ids: any(end(token_ids) for end in ends)
-
-
 def at_strings(stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> StopCheck:
     """Ends with the token that completes one of `stop`."""
     widest = max(len(text.encode()) for text in stop) + 1
@@ -279,8 +269,7 @@ class ChatCompletions:
         self.turn_cache = TurnCache(renderer, decode, max_context)
         self._own_format = ChatFormat(renderer)
         self._rendering_by = rendering_by
-        self._formats: OrderedDict[str, ChatFormat] = OrderedDict()
-        """Those of requests with arguments of the chat template."""
+        self._formats = functools.lru_cache(_FORMATS)(self._format_with)
 
     @property
     def names(self) -> list[str]:
@@ -483,7 +472,7 @@ class ChatCompletions:
         if not chat.asked.parallel_tool_calls:
             ends.append(after_one_call(chat.parsed, self._decode))
         try:
-            return await sample_turn(self._engine, chat.request, any_of(ends), heard)
+            return await sample_turn(self._engine, chat.request, ends, heard)
         except AdapterGone as error:  # replaced since the request came in
             raise UnknownModel(chat.asked.model, self.names) from error
 
@@ -528,20 +517,15 @@ class ChatCompletions:
             return self._own_format
         if not isinstance(arguments, dict) or self._rendering_by is None:
             raise BadRequest(f"chat_template_kwargs={arguments!r} is not supported here", "Leave it out, or give {}.")
-        given = cast("dict[str, Any]", arguments)
-        key = json.dumps(given, sort_keys=True)
-        known = self._formats.get(key)
-        if known is None:
-            try:
-                renderer = self._rendering_by(given)
-            except ValueError as error:
-                raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
-            known = self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, key)
-            self._formats[key] = known
-        self._formats.move_to_end(key)
-        while len(self._formats) > _FORMATS:
-            self._formats.popitem(last=False)
-        return known
+        try:
+            return self._formats(json.dumps(arguments, sort_keys=True))
+        except ValueError as error:
+            raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
+
+    def _format_with(self, arguments: str) -> ChatFormat:
+        assert self._rendering_by is not None
+        renderer = self._rendering_by(json.loads(arguments))
+        return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
 
 
 def _characters(content: Any) -> int:

@@ -79,11 +79,7 @@ def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
         case RecursionError():
             told = "the request is nested too deeply\nSend a flatter one."
             return 400, error_body(told, "invalid_request")
-        case KeyError():
-            logger.warning("a request lacks a field", exc_info=error)
-            told = f"the request lacks the field {error}\nThe log of the endpoint has the place."
-            return 400, error_body(told, "invalid_request")
-        case TypeError() | ValueError() | AttributeError():
+        case KeyError() | TypeError() | ValueError() | AttributeError():
             logger.warning("a request could not be read", exc_info=error)
             told = (
                 f"the request cannot be read: {type(error).__name__}: {error}\nThe log of the endpoint has the place."

@@ -103,8 +103,7 @@ def given_key(request: Request) -> str:
 
 
 def refused(status: int, error: GavelError) -> Response:
-    fault = Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
-    return JSONResponse({"error": fault.model_dump()}, status)
+    return JSONResponse({"error": Fault.of(error).model_dump()}, status)
 
 
 class Activity:
@@ -254,7 +253,7 @@ def create_app(
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
-        return _answer(jobs.submit((project, name), job).now())
+        return _answer(jobs.submit((project, name), job).state)
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
     async def follow(project: str, name: str, job: str, wait: Annotated[float, Query(ge=0, le=60)] = 0) -> Response:
@@ -262,7 +261,7 @@ def create_app(
         if running is None:
             return refused(404, GavelError("this server does not know the job", "Send it again."))
         await running.change(wait)
-        return _answer(running.now())
+        return _answer(running.state)
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
