@@ -29,6 +29,7 @@ from transformers.quantizers.base import get_keys_to_not_convert
 
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
+from gavel.trainer.device_memory import TensorBytes
 from gavel.trainer.engines.kv_cache import SHARE_OF_MEMORY, shared_context, slot_bytes
 from gavel.trainer.kernels.attention_kernels import assume
 from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
@@ -40,7 +41,6 @@ from gavel.trainer.policy.families import usable_context, why_alone, why_unbatch
 from gavel.trainer.policy.loading import auto_class, check_settings, dtype_of, text_decoder
 from gavel.trainer.policy.policy import Policy, adapted, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.tensor_bytes import TensorBytes
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.template_renderer import ChatFormatError
+from gavel.trainer.serving.answers import BadRequest, UnknownModel
 from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (
     StreamedText,
@@ -37,7 +38,6 @@ from gavel.trainer.serving.chat_objects import (
     usage_object,
 )
 from gavel.trainer.serving.chat_request import ChatRequest, check_characters, read_chat_request
-from gavel.trainer.serving.errors import BadRequest, UnknownModel
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_sampling import OnTurn, StopCheck, sample_turn
 

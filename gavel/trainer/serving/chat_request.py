@@ -26,7 +26,7 @@ from pydantic_core.core_schema import no_info_wrap_validator_function
 from gavel.base.fields import problem
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Shaping
-from gavel.trainer.serving.errors import BadRequest, shown
+from gavel.trainer.serving.answers import BadRequest, shown
 
 _KINDS: dict[type, str] = {
     bool: "true or false",

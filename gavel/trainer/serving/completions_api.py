@@ -15,10 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.answers import BadRequest, event, json_answer, object_of, streamed_answer
 from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_request import check_characters, switch
-from gavel.trainer.serving.errors import BadRequest
-from gavel.trainer.serving.sse import event, json_answer, object_of, streamed_answer
 
 Encode = Callable[[str], list[int]]
 _DEFAULT_MAX_TOKENS = 16

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 
 import uvicorn
 
-from gavel.trainer.serving.errors import EndpointError
+from gavel.trainer.serving.answers import EndpointError
 
 
 class AnnouncedServer(uvicorn.Server):

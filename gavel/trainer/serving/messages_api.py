@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.answers import BadRequest, Unthreaded, event, json_answer, object_of, shown, streamed_answer
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
@@ -30,8 +31,6 @@ from gavel.trainer.serving.chat_request import (
     switch,
     text,
 )
-from gavel.trainer.serving.errors import BadRequest, Unthreaded, shown
-from gavel.trainer.serving.sse import event, json_answer, object_of, streamed_answer
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _DELTAS: dict[Part, tuple[str, str]] = {

@@ -26,23 +26,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Engine
-from gavel.trainer.serving.capture import KEY_PREFIX, CaptureBook, UnknownCapture, captured_trajectory, current_capture
-from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.chat_request import switch
-from gavel.trainer.serving.completions_api import CompletionsApi, Encode
-from gavel.trainer.serving.errors import (
+from gavel.trainer.serving.answers import (
     ANSWERED,
     BadRequest,
     EndpointError,
     UnknownModel,
     error_answer,
     error_body,
+    event,
+    json_answer,
+    object_of,
+    streamed_answer,
 )
+from gavel.trainer.serving.capture import KEY_PREFIX, CaptureBook, UnknownCapture, captured_trajectory, current_capture
+from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_request import switch
+from gavel.trainer.serving.completions_api import CompletionsApi, Encode
 from gavel.trainer.serving.in_process import Served, no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi, error_object
 from gavel.trainer.serving.responses_api import ResponsesApi
-from gavel.trainer.serving.sse import event, json_answer, object_of, streamed_answer
 
 _MAX_PATIENCE = 3600.0
 

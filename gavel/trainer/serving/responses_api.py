@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.answers import BadRequest, event, json_answer, object_of, shown, streamed_answer
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
@@ -30,8 +31,6 @@ from gavel.trainer.serving.chat_request import (
     switch,
     text,
 )
-from gavel.trainer.serving.errors import BadRequest, shown
-from gavel.trainer.serving.sse import event, json_answer, object_of, streamed_answer
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")

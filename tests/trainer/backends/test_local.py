@@ -32,7 +32,7 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.serving.errors import EndpointError
+from gavel.trainer.serving.answers import EndpointError
 
 pytestmark = pytest.mark.slow
 

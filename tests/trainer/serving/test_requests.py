@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from gavel.trainer.serving import messages_api, responses_api
+from gavel.trainer.serving.answers import ANSWERED, CLIENT_GONE, BadRequest, error_answer, object_of
 from gavel.trainer.serving.chat_request import _INERT, ChatRequest, _Body, read_chat_request
-from gavel.trainer.serving.errors import ANSWERED, CLIENT_GONE, BadRequest, error_answer
-from gavel.trainer.serving.sse import object_of
 from tests.trainer.serving.chunked import replies, texts
 
 USER = {"role": "user", "content": "Hello"}

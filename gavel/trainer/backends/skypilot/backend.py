@@ -18,17 +18,18 @@ from pydantic import SecretStr
 
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE, PROTOCOL, PROTOCOL_HEADER
-from gavel.trainer.backends.skypilot.cluster_settings import (
+from gavel.trainer.backends.skypilot.cluster import (
     ClusterError,
     ClusterRecord,
     ClusterSettings,
+    ClusterTask,
     ServerEndedError,
     cluster_settings,
+    own_package,
     redacted,
     secret_values,
     state_directory,
 )
-from gavel.trainer.backends.skypilot.cluster_task import ClusterTask, own_package
 from gavel.trainer.backends.skypilot.sky_host import ClusterHost, Line, Offer, Say, SkyHost
 from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 

@@ -19,8 +19,7 @@ from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from gavel.base.extras import install_line
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, redacted
-from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
+from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterSettings, ClusterTask, redacted
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gavel.trainer.backends.skypilot.cluster_settings import (
+from gavel.trainer.backends.skypilot.cluster import (
     ClusterError,
     ClusterRecord,
     ClusterSettings,
+    ClusterTask,
     state_directory,
 )
-from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
 from gavel.trainer.backends.skypilot.sky_host import (
     JobState,
     Line,

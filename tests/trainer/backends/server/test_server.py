@@ -38,9 +38,8 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.app import Activity, Guard, create_app, given_key
+from gavel.trainer.backends.server.app import Activity, Guard, create_app, given_key, held_root, serve
 from gavel.trainer.backends.server.jobs import Journal
-from gavel.trainer.backends.server.serve import held_root, serve
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.engines.protocol import Sampled

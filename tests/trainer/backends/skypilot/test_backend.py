@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterRecord
+from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord
 from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import free_port
