@@ -2,8 +2,7 @@
 
 The model `name@step` is sampled with that step's adapter, `name` with the live one. Every request belongs to the
 capture whose key it has: `POST /v1/captures` -> {"api_key"}; `DELETE /v1/captures/{api_key}?patience=SECONDS` ->
-{"trajectory", "unfinished"}. `POST /generate` and `GET /health` are those of vLLM's native server, through which
-Atropos' managed servers of the type `vllm` sample: token ids in, token ids and log-probs of the live policy out.
+{"trajectory", "unfinished"}.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from renderers import Renderer
@@ -28,7 +27,6 @@ from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.serving.answers import (
     ANSWERED,
-    BadRequest,
     EndpointError,
     UnknownModel,
     error_answer,
@@ -113,69 +111,6 @@ def _unauthorized(error: UnknownCapture) -> Response:
     return JSONResponse({"type": "error", "error": fault}, 401)
 
 
-_DEFAULT_MAX_TOKENS = 16
-"""As in vLLM."""
-_OWN = {"prompt", "logprobs", "stream", "model", "prompt_logprobs"}
-
-
-class GenerateApi:
-    """The routes."""
-
-    def __init__(self, chat: ChatCompletions, encode: Encode) -> None:
-        """`encode` gives the tokens of a text."""
-        self._chat = chat
-        self._encode = encode
-        self.routes = [
-            Route("/generate", self._generate, methods=["POST"]),
-            Route("/health", self._health),
-        ]
-
-    async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def _generate(self, request: Request) -> Response:
-        body: Message = await object_of(request)
-        prompt = self._prompt(body["prompt"])
-        for name in ("stream", "prompt_logprobs"):
-            if body.get(name):
-                raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
-        if body.get("logprobs"):
-            raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
-        return await json_answer(request, self._generated(body, prompt))
-
-    async def _generated(self, body: Message, prompt: list[int]) -> Message:
-        asked = {name: value for name, value in body.items() if name not in _OWN}
-        asked = {"max_tokens": _DEFAULT_MAX_TOKENS, **asked, "model": self._chat.names[0]}
-        choices = await self._chat.complete_text(asked, [prompt])
-        return {
-            "text": [choice["message"]["content"] for choice in choices],
-            "prompt": body["prompt"],
-            "token_ids": [choice["token_ids"] for choice in choices],
-            "finish_reasons": [choice["finish_reason"] for choice in choices],
-            "logprobs": [
-                [
-                    [{str(token): value}]
-                    for token, value in zip(choice["token_ids"], choice["token_logprobs"], strict=True)
-                ]
-                for choice in choices
-            ],
-        }
-
-    def _prompt(self, given: Any) -> list[int]:
-        ids: Any = cast(Message, given).get("prompt_token_ids") if isinstance(given, dict) else given
-        if isinstance(ids, str) and ids:
-            return self._encode(ids)
-        if isinstance(ids, list) and ids and all(type(each) is int and each >= 0 for each in cast("list[Any]", ids)):
-            prompt, vocabulary = cast("list[int]", ids), self._chat.vocabulary
-            if vocabulary is not None and max(prompt) >= vocabulary:  # it would stop the engine
-                raise BadRequest(
-                    f"prompt names the token {max(prompt)}, which the model does not have",
-                    f"Its tokens are 0 to {vocabulary - 1}.",
-                )
-            return prompt
-        raise BadRequest("prompt is neither a text nor token ids", 'Send {"prompt": {"prompt_token_ids": […]}}.')
-
-
 _START_DEADLINE = 30.0
 
 
@@ -229,7 +164,6 @@ class EndpointServer:
                 *ResponsesApi(self.chat).routes,
                 *MessagesApi(self.chat).routes,
                 *(CompletionsApi(self.chat, encode).routes if encode else ()),
-                *(GenerateApi(self.chat, encode).routes if encode else ()),
                 *CaptureApi(self._captures).routes,
             ],
             middleware=[Middleware(CaptureMiddleware, captures=self._captures)],

@@ -51,7 +51,7 @@ from gavel.trainer.backends.remote.wire import (
     UploadError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.jobs import Jobs, Key, unknown_settings
+from gavel.trainer.backends.server.jobs import Jobs, unknown_settings
 from gavel.trainer.backends.server.uploads import Uploads, served_file
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.metrics import whole_rows
@@ -151,35 +151,6 @@ logger = logging.getLogger(__name__)
 _SCOPE = ("type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server")
 
 
-class Passthrough:
-    """Hands requests to the endpoints of the backend's models, which are in this process."""
-
-    def __init__(self, backend: LocalBackend, jobs: Jobs, key: str) -> None:
-        self._backend = backend
-        self._jobs = jobs
-        self._key = key
-
-    def admits(self, request: Request) -> bool:
-        key = given_key(request)
-        is_ours = hmac.compare_digest(key.encode(), self._key.encode())
-        return is_ours or any(endpoint.holds(key) for endpoint in endpoints().values())
-
-    async def answer(self, request: Request, model: Key, path: str) -> Response:
-        """What the endpoint of `model` answers to the request for `path`."""
-        try:
-            spec = (await self._jobs.loaded(model)).spec
-            if not isinstance(spec, TrainableSpec):
-                return _error(404, f"the model {spec.name} is prompted elsewhere: call it where it is served")
-            served = endpoints().get(self._backend.endpoint(spec).base_url)
-        except NotRegisteredError as error:
-            return _error(404, error.message)
-        except GavelError as error:  # it cannot be loaded at this moment
-            return _error(503, f"{error.message} {error.remedy}".strip())
-        if served is None:  # it restarts after an error, or ends
-            return _error(503, "the model's endpoint is closing")
-        return Forwarded(served, f"/v1/{path}", await request.body())
-
-
 class Forwarded(Response):
     """The answer of an endpoint, which is made on that endpoint's event loop and sent by this one."""
 
@@ -241,7 +212,11 @@ def create_app(
     """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
     uploads = Uploads(root / ".backend" / "uploads")
     jobs = Jobs(backend, root, uploads)
-    passthrough = Passthrough(backend, jobs, key)
+
+    def admits(request: Request) -> bool:
+        given = given_key(request)
+        is_ours = hmac.compare_digest(given.encode(), key.encode())
+        return is_ours or any(served.holds(given) for served in endpoints().values())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -252,7 +227,7 @@ def create_app(
 
     activity = activity or Activity()
     activity.busy = jobs.running
-    app.add_middleware(Guard, key=key, admits=passthrough.admits, activity=activity)
+    app.add_middleware(Guard, key=key, admits=admits, activity=activity)
 
     @app.get(HEALTH)
     async def health() -> dict[str, object]:
@@ -309,7 +284,18 @@ def create_app(
 
     @app.api_route("/v1/models/{project}/{name}/openai/v1/{path:path}", methods=_METHODS, include_in_schema=False)
     async def endpoint(project: str, name: str, path: str, request: Request) -> Response:
-        return await passthrough.answer(request, (project, name), path)
+        try:
+            spec = (await jobs.loaded((project, name))).spec
+            if not isinstance(spec, TrainableSpec):
+                return _error(404, f"the model {name} is prompted elsewhere: call it where it is served")
+            served = endpoints().get(backend.endpoint(spec).base_url)
+        except NotRegisteredError as error:
+            return _error(404, error.message)
+        except GavelError as error:  # it cannot be loaded at this moment
+            return _error(503, f"{error.message} {error.remedy}".strip())
+        if served is None:  # it restarts after an error, or ends
+            return _error(503, "the model's endpoint is closing")
+        return Forwarded(served, f"/v1/{path}", await request.body())
 
     @app.exception_handler(GavelError)
     async def told(_: Request, error: Exception) -> Response:

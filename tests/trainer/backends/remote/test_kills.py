@@ -350,17 +350,6 @@ def assert_each_step_once(directory: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_run_whose_client_and_server_are_killed_once_each_ends_as_any_other(tmp_path: Path) -> None:
-    moments = random.Random(1)
-    with a_server(tmp_path) as server, CuttingProxy(server.port, seed=1, most_bytes=200_000) as proxy:
-        run = LiveRun(proxy.url, tmp_path)
-        with being_killed(server, run, moments, kills=1):
-            lives_until_the_end(run, moments, kills=1)
-    assert set(assert_each_step_once(tmp_path)) <= set(run.judged.read_text().split())
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(2))
 def test_a_run_whose_client_and_server_are_killed_at_many_moments_trains_each_step_once(
     tmp_path: Path, seed: int

@@ -4,8 +4,6 @@ import asyncio
 import fcntl
 import hashlib
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -47,7 +45,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
-from tests.backend_server import KEY, BackendServer, serving
+from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.deploy.trained_run import make_run
@@ -400,19 +398,3 @@ def test_a_place_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(fcntl, "flock", cannot)
     with pytest.raises(RunDirectoryError, match="cannot lock a file: Operation not supported"), held_root(tmp_path):
         pass
-
-
-@pytest.mark.thorough
-def test_two_commands_on_the_same_runs(tmp_path: Path) -> None:
-    server = BackendServer(tmp_path / "runs", tmp_path / "log")
-    server.start()
-    try:
-        second = [sys.executable, "-m", "gavel", "backend", "--port", "0", "--runs", str(tmp_path / "runs")]
-        done = subprocess.run(second, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 1, done.stdout
-        assert f"another `gavel backend` serves the runs in {tmp_path / 'runs'} ({server.url}" in done.stderr
-        assert "Traceback" not in done.stderr
-    finally:
-        server.kill()
-    server.start()  # a lock of a dead process is none
-    server.stop()
