@@ -254,7 +254,8 @@ class TrainingRun:
         """The learner's, of the trained tokens of each sequence."""
         with self._lock:
             flat = self._replicas.logprobs(*sequences) if sequences else torch.zeros(0)
-        return [part.tolist() for part in torch.split(flat, [sequence.trained_tokens for sequence in sequences])]
+        parts = torch.split(flat, [sequence.trained_tokens for sequence in sequences])
+        return [[value.item() for value in part] for part in parts]
 
     def prepare(self, config: TrainConfig) -> None:
         """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""

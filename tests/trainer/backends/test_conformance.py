@@ -23,7 +23,7 @@ from gavel.trainer.backends.protocol import Backend, NotRegisteredError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
-from gavel.trainer.backends.skypilot.this_machine import ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ThisMachine
 from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm_launch

@@ -30,8 +30,7 @@ from gavel.trainer.backends.skypilot.cluster import (
     secret_values,
     state_directory,
 )
-from gavel.trainer.backends.skypilot.sky_host import ClusterHost, Line, Offer, Say, SkyHost
-from gavel.trainer.backends.skypilot.this_machine import ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ClusterHost, Line, Offer, Say, SkyHost, ThisMachine
 
 _LOOK_SECONDS = 1.0
 _JOB_LOOK_SECONDS = 15.0

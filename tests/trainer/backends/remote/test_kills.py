@@ -37,7 +37,7 @@ from tests.backend_server import KEY, BackendServer, serving
 from tests.cutting_proxy import CuttingProxy
 from tests.forkserver import forking
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.backends.test_conformance import a_group, a_model
 
 STEPS = 6
 CONFIG = TrainConfig(learning_rate=1e-3)
@@ -45,7 +45,7 @@ SCRIPT = """
 import asyncio, sys
 from pathlib import Path
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.trainer.backends.remote.test_kills import train_all, a_model
+from tests.trainer.backends.remote.test_kills import train_all
 from gavel.trainer.backends.remote.client import RemoteBackend
 
 groups = list(TrajectoryStore(sys.argv[2]))
@@ -56,10 +56,6 @@ async def main() -> None:
 
 asyncio.run(main())
 """
-
-
-def a_model() -> TrainableModel:
-    return TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
 
 
 async def train_all(backend: LocalBackend | RemoteBackend, groups: list[TrajectoryGroup]) -> None:

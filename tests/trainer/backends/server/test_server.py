@@ -42,18 +42,13 @@ from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.backends.test_conformance import a_group, a_model
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.serving.served import until
-
-
-def a_model() -> TrainableModel:
-    return TrainableModel(name="clerk", project="tests", base_model="embedded/returns-desk")
 
 
 @pytest.mark.slow

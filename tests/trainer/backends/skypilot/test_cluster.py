@@ -26,7 +26,7 @@ from gavel.trainer.backends.skypilot.cluster import (
     secret_values,
     setup_script,
 )
-from gavel.trainer.backends.skypilot.sky_host import in_background
+from gavel.trainer.backends.skypilot.hosts import in_background
 from tests.limits import HANG_SECONDS
 
 KEY = "a-key-that-nobody-sees"
