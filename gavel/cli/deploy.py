@@ -48,7 +48,7 @@ def deploy(
     The adapter of a backend's run is fetched, and deployed from here.
     """
     need_extra("train", "gavel deploy")
-    from gavel.trainer.deploy.deploy import deploy_step
+    from gavel.trainer.deploy.deploy import deploy as serve
 
     options = dict(map(_setting, settings or ()))
     if backend_url is None:
@@ -56,13 +56,12 @@ def deploy(
     else:
         directory, adapter, description = asyncio.run(_fetched(backend_url, run, best, best_by))
     deployed = asyncio.run(
-        deploy_step(
+        serve(
             directory,
             adapter,
-            description,
             host,
             wait=wait,
-            smoke_test=smoke_test,
+            description=description if smoke_test else None,
             deadline=deadline,
             report=lambda line: typer.echo(line, err=True),
             options=options,

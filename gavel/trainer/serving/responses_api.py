@@ -25,7 +25,6 @@ from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
     an_object,
     check_types,
-    kind_of,
     objects,
     parts,
     switch,
@@ -67,13 +66,7 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     """The chat request of `body`, whose conversation is `earlier` and then `items`. Raises `BadRequest`."""
     _check(body)
     chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
-    instructions = body.get("instructions")
-    if isinstance(instructions, list):
-        opening = chat_messages(objects(instructions, "instructions", "instruction"))
-    elif instructions is None or isinstance(instructions, str):
-        opening = [{"role": "system", "content": instructions}] if instructions else []
-    else:
-        raise BadRequest(f"instructions is {kind_of(instructions)}", "Give text, or a list of items.")
+    opening = chat_messages(input_items(body, "instructions", "system")) if body.get("instructions") else []
     chat["messages"] = [*opening, *earlier, *chat_messages(items)]
     if body.get("tools"):
         chat["tools"] = [_tool(number, tool) for number, tool in enumerate(objects(body["tools"], "tools", "tool"))]
@@ -89,16 +82,12 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     return chat
 
 
-def input_items(body: Message) -> list[Message]:
-    """The items of `input`, which may be plain text."""
-    given: Any = body.get("input")
-    if given is None:
-        return []
+def input_items(body: Message, name: str = "input", role: str = "user") -> list[Message]:
+    """The items of a field, which may be plain text of a role."""
+    given: Any = body.get(name)
     if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    if not isinstance(given, list):
-        raise BadRequest(f"input is {kind_of(given)}", "Give text, or a list of items.")
-    return objects(given, "input", "input item")
+        return [{"role": role, "content": given}]
+    return [] if given is None else objects(given, name, f"{name} item")
 
 
 def chat_messages(items: Sequence[Message]) -> list[Message]:

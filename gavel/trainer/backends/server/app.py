@@ -14,7 +14,6 @@ holds is told to the next.
 
 import asyncio
 import contextlib
-import fcntl
 import hmac
 import logging
 import os
@@ -36,6 +35,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.base.errors import GavelError
+from gavel.base.files import locked
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.wire import (
@@ -329,37 +329,30 @@ def held_root(root: Path) -> Generator[Callable[[str], None]]:
     Raises `RunDirectoryError` where another server holds it, and where files cannot be locked or written.
     """
     path = root / ".backend" / _LOCK
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise RunDirectoryError(
-            f"the runs in {root} cannot be written: {error.strerror}", "Choose another place: --runs or GAVEL_RUNS."
-        ) from error
-    with file:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            held.enter_context(locked(path))
         except BlockingIOError as error:
-            file.seek(0)
-            other = file.read().strip() or "it is just starting"
+            other = path.read_text(encoding="utf-8") or "it is just starting"
             raise RunDirectoryError(
                 f"another `gavel backend` serves the runs in {root} ({other})",
                 "Use that one, or stop it first; for a server of its own choose another place: --runs.",
             ) from error
         except OSError as error:
             raise RunDirectoryError(
-                f"{root} cannot hold runs: it cannot lock a file: {error.strerror}",
-                "A mounted bucket often lacks this. Keep runs on a disk (--runs), and copy checkpoints to the bucket.",
+                f"{root} cannot hold runs, whose files are written and locked: {error.strerror}",
+                "Choose another place: --runs or GAVEL_RUNS. A mounted bucket often cannot lock files: keep runs on a "
+                "disk, and copy checkpoints to the bucket.",
             ) from error
 
         def note(said: str) -> None:
-            file.truncate(0)
-            file.write(f"{said}, process {os.getpid()} on {os.uname().nodename}")
-            file.flush()
+            path.write_text(f"{said}, process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
 
         note("starting")
         yield note
-        file.truncate(0)
+        path.write_text("")
 
 
 _IDLE_SECONDS = 600
