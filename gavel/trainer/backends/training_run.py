@@ -223,17 +223,12 @@ class TrainingRun:
             )
             self._server = EndpointServer(
                 self._engine,
-                self.policy.renderer,
-                self.policy.decode,
+                self.policy,
                 model=model.name,
-                max_context=self._engine.max_context,
                 max_reply=serving.max_reply,
                 host=serving.host,
                 port=serving.port,
                 base_model=model.base_model,
-                rendering_by=self.policy.rendering_by,
-                encode=self.policy.encode,
-                vocabulary=self.policy.vocabulary,
             )
             with saving(self.step):
                 self._start.keep(lambda directory: self._write_policy(directory, self._card(0)))

@@ -19,7 +19,7 @@ import math
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -107,6 +107,15 @@ def _histories(turns: Sequence[CapturedTurn], paths: Sequence[Sequence[int]]) ->
 
 
 KEY_PREFIX = "gavel-capture-"
+
+
+def given_key(headers: Mapping[str, str]) -> str:
+    """Of a capture wherever it stands, as OpenAI's, Anthropic's and Azure's clients write it; else any."""
+    given = [headers.get(name, "").split() for name in ("x-api-key", "authorization", "api-key")]
+    keys = [words[-1] for words in given if words]
+    return next((key for key in keys if key.startswith(KEY_PREFIX)), keys[0] if keys else "")
+
+
 _OPEN = 8192
 """Captures that are kept; of more, the one that was used least recently is forgotten."""
 

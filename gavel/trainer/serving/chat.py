@@ -24,6 +24,7 @@ from renderers import ParsedResponse, Renderer
 from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
+from gavel.trainer.policy.policy import Policy
 from gavel.trainer.policy.template_renderer import ChatFormatError
 from gavel.trainer.serving.answers import BadRequest, UnknownModel
 from gavel.trainer.serving.capture import current_capture
@@ -242,33 +243,19 @@ class ChatCompletions:
     """One model's chat completions, for any number of concurrent requests of one event loop."""
 
     def __init__(
-        self,
-        engine: Engine,
-        renderer: Renderer,
-        decode: Callable[[Sequence[int]], str],
-        *,
-        model: str,
-        max_context: int,
-        max_reply: int | None = None,
-        base_model: str | None = None,
-        rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
-        vocabulary: int | None = None,
+        self, engine: Engine, policy: Policy, *, model: str, max_reply: int | None = None, base_model: str | None = None
     ) -> None:
-        """`decode` gives the text of token ids, of which there are `vocabulary`; `base_model`: without an adapter.
-        `max_reply`: tokens of a reply whose request sets no limit; None: the rest of the context.
-
-        `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
-        """
+        """`engine` samples what `policy` renders. `base_model`: the name without an adapter. `max_reply`: tokens of a
+        reply whose request sets no limit; None: the rest of the context."""
         self._engine = engine
-        self._decode = decode
+        self.policy = policy
+        self._decode = policy.decode
         self._model = model
-        self._max_context = max_context
-        self.vocabulary = vocabulary
+        self.max_context = engine.max_context
         self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
-        self.turn_cache = TurnCache(renderer, decode, max_context)
-        self._own_format = ChatFormat(renderer)
-        self._rendering_by = rendering_by
+        self.turn_cache = TurnCache(policy.renderer, policy.decode, self.max_context)
+        self._own_format = ChatFormat(policy.renderer)
         self._formats = functools.lru_cache(_FORMATS)(self._format_with)
 
     @property
@@ -378,7 +365,7 @@ class ChatCompletions:
 
     def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> "_Chat":
         """`prompt`: in place of the rendered messages."""
-        asked = read_chat_request(body, self.vocabulary)
+        asked = read_chat_request(body, self.policy.vocabulary)
         version = self._version(asked.model)
         form = self._chat_format(asked.chat_template_kwargs)
         self._check_length(asked)
@@ -389,11 +376,11 @@ class ChatCompletions:
             if isinstance(error, ChatFormatError):
                 raise BadRequest(str(error), "Send what it takes, or name another format: --renderer.") from error
             raise
-        room = self._max_context - len(prompt.token_ids)
+        room = self.max_context - len(prompt.token_ids)
         if room <= 0:
             raise ContextOverflow(
                 f"the prompt has {len(prompt.token_ids)} tokens, which leaves no room for a reply: the maximum context "
-                f"length is {self._max_context} tokens",
+                f"length is {self.max_context} tokens",
                 "Shorten the conversation, or raise max_context.",
             )
         request = SamplingRequest(
@@ -411,7 +398,7 @@ class ChatCompletions:
 
     def _check_length(self, asked: ChatRequest) -> None:
         """Raises `ContextOverflow` for texts that no tokenizer fits into the context, before one tries for minutes."""
-        most = self._max_context * _LONGEST_TOKEN
+        most = self.max_context * _LONGEST_TOKEN
         texts: list[Any] = [message.get("content") for message in asked.messages]
         if asked.offered:
             texts.append(json.dumps(asked.offered))
@@ -419,7 +406,7 @@ class ChatCompletions:
         if written > most:
             raise ContextOverflow(
                 f"the prompt has {written:,} characters, which leaves no room for a reply: the maximum context length "
-                f"is {self._max_context} tokens",
+                f"is {self.max_context} tokens",
                 "Shorten the conversation, or raise max_context.",
             )
 
@@ -515,7 +502,7 @@ class ChatCompletions:
         """Raises `BadRequest` for arguments that the chat template does not read."""
         if arguments is None or arguments == {}:
             return self._own_format
-        if not isinstance(arguments, dict) or self._rendering_by is None:
+        if not isinstance(arguments, dict):
             raise BadRequest(f"chat_template_kwargs={arguments!r} is not supported here", "Leave it out, or give {}.")
         try:
             return self._formats(json.dumps(arguments, sort_keys=True))
@@ -523,8 +510,7 @@ class ChatCompletions:
             raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
 
     def _format_with(self, arguments: str) -> ChatFormat:
-        assert self._rendering_by is not None
-        renderer = self._rendering_by(json.loads(arguments))
+        renderer = self.policy.rendering_by(json.loads(arguments))
         return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
 
 

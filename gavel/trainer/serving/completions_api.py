@@ -10,7 +10,7 @@ is a turn that answers its prompt, and continues no other.
 import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 from starlette.requests import Request
@@ -22,7 +22,6 @@ from gavel.trainer.serving.answers import BadRequest, event, json_answer, object
 from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_request import check_characters, switch
 
-Encode = Callable[[str], list[int]]
 _DEFAULT_MAX_TOKENS = 16
 """As in OpenAI's API, and in vLLM."""
 _HARMLESS = {"echo": (None, False), "suffix": (None, ""), "best_of": (None, 1)}
@@ -33,10 +32,8 @@ _OWN = {"prompt", "stream", "stream_options", *_HARMLESS}
 class CompletionsApi:
     """The routes."""
 
-    def __init__(self, chat: ChatCompletions, encode: Encode) -> None:
-        """`encode` gives the tokens of a text."""
+    def __init__(self, chat: ChatCompletions) -> None:
         self._chat = chat
-        self._encode = encode
         self.routes = [
             Route("/v1/completions", self._create, methods=["POST"]),
             Route("/generate", self._generate, methods=["POST"]),
@@ -80,7 +77,7 @@ class CompletionsApi:
         if len(texts) > MAX_TEXTS:
             raise BadRequest(f"there are {len(texts)} prompts, more than {MAX_TEXTS}", "Send them in several requests.")
         check_characters(texts)
-        return [self._encode(text) for text in texts]
+        return [self._chat.policy.encode(text) for text in texts]
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -116,10 +113,10 @@ class CompletionsApi:
     def _ids(self, given: Any) -> list[int]:
         ids: Any = cast(Message, given).get("prompt_token_ids") if isinstance(given, dict) else given
         if isinstance(ids, str) and ids:
-            return self._encode(ids)
+            return self._chat.policy.encode(ids)
         if isinstance(ids, list) and ids and all(type(each) is int and each >= 0 for each in cast("list[Any]", ids)):
-            prompt, vocabulary = cast("list[int]", ids), self._chat.vocabulary
-            if vocabulary is not None and max(prompt) >= vocabulary:  # it would stop the engine
+            prompt, vocabulary = cast("list[int]", ids), self._chat.policy.vocabulary
+            if max(prompt) >= vocabulary:  # it would stop the engine
                 raise BadRequest(
                     f"prompt names the token {max(prompt)}, which the model does not have",
                     f"Its tokens are 0 to {vocabulary - 1}.",

@@ -10,15 +10,17 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openai import APIConnectionError, APITimeoutError
 from openai.types.chat.chat_completion import ChatCompletion
-from starlette.applications import Starlette
 
 from gavel.llm.failures import openai_httpx
 from gavel.scenarios.chat_model import RolloutClient
 from gavel.trainer.serving.capture import KEY_PREFIX
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class Served(NamedTuple):
 
     loop: asyncio.AbstractEventLoop
     complete: Complete
-    app: Starlette
+    app: "Starlette"
     holds: Callable[[str], bool]
     """Whether a key is that of a capture which is open there."""
 

@@ -9,11 +9,10 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import uvicorn
-from renderers import Renderer
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -25,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Engine
+from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.answers import (
     ANSWERED,
     EndpointError,
@@ -36,10 +36,10 @@ from gavel.trainer.serving.answers import (
     object_of,
     streamed_answer,
 )
-from gavel.trainer.serving.capture import KEY_PREFIX, CaptureBook, UnknownCapture, captured_trajectory, current_capture
+from gavel.trainer.serving.capture import CaptureBook, UnknownCapture, captured_trajectory, current_capture, given_key
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_request import switch
-from gavel.trainer.serving.completions_api import CompletionsApi, Encode
+from gavel.trainer.serving.completions_api import CompletionsApi
 from gavel.trainer.serving.in_process import Served, no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi, error_object
@@ -59,7 +59,7 @@ class CaptureMiddleware:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
-            capture = self._captures.of(_key(Headers(scope=scope)))
+            capture = self._captures.of(given_key(Headers(scope=scope)))
         except UnknownCapture as error:
             return await _unauthorized(error)(scope, receive, send)
         if capture is None:
@@ -98,13 +98,6 @@ class CaptureApi:
         return Response(content, media_type="application/json")
 
 
-def _key(headers: Headers) -> str:
-    """Of a capture wherever it stands, as OpenAI's, Anthropic's and Azure's clients write it; else any."""
-    given = [headers.get(name, "").split() for name in ("x-api-key", "authorization", "api-key")]
-    keys = [words[-1] for words in given if words]
-    return next((key for key in keys if key.startswith(KEY_PREFIX)), keys[0] if keys else "")
-
-
 def _unauthorized(error: UnknownCapture) -> Response:
     """In the form of OpenAI's API and of Anthropic's at once."""
     fault: Message = {"type": "authentication_error", "message": str(error), "code": "invalid_api_key"}
@@ -120,38 +113,16 @@ class EndpointServer:
     def __init__(
         self,
         engine: Engine,
-        renderer: Renderer,
-        decode: Callable[[Sequence[int]], str],
+        policy: Policy,
         *,
         model: str,
-        max_context: int,
         max_reply: int | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         base_model: str | None = None,
-        rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
-        encode: Encode | None = None,
-        vocabulary: int | None = None,
     ) -> None:
-        """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
-
-        `max_context` bounds prompt and reply, `max_reply` a reply whose request sets no limit; both in tokens.
-        `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
-        `encode` gives the tokens of a text; without it there is no `/v1/completions`.
-        `vocabulary`: tokens of the model; without it a `logit_bias` of a token beyond them is not found out.
-        """
-        self._max_context = max_context
-        self.chat = ChatCompletions(
-            engine,
-            renderer,
-            decode,
-            model=model,
-            max_context=max_context,
-            max_reply=max_reply,
-            base_model=base_model,
-            rendering_by=rendering_by,
-            vocabulary=vocabulary,
-        )
+        """The arguments are those of `ChatCompletions`; `port` 0 takes a free one. Raises `EndpointError`."""
+        self.chat = ChatCompletions(engine, policy, model=model, max_reply=max_reply, base_model=base_model)
         listener = listen(host, port)
         self.base_url = f"{address_of(listener, host)}/v1"
         self._captures = CaptureBook()
@@ -163,7 +134,7 @@ class EndpointServer:
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
                 *ResponsesApi(self.chat).routes,
                 *MessagesApi(self.chat).routes,
-                *(CompletionsApi(self.chat, encode).routes if encode else ()),
+                *CompletionsApi(self.chat).routes,
                 *CaptureApi(self._captures).routes,
             ],
             middleware=[Middleware(CaptureMiddleware, captures=self._captures)],
@@ -220,7 +191,7 @@ class EndpointServer:
             "created": 0,
             "created_at": "1970-01-01T00:00:00Z",
             "owned_by": "gavel",
-            "max_model_len": self._max_context,
+            "max_model_len": self.chat.max_context,
         }
 
     async def _chat_completions(self, request: Request) -> Response:

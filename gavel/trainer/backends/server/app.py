@@ -57,6 +57,7 @@ from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.serving.answers import CLIENT_GONE
+from gavel.trainer.serving.capture import given_key
 from gavel.trainer.serving.in_process import Served, endpoints
 from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
@@ -93,7 +94,7 @@ class Guard:
                 return None
             error = {"message": "the key is not that of this server", "type": "authentication_error", "code": None}
             return JSONResponse({"error": error}, 401)
-        if not hmac.compare_digest(given_key(request).encode(), self._key):
+        if not hmac.compare_digest(given_key(request.headers).encode(), self._key):
             return refused(401, WrongKeyError("the key is not that of the server", _OTHER_KEY))
         spoken = request.headers.get(PROTOCOL_HEADER)
         if spoken != str(PROTOCOL):
@@ -105,12 +106,6 @@ class Guard:
                 ),
             )
         return None
-
-
-def given_key(request: Request) -> str:
-    """As OpenAI's clients give it, or Anthropic's."""
-    bearer = request.headers.get("authorization", "")
-    return request.headers.get("x-api-key") or bearer.removeprefix("Bearer ").strip()
 
 
 def refused(status: int, error: GavelError) -> Response:
@@ -214,7 +209,7 @@ def create_app(
     jobs = Jobs(backend, root, uploads)
 
     def admits(request: Request) -> bool:
-        given = given_key(request)
+        given = given_key(request.headers)
         is_ours = hmac.compare_digest(given.encode(), key.encode())
         return is_ours or any(served.holds(given) for served in endpoints().values())
 

@@ -191,6 +191,19 @@ async def in_background(call: Callable[[], T], seconds: float) -> T:
     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), seconds)
 
 
+def _followed(run: Callable[[threading.Event], None], seconds: float) -> Callable[[], None]:
+    """Runs it in a thread; what is returned waits for its end for so many seconds, and then tells it to end."""
+    ended = threading.Event()
+    thread = threading.Thread(target=run, args=(ended,), daemon=True, name="gavel-cluster-log")
+    thread.start()
+
+    def end() -> None:
+        thread.join(seconds)
+        ended.set()
+
+    return end
+
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -291,27 +304,14 @@ class SkyHost:
         return "waiting" if _name(state) in _WAITING else "running" if _name(state) == "RUNNING" else "ended"
 
     def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
-        ended = threading.Event()
-
-        def tell(line: str) -> None:
-            if not ended.is_set():
-                say(line)
-
-        def run() -> None:
+        def run(ended: threading.Event) -> None:
+            tell: Say = lambda line: None if ended.is_set() else say(line)  # noqa: E731
             try:
                 self._sky.tail_logs(cluster, job, follow=until_end, output_stream=LineWriter(tell))
             except Exception as error:  # SkyPilot's have no common class; the job's state tells what matters
                 tell(f"the log of {cluster} broke off: {_first_line(error)}")
 
-        thread = threading.Thread(target=run, daemon=True, name="gavel-cluster-log")
-        thread.start()
-
-        def end() -> None:
-            if not until_end:
-                thread.join(_ASK_SECONDS)
-            ended.set()
-
-        return end
+        return _followed(run, 0.0 if until_end else _ASK_SECONDS)
 
     async def line(self, cluster: str, port: int) -> Line:
         await self.write_ssh_config(cluster)
@@ -440,9 +440,7 @@ class ThisMachine:
         return "running" if process and self._runs(cluster, process) else "ended"
 
     def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
-        ended = threading.Event()
-
-        def run() -> None:
+        def run(ended: threading.Event) -> None:
             with _log(cluster).open(encoding="utf-8", errors="replace") as stream:
                 while not ended.is_set():
                     if line := stream.readline():
@@ -452,15 +450,7 @@ class ThisMachine:
                     else:
                         time.sleep(_RUN_LOOK_SECONDS)
 
-        thread = threading.Thread(target=run, daemon=True, name="gavel-cluster-log")
-        thread.start()
-
-        def end() -> None:
-            if until_end:
-                ended.set()
-            thread.join(_RUN_END_SECONDS)
-
-        return end
+        return _followed(run, 0.0 if until_end else _RUN_END_SECONDS)
 
     async def line(self, cluster: str, port: int) -> Line:
         return _Here(port)

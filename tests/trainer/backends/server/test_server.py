@@ -36,7 +36,7 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.app import Activity, Guard, create_app, given_key, held_root, serve
+from gavel.trainer.backends.server.app import Activity, Guard, create_app, held_root, serve
 from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
@@ -44,6 +44,7 @@ from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
+from gavel.trainer.serving.capture import given_key
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.test_conformance import a_group, a_model
@@ -327,7 +328,7 @@ async def client():
     app = Guard(
         Starlette(routes=[Route("/{path:path}", reached, methods=methods)]),
         KEY,
-        lambda request: given_key(request) in (KEY, CAPTURE),
+        lambda request: given_key(request.headers) in (KEY, CAPTURE),
         Activity(),
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
