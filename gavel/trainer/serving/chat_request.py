@@ -123,6 +123,15 @@ _GREEDY_BELOW = 1e-5
 """Temperatures by which log-probs cannot be divided are 0."""
 _SHOWN_NAMES = 300
 """Characters."""
+_REMEDIES = {
+    "model": "Ask model.get_inference_name() for each rollout.",
+    "messages": 'Give [{"role": "user", "content": "…"}]; a call is {"function": {"name": …, "arguments": "{…}"}}.',
+    "tools": 'Give [{"type": "function", "function": {"name": …, "parameters": …}}], those that the task may need.',
+    "n": "Send several requests for more.",
+    "logit_bias": 'Write {"1234": -100}, say.',
+    "response_format": "Known: text, json_object, and json_schema with a schema.",
+}
+"""What to send where leaving a field out does not do."""
 
 
 class _Given(BaseModel):
@@ -216,7 +225,7 @@ def _schema(form: Any) -> str | None:
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
             return json.dumps(schema)
         case _:
-            raise ValueError("known are text, json_object, and json_schema with a schema")
+            raise ValueError("it is not supported here")
 
 
 _Whole = Annotated[int, BeforeValidator(_whole)]
@@ -225,8 +234,6 @@ _Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1)] | None
 
 class _Body(_Given):
     """What a body may hold; null is as good as nothing."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str
     messages: Annotated[list[Message], _shaped(Annotated[list[_Message], Field(min_length=1)])]
@@ -330,10 +337,14 @@ def read_chat_request(body: Mapping[str, Any], vocabulary: int | None = None) ->
     """`vocabulary`: tokens of the model, where it is known. Raises `BadRequest`."""
     check_types(body, _INERT)
     given = {name: value for name, value in body.items() if value is not None and name not in _INERT}
+    if unknown := sorted(given.keys() - _Body.model_fields.keys()):
+        name = unknown[0]
+        raise BadRequest(f"{name}={shown(given[name])} is not supported here", f"Leave {name} out.")
     try:
         asked = _Body.model_validate(given)
     except ValidationError as error:
-        raise BadRequest(f"{problem(error)}.", "Correct it, or leave it out.") from error
+        name = str((*error.errors()[0]["loc"], "it")[0])
+        raise BadRequest(problem(error), _REMEDIES.get(name, f"Correct it, or leave {name} out.")) from error
     bias = {int(token): value for token, value in asked.logit_bias.items()}
     if vocabulary is not None and (foreign := next((token for token in bias if token >= vocabulary), None)):
         raise BadRequest(
