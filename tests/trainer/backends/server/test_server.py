@@ -47,6 +47,7 @@ from gavel.trainer.runs.storage.store import StorageError
 from gavel.trainer.serving.capture import given_key
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
+from tests.trainer.backends.remote.hostile_machine import registered
 from tests.trainer.backends.test_conformance import a_group, a_model
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.serving.served import until
@@ -58,9 +59,7 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
 ) -> None:
     finish = Journal.finish
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        model = a_model()
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            await model.register(backend)
+        async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
             monkeypatch.setattr(Journal, "finish", lambda *_: (_ for _ in ()).throw(SystemError("killed")))
             with pytest.raises(Exception, match="killed"):
@@ -86,9 +85,7 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
 @pytest.mark.slow
 async def test_the_same_groups_on_purpose_twice_are_two_steps(tmp_path: Path) -> None:
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            model = a_model()
-            await model.register(backend)
+        async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
             steps = [(await model.train([group])).step for _ in range(2)]
     assert steps == [1, 2]
@@ -232,9 +229,7 @@ async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(LocalBackend, "train", fails_once)
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            model = a_model()
-            await model.register(backend)
+        async with registered(url, "clerk") as (_, model):
             group = TrajectoryGroup([Trajectory(reward=0.0), Trajectory(reward=1.0)])
             with pytest.raises(Exception, match="OSError: no space left"):
                 await model.train([group], TrainConfig())
@@ -248,9 +243,7 @@ async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_sa
     held: list[Future[Sampled]] = []
     local = LocalBackend(tmp_path)
     with serving(create_app(local, key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            model = a_model()
-            await model.register(backend)
+        async with registered(url, "clerk") as (_, model):
             submit = lambda *_: held.append(Future()) or held[-1]  # noqa: E731
             monkeypatch.setattr(TransformersEngine, "submit", submit)
             leaving, staying = (asyncio.create_task(a_group(model, 0.0)) for _ in range(2))
