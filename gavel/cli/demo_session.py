@@ -43,7 +43,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
-from gavel.trainer.backends.skypilot.this_machine import ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ThisMachine
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path, source_text

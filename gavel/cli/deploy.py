@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,7 +48,7 @@ def deploy(
     The adapter of a backend's run is fetched, and deployed from here.
     """
     need_extra("train", "gavel deploy")
-    from gavel.trainer.deploy.deploy import deploy_step
+    from gavel.trainer.deploy.deploy import deploy as serve
 
     options = dict(map(_setting, settings or ()))
     if backend_url is None:
@@ -57,13 +56,12 @@ def deploy(
     else:
         directory, adapter, description = asyncio.run(_fetched(backend_url, run, best, best_by))
     deployed = asyncio.run(
-        deploy_step(
+        serve(
             directory,
             adapter,
-            description,
             host,
             wait=wait,
-            smoke_test=smoke_test,
+            description=description if smoke_test else None,
             deadline=deadline,
             report=lambda line: typer.echo(line, err=True),
             options=options,
@@ -144,7 +142,7 @@ def deployments(
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
     if as_json:
-        typer.echo(json.dumps([asdict(record) for record in found], indent=1, default=str))
+        typer.echo(json.dumps([record.model_dump(mode="json") for record in found], indent=1))
         return
     console = Console()
     if not found:
