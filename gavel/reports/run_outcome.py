@@ -147,8 +147,8 @@ def outcome_in_words(
 
 
 _UNSURE = (
-    "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, where the "
-    "scenario has more."
+    "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, "
+    "where the scenario has more."
 )
 
 
