@@ -60,7 +60,7 @@ from .trainer.config import VllmSettings as VllmSettings
 from .trainer.config import recipe as recipe
 from .trainer.deploy.host import Deployment as Deployment
 from .trainer.deploy.record import DeployError as DeployError
-from .trainer.evolve_config import EvolveConfig as EvolveConfig
+from .trainer.config import EvolveConfig as EvolveConfig
 from .trainer.loop.evolve import evolve as evolve
 from .trainer.loop.train_loop import train_scenario as train_scenario
 from .trainer.model import Model as Model
