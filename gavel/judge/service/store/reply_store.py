@@ -149,20 +149,21 @@ class _WriterThread(StorageThread):
             return self._database.submit(of_connection)
         return cast("Future[_T]", self._database.begin(of_connection, order, durable=durable))
 
-    def claim(self, key: str, known: int) -> "Future[bool]":
-        def work(storage: Replies) -> bool:
-            if len(storage.replies(key)) > known:
-                return False
+    def look(self, key: str, unusable: int) -> "Future[tuple[list[StoredReply], bool]]":
+        def work(storage: Replies) -> tuple[list[StoredReply], bool]:
+            stored = storage.replies(key)
+            if len(stored) > unusable:
+                return stored, False
             other = storage.claim(key, self._holder)
             if other and is_dead(other):
                 other = storage.claim(key, self._holder, dead=other)
             if other is not None:
-                return False
-            if not self._database.is_sqlite and len(storage.replies(key)) > known:  # kept between the two statements
-                storage.release(key, self._holder)
-                return False
+                return stored, False
+            if not self._database.is_sqlite and len(stored := storage.replies(key)) > unusable:
+                storage.release(key, self._holder)  # a reply was kept between the two statements
+                return stored, False
             self._claimed.add(key)
-            return True
+            return stored, True
 
         if self._renewing is None:
             self._renewing = threading.Thread(target=self._renew, name="claims", daemon=True)
