@@ -81,8 +81,7 @@ def public_params(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if not _PRIVATE.search(name)}
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)

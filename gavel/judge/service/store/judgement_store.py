@@ -275,10 +275,12 @@ def _order_of_charges(record: Record) -> str:
 
 def _charge(connection: sa.Connection, key_id: str, ledger: Ledger) -> None:
     """Adds what was asked for one judgement to what its key has spent."""
+    if not key_id:
+        return
     spent: dict[str, Any] = {"spent_usd": keys.c.spent_usd + ledger.usd} if ledger.usd else {}
     if ledger.unpriced:
         spent["unpriced_groups"] = keys.c.unpriced_groups + 1
-    if key_id and spent:
+    if spent:
         connection.execute(sa.update(keys).where(keys.c.id == key_id).values(spent))
 
 

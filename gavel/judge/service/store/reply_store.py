@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
-from pydantic_core import to_json
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -260,13 +259,11 @@ def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
 
 def _row(entry: Entry) -> dict[str, object]:
     question, reply = entry.question, entry.reply
-    parts = {name: part for name, part in question.parts.items() if name != "model"}
     text = reply.text.encode("utf-8", "surrogatepass")
     return {
         "key": question.key,
         "text_hash": hashlib.sha256(text).hexdigest(),
         "model": question.model,
-        "question": compress(to_json(parts)),
         "text": compress(text),
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
