@@ -339,8 +339,7 @@ class ProblemOut(BaseModel):
 
 def response(error: ServiceError) -> JSONResponse:
     """The refusal as a problem."""
-    retry = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    return JSONResponse(error.problem, error.status, {**error.headers, **retry}, MEDIA_TYPE)
+    return JSONResponse(error.problem, error.status, error.headers, MEDIA_TYPE)
 
 
 def validation_problem(errors: Sequence[Any]) -> ServiceError:

@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import IdempotencyConflictError, ServiceError
+from gavel.judge.service.errors import Problem, ServiceError
 from gavel.judge.service.schemas.bodies import STATUSES, PageQuery
 from gavel.judge.service.schemas.records import (
     Accepted,
@@ -88,7 +88,7 @@ class Store:
         """Stores a request; with an `owner` it is leased to that process at once.
 
         With an idempotency key that is known, the earlier request is given instead; a failed one is queued again.
-        Raises `IdempotencyConflictError` when that request was another one, and what `refusal_of_group` gives.
+        Raises `Problem` when that request was another one, and what `refusal_of_group` gives.
         """
         order = f"charge {new.key_id}" if new.key_id else ""
         accepted = await self.database.write(lambda connection: _accept(connection, new, owner), order)
@@ -238,10 +238,9 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> 
         assert refusal is not None
         return refusal
     if row.request_hash != new.request_hash:
-        raise IdempotencyConflictError(
-            "this Idempotency-Key was used before with another request.",
-            "Use a new key for each group; send the same body when you try again.",
-        )
+        why = "this Idempotency-Key was used before with another request."
+        remedy = "Use a new key for each group; send the same body when you try again."
+        return Problem(422, "idempotency-key-reused", why, remedy)
     if row.status != "failed":
         return Accepted(record_of(row, row.result), is_new=False)
     if refusal is not None:
