@@ -64,7 +64,7 @@ async def _caller(
     authorization = request.headers.get("authorization")
     if authorization is None and (key := request.headers.get("x-api-key")) is not None:
         authorization = f"Bearer {key}"
-    caller = await engine.admission.authenticate(authorization, request.client.host if request.client else "")
+    caller = await engine.admission.authenticate(authorization, address_of(request))
     if request.scope["query_string"]:
         _check_query(request)
     if engine.tracing is not None and (header := request.headers.get("traceparent")):

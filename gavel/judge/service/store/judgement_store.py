@@ -129,13 +129,11 @@ class Store:
         found = await self.get_all([judgement])
         return found.get(judgement)
 
-    async def get_all(self, ids: Collection[str], *, finished: bool = False) -> dict[str, Record]:
-        """The records with these ids, by id; with `finished` only those that are."""
+    async def get_all(self, ids: Collection[str]) -> dict[str, Record]:
+        """The records with these ids, by id."""
 
         def work(connection: sa.Connection) -> dict[str, Record]:
             query = _WITH_RESULT.where(_c.id.in_(list(ids)))
-            if finished:
-                query = query.where(_c.finished_at.is_not(None))
             return {row.id: record_of(row, row.result) for row in connection.execute(query)}
 
         return await self.database.read(work) if ids else {}
