@@ -102,11 +102,8 @@ class _CassetteOfKeys(Cassette):
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
-        *more: Any,
-        **named: Any,
     ) -> Reply:
-        own = [(_own(each), reply) for each, reply in repairs]
-        return await super().answer(_own(question), ask, accept, own, *more, **named)
+        return await super().answer(_own(question), ask, accept, [(_own(each), reply) for each, reply in repairs])
 
 
 def _own(question: Question) -> Question:
