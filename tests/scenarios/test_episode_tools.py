@@ -13,9 +13,8 @@ from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.environment import ToolWorld, World
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.episode_tools import episode_tools
 from gavel.scenarios.mcp import mcp
-from gavel.scenarios.rollout import rollout
+from gavel.scenarios.rollout import episode_tools, rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox, ToolResult
