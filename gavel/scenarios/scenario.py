@@ -13,21 +13,22 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import math
 import pkgutil
 import random
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, ToolWorld, tools_of
 from gavel.scenarios.mcp import McpServer
-from gavel.scenarios.own_imports import neighbours_first
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox, ToolFunction
@@ -253,7 +254,8 @@ def module_from_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    neighbours_first(folder)
+    if not any(isinstance(finder, OwnImports) and finder.folder == folder for finder in sys.meta_path):
+        sys.meta_path.insert(0, OwnImports(folder))
     sys.path.insert(0, str(folder))
     try:
         spec.loader.exec_module(module)
@@ -268,6 +270,43 @@ def module_from_file(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(folder))
     return module
+
+
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+class OwnImports:
+    """Finds the modules of one folder, for imports by code in that folder, at whatever time they run.
+
+    A library that imports `prompts` or `datasets` gets its own, though such a file stands beside the scenario's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None or not self._holds(_importer(inspect.currentframe())):
+            return None
+        return PathFinder.find_spec(fullname, [str(self.folder)])
+
+    def _holds(self, file: str) -> bool:
+        """Whether the file is in the folder; an environment of installed packages in it does not belong to it."""
+        path = Path(file)
+        return path.is_relative_to(self.folder) and not _INSTALLED & set(path.parts)
+
+
+def _importer(frame: FrameType | None) -> str:
+    """The file of the code that imports."""
+    while frame is not None and _is_machinery(frame):
+        frame = frame.f_back
+    return frame.f_code.co_filename if frame else ""
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name in ("importlib", __name__) or name.startswith(("importlib.", "_frozen_importlib"))
 
 
 def _from_file(path: Path, variable: str) -> Scenario:

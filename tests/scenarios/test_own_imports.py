@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.own_imports import OwnImports
-from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.scenario import OwnImports, find_scenario
 
 FILE = """
 from gavel.scenarios.scenario import Scenario
