@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean, stdev
 
@@ -81,15 +81,7 @@ class QualityReport:
 
     def figures(self) -> dict[str, float | int | None]:
         """By name, rounded to 4 digits; the standard error as "±"."""
-        figures = {"tau": self.tau, "±": self.error}
-        names = (
-            "advantage_correlation",
-            "advantage_with_length",
-            "arrival_slope",
-            "position_slope",
-            "unscored_members",
-        )
-        figures |= {name: getattr(self, name) for name in (*names, "groups", "calls_per_group")}
+        figures = {"±" if name == "error" else name: figure for name, figure in asdict(self).items()}
         return {name: round(figure, 4) if isinstance(figure, float) else figure for name, figure in figures.items()}
 
 
