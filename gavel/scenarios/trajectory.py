@@ -30,7 +30,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.judgement import Judgement
 
 _EXACT = (
@@ -318,6 +318,11 @@ class Trajectory(_Conversation):
         """Every sampled turn of every history, in order."""
         for history in self.histories():
             yield from (item for item in history.messages_and_choices if isinstance(item, Choice))
+
+    def closing_text(self) -> str:
+        """What the agent says at the end; empty where its conversation ends with something else."""
+        last = self.messages()[-1:]
+        return "".join(text_of(message) for message in last if message.get("role") == "assistant")
 
     def reading_copy(self) -> Self:
         """For checks that read it: one that pops a message takes none away here. Metrics and logs are shared."""

@@ -246,20 +246,15 @@ def answer_in(reply: str) -> str | None:
     return found[-1].replace(",", "") if found else None
 
 
-def _reply(trajectory: Trajectory) -> str:
-    last = trajectory.messages()[-1]
-    return (last.get("content") or "") if last["role"] == "assistant" else ""
-
-
 def succeeded(trajectory: Trajectory) -> bool:
     """Whether the answer is the right one, digit by digit."""
-    said = answer_in(_reply(trajectory))
+    said = answer_in(trajectory.closing_text())
     return trajectory.status == "finished" and said == Task.of(trajectory.metadata).data["answer"]
 
 
 def hand_reward(trajectory: Trajectory) -> float:
     """What somebody might write by hand: the answer, and a tenth for the form of the last line."""
-    return 0.9 * succeeded(trajectory) + 0.1 * (answer_in(_reply(trajectory)) is not None)
+    return 0.9 * succeeded(trajectory) + 0.1 * (answer_in(trajectory.closing_text()) is not None)
 
 
 def scenario_of(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> Scenario:
@@ -274,7 +269,7 @@ def scenario_of(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | flo
         rubric=render("scenarios/word_math_rubric.j2").strip(),
         success=succeeded,
         hand_reward=hand_reward,
-        measures={"has_answer": lambda trajectory: answer_in(_reply(trajectory)) is not None},
+        measures={"has_answer": lambda trajectory: answer_in(trajectory.closing_text()) is not None},
     )
 
 
