@@ -177,8 +177,18 @@ async def gather_trajectory_groups(
     sources: list[Awaitable[TrajectoryGroup]] = []
     try:
         sources.extend([groups] if isinstance(groups, TrajectoryGroup) else groups)
-        _check_sources(sources)
-        tallies = [_tally(source) for source in sources]
+        for each in sources:
+            if not inspect.isawaitable(each):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise GroupError(
+                    f"groups are gathered, or coroutines that return one, not a {type(each).__name__}",
+                    "Give gavel.TrajectoryGroup(rollout(model, task) for _ in range(4)) for each task.",
+                )
+        tallies = [
+            GroupTally(members=each.pending or len(each.trajectories), certain=True)
+            if isinstance(each, TrajectoryGroup)
+            else GroupTally()
+            for each in sources
+        ]
         gathering = _Gathering(
             sources,
             tallies,
@@ -401,32 +411,14 @@ class _Gathering:
                 task.cancel()
 
     def _error(self) -> GatherError:
-        match self.first:
-            case RolloutError(type=name, message=text):
-                first = f"{name}: {text}"
-            case error:
-                first = f"{type(error).__name__}: {error}"
+        first = RolloutError.of(self.first) if isinstance(self.first, Exception) else self.first
+        assert first is not None
         failed, members = sum(tally.failed for tally in self.tallies), sum(tally.members for tally in self.tallies)
         return GatherError(
-            f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: {first}",
+            f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: "
+            f"{first.type}: {first.message}",
             "Mend what raised it, or bear some failures: max_exceptions=0.1 bears one rollout in ten.",
         )
-
-
-def _check_sources(sources: Sequence[object]) -> None:
-    """Raises `GroupError` for what is neither a group nor a coroutine."""
-    for each in sources:
-        if not inspect.isawaitable(each):
-            raise GroupError(
-                f"groups are gathered, or coroutines that return one, not a {type(each).__name__}",
-                "Give gavel.TrajectoryGroup(rollout(model, task) for _ in range(4)) for each task.",
-            )
-
-
-def _tally(source: Awaitable[TrajectoryGroup]) -> GroupTally:
-    if isinstance(source, TrajectoryGroup):
-        return GroupTally(members=source.pending or len(source.trajectories), certain=True)
-    return GroupTally()
 
 
 def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
@@ -446,14 +438,9 @@ async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
 
 
 def _kept(result: object) -> list[TrajectoryGroup]:
-    given = type(result).__name__
-    if result is None:
-        return []
-    if isinstance(result, TrajectoryGroup):
-        return [result]
-    if isinstance(result, list):
-        items = cast(list[object], result)
-        groups = [item for item in items if isinstance(item, TrajectoryGroup)]
-        if len(groups) == len(items):
-            return groups
-    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")
+    items = cast("list[object]", result) if isinstance(result, list) else [] if result is None else [result]
+    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+    if len(groups) < len(items):
+        given = type(result).__name__
+        raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")
+    return groups

@@ -71,8 +71,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     if isinstance(value, BaseModel):
-        dumped = value.model_dump(mode="json", warnings=False, exclude_none="role" in type(value).model_fields)
-        return dumped
+        return value.model_dump(mode="json", warnings=False, exclude_none="role" in type(value).model_fields)
     return None
 
 

@@ -54,16 +54,12 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
         if scores := call.scores_by_position:
             position_means.setdefault(len(scores), PositionBias()).add(scores)
     return BiasReport(
-        position_slope=_ratio_of_sums([slope_sums(of_group) for of_group in calls]),
-        length_correlation=length_correlation(groups),
-        flip_rate=_ratio_of_sums([flips(of_group) for of_group in calls]),
-        tie_rate=_ratio_of_sums([ties(group) for group in groups]),
+        position_slope=ratio([slope_sums(of_group) for of_group in calls]),
+        length_correlation=correlation([length_sums(group) for group in groups]),
+        flip_rate=ratio([flips(of_group) for of_group in calls]),
+        tie_rate=ratio([ties(group) for group in groups]),
         position_means=position_means,
     )
-
-
-def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> IntervalEstimate:
-    return ratio([numerator for numerator, _ in sums], [denominator for _, denominator in sums])
 
 
 def slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
@@ -97,12 +93,6 @@ def ties(group: TrajectoryGroup) -> tuple[float, float]:
     scores = [judgement.score for _, judgement in distinct_members(group) if judgement.score is not None]
     pairs = list(combinations(scores, 2))
     return sum(abs(a - b) <= _SAME for a, b in pairs), len(pairs)
-
-
-def length_correlation(groups: Iterable[TrajectoryGroup]) -> IntervalEstimate:
-    """Pearson's r of score and log(1 + characters written), over all judged members."""
-    sums = [length_sums(group) for group in groups]
-    return correlation(*([each[at] for each in sums] for at in range(3)))
 
 
 def length_sums(group: TrajectoryGroup) -> tuple[float, float, float]:
@@ -154,8 +144,10 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         "characters": fmean(map(characters_written, members)),
         "order_agreement": _mean([group.judgement.order_agreement for group in judged if group.judgement]),
         "tie_rate": _ratio([ties(group) for group in judged]),
-        "length_correlation": _length_correlation(judged),
     }
+    xy, xx, yy = (math.fsum(sums) for sums in zip(*map(length_sums, judged), strict=True))
+    if (spread := math.sqrt(xx * yy)) > 1e-12:
+        found["length_correlation"] = xy / spread
     calls = [judge_calls(group) for group in judged]
     found["flip_rate"] = _ratio([flips(of_group) for of_group in calls])
     found["position_slope"] = _ratio([slope_sums(of_group) for of_group in calls])
@@ -175,9 +167,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _ratio(sums: Sequence[tuple[float, float]]) -> float | None:
     below = math.fsum(denominator for _, denominator in sums)
     return math.fsum(numerator for numerator, _ in sums) / below if below else None
-
-
-def _length_correlation(groups: Sequence[TrajectoryGroup]) -> float | None:
-    xy, xx, yy = (math.fsum(sums) for sums in zip(*map(length_sums, groups), strict=True))
-    spread = math.sqrt(xx * yy)
-    return xy / spread if spread > 1e-12 else None

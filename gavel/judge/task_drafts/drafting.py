@@ -192,10 +192,8 @@ class Drafting:
                 task.attempts, task.left_out = [], None
         await self._check(record)
         most = _DRAFTS_FOR_ONE * self.number
-        batches = 0
-        while len(record.used) < self.number and len(record.tasks) + record.unusable < most:
-            batches += 1
-            if batches > most:
+        for _ in range(most):
+            if len(record.used) >= self.number or len(record.tasks) + record.unusable >= most:
                 break
             await self._write(record)
             await self._check(record)
