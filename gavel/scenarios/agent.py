@@ -13,6 +13,7 @@ Only turns that the policy sampled are `Choice`s, so only those are ever trained
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from openai import AsyncOpenAI, OpenAIError
 from openai.types.chat.chat_completion import ChatCompletion, Choice
@@ -22,8 +23,9 @@ from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode, NoTurnError
+from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.tools import Toolbox, ToolFunction, described, no_such_tool
+from gavel.scenarios.tools import Toolbox, ToolFunction, described
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
@@ -79,12 +81,14 @@ class Agent:
         episode.agents.append(name)
         self.name = name
         self.is_policy = (model is None or model is episode.model) and not steps_back
-        self.trajectory = Trajectory(agent=name, tools=Toolbox(tools).schemas or None)
+        self._tools = EpisodeTools()
+        for tool in Toolbox(tools):
+            self._tools.add(tool.schema, partial(tool.call, episode=episode, seconds=episode.call_seconds))
+        self.trajectory = Trajectory(agent=name, tools=self._tools.schemas or None)
         self.trajectory.metrics = {"turns": 0, "tool_errors": 0}
         if system:
             self.trajectory.messages_and_choices.append({"role": "system", "content": system})
         self._episode = episode
-        self._toolbox = Toolbox(tools)
         self._max_calls = max_calls
         self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
         given = episode.model if model is None else model
@@ -137,7 +141,7 @@ class Agent:
                 return said
             if not choice.message.tool_calls:
                 return said
-            if await self._is_over_after_calls(choice):
+            if await self._tools.answer(choice, self.trajectory):
                 return said
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
@@ -165,24 +169,6 @@ class Agent:
         self.trajectory.metrics["turns"] += 1
         self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice
-
-    async def _is_over_after_calls(self, choice: Choice) -> bool:
-        """Runs the turn's tool calls; whether one of them ended the agent's work."""
-        tools, over = {tool.name: tool for tool in self._toolbox}, False
-        for call in choice.message.tool_calls or ():
-            if call.type != "function":
-                raise AgentError(f"tool calls of type {call.type} are not supported")
-            name, arguments = call.function.name, call.function.arguments
-            if name in tools:
-                result = await tools[name].call(arguments, episode=self._episode, seconds=self._episode.call_seconds)
-            else:
-                result = no_such_tool(name, tools)
-            self.trajectory.metrics["tool_errors"] += result.error
-            self.trajectory.messages_and_choices.append(
-                {"role": "tool", "tool_call_id": call.id, "content": result.content}
-            )
-            over = over or result.done
-        return over
 
     def _truncate(self, reason: str) -> None:
         self.trajectory.status, self.trajectory.status_reason = "truncated", reason

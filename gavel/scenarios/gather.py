@@ -438,9 +438,11 @@ async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
 
 
 def _kept(result: object) -> list[TrajectoryGroup]:
-    items = cast("list[object]", result) if isinstance(result, list) else [] if result is None else [result]
+    given = type(result).__name__
+    items: list[object] = [] if result is None else [result]
+    if isinstance(result, list):
+        items = cast("list[object]", result)
     groups = [item for item in items if isinstance(item, TrajectoryGroup)]
     if len(groups) < len(items):
-        given = type(result).__name__
         raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")
     return groups

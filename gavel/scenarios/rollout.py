@@ -117,6 +117,19 @@ class EpisodeTools:
         left_out = f"{whole - self._most:,} of {whole:,} characters left out"
         return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
 
+    async def answer(self, choice: Choice, trajectory: Trajectory) -> bool:
+        """Runs the turn's tool calls, and adds what they give to the trajectory; whether one ended the episode."""
+        over = False
+        for call in choice.message.tool_calls or ():
+            if call.type != "function":
+                raise ToolDefinitionError(f"tool calls of type {call.type} are not supported")
+            result = await self.call(call.function.name, call.function.arguments)
+            trajectory.metrics["tool_errors"] += result.error
+            over = over or result.done
+            answer = {"role": "tool", "tool_call_id": call.id, "content": result.content}
+            trajectory.messages_and_choices.append(answer)
+        return over
+
     def add(self, schema: Message, call: Callable[[str], Awaitable[ToolResult]]) -> None:
         name = schema["function"]["name"]
         if name in self._calls:
@@ -209,7 +222,8 @@ class _Play:
         except GavelError as error:  # of the world, or of a server of tools
             self._end("failed", error.message)
         finally:
-            await self._close()
+            if self._world is not None and (problem := await self._world.close()) is not None:
+                self._trajectory.log(f"the environment was not closed: {problem}")
         return [self._trajectory]
 
     async def _act(self) -> None:
@@ -275,18 +289,8 @@ class _Play:
             return True
         if not choice.message.tool_calls:
             return await self._is_over_after_words(choice.message.content or "")
-        over = False
-        for call in choice.message.tool_calls:
-            if call.type != "function":
-                self._end("failed", f"tool calls of type {call.type} are not supported")
-                return True
-            result = await tools.call(call.function.name, call.function.arguments)
-            self._steps += 1
-            self._trajectory.metrics["tool_errors"] += result.error
-            over = over or result.done
-            answer = {"role": "tool", "tool_call_id": call.id, "content": result.content}
-            self._trajectory.messages_and_choices.append(answer)
-        return over
+        self._steps += len(choice.message.tool_calls)
+        return await tools.answer(choice, self._trajectory)
 
     async def _is_over_after_words(self, words: str) -> bool:
         if self._person is not None:
@@ -310,10 +314,6 @@ class _Play:
             return False
         return True
 
-    async def _close(self) -> None:
-        if self._world is not None and (problem := await self._world.close()) is not None:
-            self._trajectory.log(f"the environment was not closed: {problem}")
-
     def _end(self, status: Status, reason: str) -> None:
         self._trajectory.status = status
         self._trajectory.status_reason = reason
@@ -327,7 +327,10 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
     try:
         arguments = arguments_for(scenario.rollout, (model, episode.task), known)
         async with limit:
-            trajectories = _members(await contain_cancellation(_awaitable(scenario.rollout(**arguments))))
+            work: object = scenario.rollout(**arguments)
+            if not inspect.isawaitable(work):
+                raise TypeError("a rollout must be asynchronous: begin it with `async def`")
+            trajectories = _members(await contain_cancellation(work))
     except (Exception, SystemExit) as error:
         reason = described(error)
         if limit.expired():
@@ -344,21 +347,11 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
     return trajectories
 
 
-def _awaitable(returned: object) -> Awaitable[object]:
-    if inspect.isawaitable(returned):
-        return returned
-    raise TypeError("a rollout must be asynchronous: begin it with `async def`")
-
-
 def _members(returned: object) -> list[Trajectory]:
     """The trajectories that a rollout returned; of several agents, those in which the policy acted."""
-    match returned:
-        case Trajectory():
-            return [returned]
-        case list() | tuple():
-            found = list(cast("list[object]", returned))
-        case _:
-            found = [returned]
+    if isinstance(returned, Trajectory):
+        return [returned]
+    found = list(cast("list[object]", returned)) if isinstance(returned, list | tuple) else [returned]
     members = [each for each in found if isinstance(each, Trajectory)]
     if len(members) < len(found):
         wrong = next(type(each).__name__ for each in found if not isinstance(each, Trajectory))
