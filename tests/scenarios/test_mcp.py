@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import json
+import os
 import socket
 import sys
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -91,3 +94,179 @@ async def test_a_server_over_http_is_used_and_its_end_is_told(tmp_path):
                 await session.call("die", "")
             with pytest.raises(McpError, match="is lost"):
                 await session.call("price", '{"item": "lamp"}')
+
+
+SERVERS = Path(__file__).with_name("mcp_servers.py")
+
+
+def server(kind: str, **options):
+    return mcp([sys.executable, str(SERVERS), kind], **options)
+
+
+async def test_an_agent_is_shown_the_tools_and_gets_their_results():
+    async with server("good").session() as session:
+        add = next(each["function"] for each in session.schemas if each["function"]["name"] == "add")
+        assert add["description"] == "Add to the count."
+        assert add["parameters"]["properties"] == {"amount": {"type": "integer"}}
+        assert (await session.call("add", '{"amount": 2}')).content == "2"
+        assert (await session.call("add", '{"amount": 3}')).content == "5"
+
+
+async def test_every_session_has_a_state_of_its_own():
+    async with server("good").session() as one, server("good").session() as other:
+        await one.call("add", '{"amount": 2}')
+        assert (await other.call("add", '{"amount": 1}')).content == "1"
+
+
+async def test_names_are_made_plain_and_stay_different():
+    async with server("good").session() as session:
+        names = [each["function"]["name"] for each in session.schemas]
+        assert "shop_orders_list" in names
+        assert "shop_orders_list_2" in names
+        assert (await session.call("shop_orders_list", "")).content == "shop.orders/list"
+        assert (await session.call("shop_orders_list_2", "")).content == "shop_orders_list"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("refuse", "{}", "not today"),
+        ("add", '{"amount": "two"}', "amount must be a number"),
+        ("add", "{", "not valid JSON"),
+        ("add", "[1]", "must be a JSON object"),
+        ("add", "null", "must be a JSON object"),
+        ("missing", "{}", "there is no tool 'missing'"),
+    ],
+)
+async def test_a_bad_call_is_a_tool_error(tool, arguments, said):
+    async with server("good").session() as session:
+        result = await session.call(tool, arguments)
+        assert result.error
+        assert said in result.content
+        assert not (await session.call("add", '{"amount": 1}')).error
+
+
+async def test_what_is_no_text_is_named():
+    async with server("good").session() as session:
+        assert (await session.call("picture", "")).content == "[image image/png, 3 bytes, not shown]"
+        assert json.loads((await session.call("table", "")).content) == {"rows": [1, 2]}
+        long = (await session.call("long", "")).content
+        assert len(long) < 201_000
+        assert "100,000 more characters" in long
+
+
+async def test_resources_and_prompts_can_be_read():
+    async with server("good").session() as session:
+        assert "memo://one: A memo." in (await session.call("list_resources", "")).content
+        assert (await session.call("read_resource", '{"uri": "memo://one"}')).content == "remember the milk"
+        assert (await session.call("read_resource", "{}")).error
+        assert "greet(who)" in (await session.call("list_prompts", "")).content
+        greeting = await session.call("get_prompt", '{"name": "greet", "arguments": {"who": "Ada"}}')
+        assert greeting.content == "user: Greet Ada."
+
+
+async def test_only_chosen_tools_are_shown():
+    async with server("good", only=["add"]).session() as session:
+        assert [each["function"]["name"] for each in session.schemas] == ["add"]
+    async with server("chatty", without=["refuse", "long"]).session() as session:
+        assert len(session.schemas) == 7
+    with pytest.raises(McpError, match="has no tool 'ad'"):
+        async with server("good", only=["ad"]).session():
+            pass
+
+
+async def test_a_server_gets_no_keys_of_the_caller(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    async with server("good", env={"SHOP": "here"}).session() as session:
+        seen = json.loads((await session.call("environment", "")).content)
+    assert "OPENAI_API_KEY" not in seen
+    assert "SHOP" in seen
+
+
+@pytest.mark.parametrize("kind", ["chatty", "garbage"])
+async def test_lines_that_are_no_answers_harm_nothing(kind):
+    async with server(kind).session() as session:
+        assert (await session.call("add", '{"amount": 2}')).content == "2"
+
+
+async def test_a_listing_without_an_end_is_cut():
+    async with server("endless").session() as session:
+        assert len(session.schemas) == 100
+
+
+async def test_a_server_that_dies_ends_the_session_with_what_it_printed():
+    async with server("dies").session() as session:
+        with pytest.raises(McpError, match="is lost; it printed: …out of luck"):
+            await session.call("add", '{"amount": 2}')
+        with pytest.raises(McpError, match="is lost"):
+            await session.call("add", '{"amount": 2}')
+
+
+async def test_a_slow_call_is_a_tool_error_and_its_server_is_ended():
+    started = time.monotonic()
+    async with server("slow", call_seconds=0.3).session() as session:
+        result = await session.call("add", '{"amount": 2}')
+    assert result.error
+    assert "did not answer within 0.3 s" in result.content
+    assert time.monotonic() - started < 25
+
+
+async def test_an_answer_that_is_none_is_a_tool_error():
+    async with server("odd").session() as session:
+        result = await session.call("add", '{"amount": 2}')
+    assert result.error
+    assert "cannot be read" in result.content
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ([sys.executable, str(SERVERS), "exits"], "no database at shop.db"),
+        (["no-such-command-anywhere"], "cannot be used"),
+        (["/"], "cannot be used"),
+        ([sys.executable, "-c", "print('hello')"], "cannot be used"),
+    ],
+)
+async def test_a_server_that_cannot_be_started_is_told_with_its_own_words(command, said):
+    with pytest.raises(McpError) as raised:
+        async with mcp(command).session():
+            pass
+    assert said in raised.value.message
+    assert raised.value.remedy
+
+
+async def test_a_silent_server_does_not_hold_an_episode():
+    with pytest.raises(McpError, match=r"did not begin a session within 0\.5 s"):
+        async with server("silent", start_seconds=0.5).session():
+            pass
+
+
+async def test_a_url_where_nobody_listens_is_told():
+    with pytest.raises(McpError, match="cannot be used"):
+        async with mcp("http://127.0.0.1:9/mcp").session():
+            pass
+
+
+async def test_an_error_of_the_caller_stays_what_it_is():
+    with pytest.raises(KeyError):
+        async with server("good").session():
+            raise KeyError("mine")
+
+
+async def test_a_cancelled_episode_leaves_no_server_behind():
+    pids: list[int] = []
+
+    async def episode() -> None:
+        async with server("good").session() as session:
+            pids.append(int((await session.call("pid", "")).content))
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(episode())
+    while not pids:
+        await asyncio.sleep(0.02)
+        assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)

@@ -1,5 +1,4 @@
 import random
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -18,23 +17,14 @@ from gavel.scenarios.library.booking_desk import (
     scenario,
 )
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scripted_agent import Call
+from gavel.scenarios.scripted_agent import played_by
 from gavel.scenarios.task import Task
-from tests.scenarios.library.scripts import script
 
-Steps = Generator[Any, str, None]
 TASKS = [*scenario.tasks("train")[:40], *scenario.tasks("held_out")[:24]]
 
 
 def clerk(name: str, task: Task, seed: int) -> Any:
-    def steps() -> Steps:
-        turns = demonstrate(task, CLERKS[name], random.Random(seed))
-        turn = next(turns)
-        while isinstance(turn, Call):
-            turn = turns.send((yield turn.name, dict(turn.arguments)))
-        yield turn
-
-    return script(steps)
+    return played_by(lambda task, opening, dice: demonstrate(task, CLERKS[name], random.Random(seed)), task)
 
 
 async def test_the_stand_in_judge_tells_right_books_from_wrong_ones_without_seeing_them():

@@ -1,11 +1,11 @@
-from collections.abc import Generator
+import random
 
 import pytest
 
 from gavel.scenarios.library.text_adventure import House, draw_house, scenario
 from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scripted_agent import Turns, played_by
 from gavel.scenarios.task import Task
-from tests.scenarios.library.scripts import script
 
 TASKS = scenario.tasks("held_out")[:64]
 
@@ -25,11 +25,11 @@ def house(task: Task) -> House:
     ],
 )
 async def test_the_world_answers_every_command(command: str, answer: str):
-    def steps() -> Generator[str, str, None]:
+    def say(task: Task, opening: str, dice: random.Random) -> Turns:
         while True:
             yield command
 
-    episode = await rollout(script(steps), scenario, TASKS[0])
+    episode = await rollout(played_by(say, TASKS[0]), scenario, TASKS[0])
     assert answer in episode.messages()[3]["content"]
 
 
