@@ -10,15 +10,18 @@ from hypothesis import strategies as st
 
 from gavel.judge.drafts import DraftError
 from gavel.judge.errors import JudgeError
-from gavel.judge.task_drafts.drafting import Attempts, Drafting, left_out, split
-from gavel.judge.task_drafts.writer import (
+from gavel.judge.task_drafts import (
     SAME,
     Attempt,
+    Attempts,
     DraftedTask,
+    Drafting,
     DraftRecord,
     Material,
+    left_out,
     likeness,
     read_batch,
+    split,
     write_batch,
 )
 from gavel.llm.chat_agent import ChatAgent
