@@ -12,14 +12,14 @@ import numbers
 import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.scenarios.deadline import Deadline, name_of, unless_stuck
-from gavel.scenarios.group import GroupError, MemberBound, TrajectoryGroup, discard, member_runner, unscored
+from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 if TYPE_CHECKING:
@@ -289,7 +289,9 @@ class _Gathering:
         self.sources = sources
         self.after_each = after_each
         self.max_exceptions = max_exceptions
-        self.bound = MemberBound(concurrency)
+        self.slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+        self.run_member = member_runner.get()
+        """Runs a member as it would be run without this gathering."""
         self.rollout_seconds = rollout_seconds
         self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
@@ -346,7 +348,9 @@ class _Gathering:
     async def _run_member(self, tally: GroupTally, member: Awaitable[Trajectory]) -> Trajectory:
         tally.started += 1
         tally.members = max(tally.members, tally.started)
-        async with self.bound.slot():
+        async with self.slots:
+            # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
+            member_runner.set(run_member)
             try:
                 trajectory = await self._run_in_time(member)
             except Exception as error:
@@ -361,12 +365,12 @@ class _Gathering:
     async def _run_in_time(self, member: Awaitable[Trajectory]) -> Trajectory:
         name = name_of(member)
         if self.rollout_seconds is None:
-            return await unless_stuck(self.bound.run(member), name)
+            return await unless_stuck(self.run_member(member), name)
         limit = Deadline(self.rollout_seconds, "the rollout")
 
         async def run() -> Trajectory:
             async with limit:
-                return await self.bound.run(member)
+                return await self.run_member(member)
 
         try:
             return await unless_stuck(run(), name)

@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import json
 from collections.abc import (
-    AsyncGenerator,
     Awaitable,
     Callable,
     Coroutine,
@@ -19,7 +18,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy, deepcopy
 from types import CoroutineType
@@ -47,25 +45,6 @@ async def run_member(member: Awaitable[object]) -> Trajectory:
 
 member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=run_member)
 """Runs one member in the current context; `gather` sets it to bound and count the members that run."""
-
-
-class MemberBound:
-    """At most so many members run at once, of all groups of one `gather`; None = all of them."""
-
-    def __init__(self, concurrency: int | None) -> None:
-        self._slots: AbstractAsyncContextManager[None] = (
-            nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
-        )
-        self.run = member_runner.get()
-        """Runs a member as it would be run without this bound."""
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncGenerator[None]:
-        """Waits until one more member may run."""
-        async with self._slots:
-            # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
-            member_runner.set(run_member)
-            yield
 
 
 async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | BaseException], BaseException | None]:

@@ -3,7 +3,7 @@
 The agent's conversation is what a style makes of the episode beneath: its turns are the sampled ones, and are trained.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,6 @@ from gavel.scenarios.trajectory import MessageOrChoice, Trajectory, to_messages
 
 def restyled(scenario: Scenario, name: str, play: OwnRollout) -> Scenario:
     """The scenario with `play` as its rollout, called `SCENARIO_NAME`; `conclude` leaves what it measures."""
-    found: dict[str, Callable[[Trajectory], Any]] = {
-        each: partial(_metric, each)
-        for each, function in (("success", scenario.success), ("hand_reward", scenario.hand_reward))
-        if function is not None
-    }
     return Scenario(
         f"{scenario.name}_{name}",
         rollout=play,
@@ -32,13 +27,13 @@ def restyled(scenario: Scenario, name: str, play: OwnRollout) -> Scenario:
         max_turns=scenario.max_turns,
         call_seconds=scenario.call_seconds,
         rubric=scenario.rubric,
-        success=found.get("success"),
-        hand_reward=found.get("hand_reward"),
+        success=scenario.success and partial(_metric, "success"),
+        hand_reward=scenario.hand_reward and partial(_metric, "hand_reward"),
         measures={each: partial(_metric, each) for each in scenario.measures},
     )
 
 
-def _metric(name: str, trajectory: Trajectory) -> float:
+def _metric(name: str, trajectory: Trajectory) -> Any:
     return trajectory.metrics[name]
 
 
