@@ -435,15 +435,8 @@ def _compares(comparison: str, left: Any, right: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    match value:
-        case bool():
-            return "truth"
-        case int() | float():
-            return "number"
-        case str():
-            return "text"
-        case _:
-            return type(value).__name__
+    kinds = ((bool, "truth"), (int | float, "number"), (str, "text"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), type(value).__name__)
 
 
 def _arguments_from(facts: Facts, tools: "Names", only: str, arguments: "Names", origin: str) -> Finding:
