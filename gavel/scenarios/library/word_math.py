@@ -33,9 +33,9 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Div: operator.truediv,  # pyright: ignore[reportUnknownMemberType]
+    ast.FloorDiv: operator.floordiv,  # pyright: ignore[reportUnknownMemberType]
+    ast.Mod: operator.mod,  # pyright: ignore[reportUnknownMemberType]
     ast.Pow: pow,
 }
 _DIGITS = 10
