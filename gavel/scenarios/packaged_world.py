@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from gavel.scenarios.scenario import ScenarioError
 
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_PYTHON = {"True": True, "False": False, "None": None}
 """As text they would be true, all three."""
 _O = TypeVar("_O", bound=BaseModel)
 
@@ -26,13 +26,13 @@ def parsed(scheme: str, address: str, options: type[_O]) -> tuple[str, _O, dict[
     name, _, query = address.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
-    for number, (key, value) in enumerate(pairs):
-        is_again = key in dict(pairs[:number])
-        if is_again or (key in options.model_fields and not value):
-            raise ScenarioError(
-                f"{scheme}:{address}: {key} is given {'twice' if is_again else 'no value'}",
-                "Give each option once, as name=value.",
-            )
+    empty = [key for key, value in pairs if key in options.model_fields and not value]
+    if len(given) < len(pairs) or empty:
+        again = next((key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number])), None)
+        raise ScenarioError(
+            f"{scheme}:{address}: {again or empty[0]} is given {'twice' if again else 'no value'}",
+            "Give each option once, as name=value.",
+        )
     own = {key: value for key, value in given.items() if key in options.model_fields}
     try:
         found = options.model_validate(own)
@@ -56,8 +56,10 @@ def installed(module: str, distribution: str, what: str) -> ModuleType:
 
 
 def _value(text: str) -> Any:
+    if text in _PYTHON:
+        return _PYTHON[text]
     try:
-        return json.loads(_PYTHON.get(text, text))
+        return json.loads(text)
     except ValueError:
         return text
 

@@ -114,8 +114,13 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
         auc=_pooled_auc(groups),
-        advantage_correlation=correlation([centred_sums(pairs) for pairs in groups]),
+        advantage_correlation=_advantage_correlation(groups),
     )
+
+
+def _advantage_correlation(groups: Sequence[Pairs]) -> IntervalEstimate:
+    sums = [centred_sums(pairs) for pairs in groups]
+    return correlation(*([each[at] for each in sums] for at in range(3)))
 
 
 def centred_sums(pairs: Pairs) -> tuple[float, float, float]:

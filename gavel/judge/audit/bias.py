@@ -3,10 +3,6 @@
 They are computed from the votes alone, so they say what influences a judge besides the work, not whether it is right.
 Lengths are logarithms of character counts, centered within their group as the scores are, so groups may differ in task
 length and in scale. A correlation is no proof of bias: longer work may be better work.
-
-    judge_health(groups)       # {"health/unscored": 0.0, "health/position_slope": -0.01, …}
-
-`judge_health` gives figures of one step of training, to be watched from step to step.
 """
 
 import json
@@ -14,10 +10,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
 from typing import Any
 
-from gavel.judge.audit.agreement import centred_sums, kendall_tau, score_pairs
+from gavel.judge.audit.agreement import centred_sums
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
 from gavel.judge.stats import PositionBias, centred_positions
@@ -54,12 +49,16 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
         if scores := call.scores_by_position:
             position_means.setdefault(len(scores), PositionBias()).add(scores)
     return BiasReport(
-        position_slope=ratio([slope_sums(of_group) for of_group in calls]),
-        length_correlation=correlation([length_sums(group) for group in groups]),
-        flip_rate=ratio([flips(of_group) for of_group in calls]),
-        tie_rate=ratio([ties(group) for group in groups]),
+        position_slope=_ratio_of_sums([slope_sums(of_group) for of_group in calls]),
+        length_correlation=length_correlation(groups),
+        flip_rate=_ratio_of_sums([flips(of_group) for of_group in calls]),
+        tie_rate=_ratio_of_sums([ties(group) for group in groups]),
         position_means=position_means,
     )
+
+
+def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> IntervalEstimate:
+    return ratio([numerator for numerator, _ in sums], [denominator for _, denominator in sums])
 
 
 def slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
@@ -95,6 +94,12 @@ def ties(group: TrajectoryGroup) -> tuple[float, float]:
     return sum(abs(a - b) <= _SAME for a, b in pairs), len(pairs)
 
 
+def length_correlation(groups: Iterable[TrajectoryGroup]) -> IntervalEstimate:
+    """Pearson's r of score and log(1 + characters written), over all judged members."""
+    sums = [length_sums(group) for group in groups]
+    return correlation(*([each[at] for each in sums] for at in range(3)))
+
+
 def length_sums(group: TrajectoryGroup) -> tuple[float, float, float]:
     """`centred_sums` of log(1 + characters written) and score over the judged members."""
     members = distinct_members(group)
@@ -118,52 +123,3 @@ def _characters(turn: Message) -> int:
         body: dict[str, Any] = call.get("function") or call.get("custom") or {}
         characters += sum(len(str(value)) for value in body.values())
     return characters
-
-
-PREFIX = "health/"
-_TRUTH = "success"
-
-
-def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """By name with the prefix `health/`; empty where no group was judged.
-
-    unscored, flagged: shares of the members, unscored without groups of identical ones, which no judge is asked about.
-    tie_rate, flip_rate, position_slope: as in `BiasReport`. order_agreement: mean of the groups' own.
-    length_correlation: Pearson's r of score and log characters, each less its group's mean; characters: mean that an
-    agent wrote. success_tau: mean within-group Kendall tau-b of score and success; success_gap: mean score less mean
-    success.
-    """
-    judged = [group for group in groups if group.judgement is not None]
-    members = [member for group in judged for member in group]
-    if not members:
-        return {}
-    shown = [each for group in judged if group.judgement and group.judgement.status != "degenerate" for each in group]
-    found: dict[str, float | None] = {
-        "unscored": _mean([float(each.judgement is None or each.judgement.score is None) for each in shown]),
-        "flagged": fmean(bool(each.judgement and each.judgement.flags) for each in members),
-        "characters": fmean(map(characters_written, members)),
-        "order_agreement": _mean([group.judgement.order_agreement for group in judged if group.judgement]),
-        "tie_rate": _ratio([ties(group) for group in judged]),
-    }
-    xy, xx, yy = (math.fsum(sums) for sums in zip(*map(length_sums, judged), strict=True))
-    if (spread := math.sqrt(xx * yy)) > 1e-12:
-        found["length_correlation"] = xy / spread
-    calls = [judge_calls(group) for group in judged]
-    found["flip_rate"] = _ratio([flips(of_group) for of_group in calls])
-    found["position_slope"] = _ratio([slope_sums(of_group) for of_group in calls])
-    pairs = [score_pairs(group, _TRUTH) for group in judged]
-    known = [pair for of_group in pairs for pair in of_group]
-    if known:
-        found["success_tau"] = _mean([kendall_tau(of_group) for of_group in pairs if of_group])
-        found["success_gap"] = fmean(score - truth for score, truth in known)
-    return {f"{PREFIX}{name}": value for name, value in found.items() if value is not None}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _ratio(sums: Sequence[tuple[float, float]]) -> float | None:
-    below = math.fsum(denominator for _, denominator in sums)
-    return math.fsum(numerator for numerator, _ in sums) / below if below else None

@@ -73,14 +73,14 @@ def estimate(statistic: "Statistic", total: int, contributing: int) -> IntervalE
 
 def mean_over_groups(values: Sequence[float | None]) -> IntervalEstimate:
     """The mean of one value per group; groups with None are left out."""
-    return ratio([(value or 0.0, float(value is not None)) for value in values])
+    return ratio([value or 0.0 for value in values], [float(value is not None) for value in values])
 
 
-def ratio(sums: Sequence[tuple[float, float]]) -> IntervalEstimate:
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> IntervalEstimate:
     """The sum of the groups' numerators over the sum of their denominators, each at least 0."""
     import numpy as np
 
-    above, below = np.reshape(np.asarray(sums, float), (-1, 2)).T
+    above, below = np.asarray(numerators, float), np.asarray(denominators, float)
 
     def statistic(drawn: "Indices") -> "Array":
         return above[drawn].sum(axis=1) / defined(below[drawn].sum(axis=1))
@@ -88,11 +88,11 @@ def ratio(sums: Sequence[tuple[float, float]]) -> IntervalEstimate:
     return estimate(statistic, len(above), int((below > _RESIDUE).sum()))
 
 
-def correlation(sums: Sequence[tuple[float, float, float]]) -> IntervalEstimate:
+def correlation(products: Sequence[float], xs: Sequence[float], ys: Sequence[float]) -> IntervalEstimate:
     """Pearson's r of values centered within their groups, from each group's Σxy, Σx² and Σy²."""
     import numpy as np
 
-    xy, xx, yy = np.reshape(np.asarray(sums, float), (-1, 3)).T
+    xy, xx, yy = (np.asarray(sums, float) for sums in (products, xs, ys))
 
     def statistic(drawn: "Indices") -> "Array":
         spread = np.sqrt(defined(xx[drawn].sum(axis=1)) * defined(yy[drawn].sum(axis=1)))

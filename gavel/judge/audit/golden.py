@@ -251,11 +251,14 @@ def jury_weights(groups: Sequence[Mapping[str, Pairs]]) -> dict[str, float]:
     w ∝ r / (1 - r²), the weights of the best linear predictor from standardised scores whose errors are independent,
     with each judge's correlation r with the reference within groups, drawn towards 0 by `_CAUTION` members.
     """
-    judges = dict.fromkeys(judge for group in groups for judge in group)
-    known = {judge: _correlation([group[judge] for group in groups if judge in group]) for judge in judges}
+    known = {judge: _correlation([group[judge] for group in groups if judge in group]) for judge in _judges(groups)}
     raw = {judge: r / (1 - r * r) for judge, r in known.items()}
     mean = math.fsum(raw.values()) / len(raw) if raw else 1.0
     return {judge: weight / mean for judge, weight in raw.items()}
+
+
+def _judges(groups: Sequence[Mapping[str, Pairs]]) -> list[str]:
+    return list(dict.fromkeys(judge for group in groups for judge in group))
 
 
 def _correlation(groups: Sequence[Pairs]) -> float:

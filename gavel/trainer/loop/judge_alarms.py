@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from gavel.judge.audit.bias import PREFIX
+from gavel.judge.audit.health import PREFIX
 
 WINDOW = 5
 """Steps of the baseline, and of what is compared with it."""

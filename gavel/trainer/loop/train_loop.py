@@ -28,8 +28,8 @@ from typing import Any
 
 from gavel.base.errors import first_error
 from gavel.judge.audit.agreement import kendall_tau
-from gavel.judge.audit.bias import PREFIX, judge_health
 from gavel.judge.audit.golden import SHIPPED, GoldenGroup, check_golden, load_golden
+from gavel.judge.audit.health import PREFIX, judge_health
 from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge

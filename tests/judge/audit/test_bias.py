@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from gavel.judge.audit.bias import bias_report, characters_written, judge_health
+from gavel.judge.audit.bias import bias_report, characters_written
 from gavel.judge.audit.engine_quality import simulated_groups
+from gavel.judge.audit.health import judge_health
 from gavel.judge.audit.votes import distinct_members, fit_noise_prior, noise_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge

@@ -80,9 +80,9 @@ def test_the_ratio_and_the_correlation_are_those_of_the_resampled_groups() -> No
         ratios.append(sum(above[n] for n in indices) / sum(below[n] for n in indices))
         spreads = [math.sqrt(sum(side[n] for n in indices)) for side in squares]
         correlations.append(sum(products[n] for n in indices) / math.prod(spreads))
-    got = ratio(list(zip(above, below, strict=True)))
+    got = ratio(above, below)
     assert (got.low, got.high) == pytest.approx(percentiles(ratios), abs=1e-12)
-    got = correlation(list(zip(products, *squares, strict=True)))
+    got = correlation(products, *squares)
     assert (got.low, got.high) == pytest.approx(percentiles(correlations), abs=1e-12)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gavel.judge.audit.bias import judge_health
+from gavel.judge.audit.health import judge_health
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.standard_errors import _DOUBT
