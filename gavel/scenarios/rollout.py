@@ -122,7 +122,7 @@ class EpisodeTools:
         over = False
         for call in choice.message.tool_calls or ():
             if call.type != "function":
-                raise ToolDefinitionError(f"tool calls of type {call.type} are not supported")
+                raise GavelError(f"tool calls of type {call.type} are not supported")
             result = await self.call(call.function.name, call.function.arguments)
             trajectory.metrics["tool_errors"] += result.error
             over = over or result.done
