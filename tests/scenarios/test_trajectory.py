@@ -259,6 +259,20 @@ def test_messages_are_plain_dicts_for_the_next_request() -> None:
     assert trajectory.messages() == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
 
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ([sampled("bye")], "bye"),
+        ([{"role": "assistant", "content": [{"type": "text", "text": "bye"}]}], "bye"),
+        ([sampled(None)], ""),
+        ([sampled("bye"), {"role": "user", "content": "wait"}], ""),
+    ],
+)
+def test_the_closing_text_is_what_the_agent_says_last(ending: list[Any], said: str) -> None:
+    assert Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *ending]).closing_text() == said
+    assert Trajectory().closing_text() == ""
+
+
 def test_choices_of_all_histories_come_in_order() -> None:
     first, second = sampled("1"), sampled("2")
     further = History(messages_and_choices=[{"role": "user", "content": "x"}, second])
