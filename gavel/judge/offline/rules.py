@@ -69,6 +69,20 @@ _SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
 Finding = tuple[bool, str]
 """Whether a rule is kept, and what happened: never empty where it is not kept."""
 Check = Callable[[Facts], Finding]
+Condition = Callable[[Facts], tuple[bool | None, str]]
+"""Whether it holds, None where that cannot be known, and why."""
+
+
+class Names(NamedTuple):
+    """Tools, arguments or phrases of a rule."""
+
+    names: tuple[str, ...]
+    any_of: bool
+    """Whether one of them is enough."""
+
+    def allow(self, absent: Sequence[str]) -> bool:
+        """Whether the rule is kept although these are not there."""
+        return not absent or (self.any_of and len(absent) < len(self.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +310,7 @@ def _tools_in(parts: Mapping[str, str]) -> Iterator[str]:
         yield from _names(origin.split()[-1])
 
 
-def _calls(facts: Facts, tools: "Names", negated: str) -> Finding:
+def _calls(facts: Facts, tools: Names, negated: str) -> Finding:
     if negated:
         made = [name for name in tools.names if name in facts.calls]
         return _met(not made, f"{_and(made)} {_was(made)} called")
@@ -304,7 +318,7 @@ def _calls(facts: Facts, tools: "Names", negated: str) -> Finding:
     return _met(tools.allow(absent), _absent(absent, facts))
 
 
-def _in_order(facts: Facts, needed: "Names", actions: "Names", *, must_act: bool) -> Finding:
+def _in_order(facts: Facts, needed: Names, actions: Names, *, must_act: bool) -> Finding:
     at = next((index for index, name in enumerate(facts.calls) if name in actions.names), None)
     if at is None:
         return not must_act, _absent(actions.names, facts)
@@ -323,7 +337,7 @@ def _in_order(facts: Facts, needed: "Names", actions: "Names", *, must_act: bool
     return False, "; ".join([*came, *([_absent(never, facts)] if never else [])])
 
 
-def _when(facts: Facts, tools: "Names", only: str, condition: "Condition") -> Finding:
+def _when(facts: Facts, tools: Names, only: str, condition: Condition) -> Finding:
     acts = [call for call in facts.made if call.name in tools.names]
     absent = [name for name in tools.names if name not in facts.calls]
     if not acts and only:
@@ -341,10 +355,6 @@ def _when(facts: Facts, tools: "Names", only: str, condition: "Condition") -> Fi
     return _met(bool(only) or tools.allow(absent), f"{_absent(absent, facts)}, and {why}")
 
 
-Condition = Callable[[Facts], tuple[bool | None, str]]
-"""Whether it holds, None where that cannot be known, and why."""
-
-
 def _condition_of(text: str) -> Condition | None:
     if found := re.fullmatch(rf"(the request|[\w.:/`-]+) says ({_QUOTED})", text, re.IGNORECASE):
         phrases = _read_phrases(found[2])
@@ -355,7 +365,7 @@ def _condition_of(text: str) -> Condition | None:
     return condition and partial(_holds, condition)
 
 
-def _source_says(source: str, phrases: "Names", facts: Facts) -> tuple[bool | None, str]:
+def _source_says(source: str, phrases: Names, facts: Facts) -> tuple[bool | None, str]:
     if source.lower() == "the request":
         said = facts.request
     else:
@@ -439,7 +449,7 @@ def _kind(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), type(value).__name__)
 
 
-def _arguments_from(facts: Facts, tools: "Names", only: str, arguments: "Names", origin: str) -> Finding:
+def _arguments_from(facts: Facts, tools: Names, only: str, arguments: Names, origin: str) -> Finding:
     absent = [name for name in tools.names if name not in facts.calls]
     if only and len(absent) == len(tools.names):
         return True, _absent(tools.names, facts)
@@ -466,20 +476,20 @@ def _arguments_from(facts: Facts, tools: "Names", only: str, arguments: "Names",
     return True, ""
 
 
-def _only_one_of(facts: Facts, tools: "Names") -> Finding:
+def _only_one_of(facts: Facts, tools: Names) -> Finding:
     made = [name for name in facts.calls if name in tools.names]
     times = f" {len(made)} times" if len(set(made)) == 1 else ""
     told = f"{_and(made)} {_was(set(made))} called{times}"
     return _met(len(made) == 1, told if made else _absent(tools.names, facts))
 
 
-def _at_most_once(facts: Facts, tools: "Names") -> Finding:
+def _at_most_once(facts: Facts, tools: Names) -> Finding:
     counts = {name: facts.calls.count(name) for name in tools.names}
     often = [f"{name} was called {count} times" for name, count in counts.items() if count > 1]
     return _met(not often, "; ".join(often))
 
 
-def _says(facts: Facts, verb: str, phrases: "Names") -> Finding:
+def _says(facts: Facts, verb: str, phrases: Names) -> Finding:
     is_told = "told" in verb.lower()
     found = [phrase for phrase in phrases.names if _occurs(phrase, facts.request if is_told else facts.said)]
     if " not " in f"{verb} ":
@@ -489,7 +499,7 @@ def _says(facts: Facts, verb: str, phrases: "Names") -> Finding:
     return _met(phrases.allow(absent), f"it was not told {listed}" if is_told else f"it did not say {listed}")
 
 
-def _says_when(facts: Facts, phrases: "Names", condition: Condition) -> Finding:
+def _says_when(facts: Facts, phrases: Names, condition: Condition) -> Finding:
     due, why = condition(facts)
     if due is None:
         return False, why
@@ -573,18 +583,6 @@ def _listed(texts: Iterable[str], word: str) -> str:
 
 def _quote(phrase: str) -> str:
     return f'"{phrase}"'
-
-
-class Names(NamedTuple):
-    """Tools, arguments or phrases of a rule."""
-
-    names: tuple[str, ...]
-    any_of: bool
-    """Whether one of them is enough."""
-
-    def allow(self, absent: Sequence[str]) -> bool:
-        """Whether the rule is kept although these are not there."""
-        return not absent or (self.any_of and len(absent) < len(self.names))
 
 
 def _names(text: str) -> tuple[str, ...]:
