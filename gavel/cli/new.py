@@ -22,8 +22,7 @@ from gavel.cli.options import typed_options
 from gavel.cli.settings import Settings
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.drafts import check_can_write
-from gavel.judge.task_drafts.drafting import Attempts, Drafting, TaskDraft, split, summary
-from gavel.judge.task_drafts.writer import DraftedTask, DraftRecord
+from gavel.judge.task_drafts import Attempts, DraftedTask, Drafting, DraftRecord, TaskDraft, split, summary
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
