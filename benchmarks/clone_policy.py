@@ -34,8 +34,8 @@ from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3Config, Qwe
 
 from gavel.scenarios.environment import World
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
 from gavel.scenarios.library import booking_desk, returns_desk
+from gavel.scenarios.rollout import EpisodeTools, episode_tools
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Call
 from gavel.scenarios.task import DrawnTasks, Task

@@ -19,9 +19,8 @@ from pathlib import Path
 from gavel.judge.judge import Judge
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import RewardName, SftConfig
+from gavel.trainer.config import EvolveConfig, RewardName, SftConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.evolve_config import EvolveConfig
 from gavel.trainer.loop.evolve import EVALUATION, Iteration, evolve
 from gavel.trainer.model import TrainableModel
 

@@ -79,7 +79,7 @@ def main() -> int:
 async def _measured(
     policy: Policy, engine: VllmEngine, requests: int, at_once: int, words: int
 ) -> dict[str, dict[str, float]]:
-    server = EndpointServer(engine, policy.renderer, policy.decode, model="desk", max_context=CONTEXT)
+    server = EndpointServer(engine, policy, model="desk")
     adapter = engine._published[-1].name
     named = {"endpoint": (server.base_url, "desk"), "vllm": (f"{engine._url}/v1", adapter)}
     times = {side: Times() for side in SIDES}

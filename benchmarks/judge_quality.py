@@ -22,11 +22,10 @@ from distribution_judges import Form, TokenCountingJudge
 from gavel.judge.audit.engine_quality import (
     Scorer,
     SimulatedGroup,
-    arrival_order_scorer,
     engine_scorer,
     measure_quality,
+    prompt_scorer,
     simulated_groups,
-    single_prompt_scorer,
 )
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
@@ -135,16 +134,20 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
         figures = (await measure_quality(scorer, groups)).figures()
         rows.append({"what": what, **figures, **more, "seconds": round(time.monotonic() - started, 1)})
 
-    await row("1 call in order of arrival", arrival_order_scorer(judge(), 1), of_8)
-    await row("4 calls in order of arrival", arrival_order_scorer(judge(), 4), of_8)
+    await row("1 call in order of arrival", prompt_scorer(judge(), 1, in_order=True), of_8)
+    await row("4 calls in order of arrival", prompt_scorer(judge(), 4, in_order=True), of_8)
     for count in (1, 2, 4, 8):
         balanced = Judge(judge(), orders=count)
         await row(f"engine, orders={count}", engine_scorer(balanced), of_8)
         rows[-1]["slot_means"] = [round(mean, 4) for mean in balanced.position_bias[8].means]
         rows[-1]["slot_slope_of_votes"] = round(balanced.position_bias[8].slope, 4)
     sorts = judge(faults=SORTS)
-    await row("30 % sorted replies: 1 call, read by position", arrival_order_scorer(sorts, 1, by_position=True), of_8)
-    await row("30 % sorted replies: 4 calls, read by position", arrival_order_scorer(sorts, 4, by_position=True), of_8)
+    await row(
+        "30 % sorted replies: 1 call, read by position", prompt_scorer(sorts, 1, by_position=True, in_order=True), of_8
+    )
+    await row(
+        "30 % sorted replies: 4 calls, read by position", prompt_scorer(sorts, 4, by_position=True, in_order=True), of_8
+    )
     await row("30 % sorted replies: engine, orders=4", engine_scorer(Judge(sorts, orders=4)), of_8)
     await row("45 % of calls faulty: engine, orders=4", engine_scorer(Judge(judge(faults=EVERY_FAULT), orders=4)), of_8)
     await row("taste .7: one judge, 3 calls", engine_scorer(Judge(judge(TASTE), orders=3)), of_8)
@@ -164,7 +167,7 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
         (replace(CROWDED, curve=1.0), "G=32, graded on a curve"),
         (POSITION_BIASED, "G=32, read as well as 8"),
     ):
-        await row(f"{name}: one long prompt, 2 orders", single_prompt_scorer(judge(bias), 2), of_32)
+        await row(f"{name}: one long prompt, 2 orders", prompt_scorer(judge(bias), 2), of_32)
         await row(f"{name}: engine (blocks), orders=2", engine_scorer(Judge(judge(bias), orders=2)), of_32)
     for members, groups in ((4, simulated_groups(few, 4, seed, table)), (8, of_8[:few])):
         calls = members * (members - 1)

@@ -46,9 +46,7 @@ class Parts:
         self.engine = TransformersEngine(self.policy.plain_model(), slots=128, max_context=MAX_CONTEXT)
         """Samples with the newest published adapter; its base shares the storage of the learner's."""
         self.engine.publish(self.policy, 0)
-        self.server = EndpointServer(
-            self.engine, self.policy.renderer, self.policy.decode, model="loop", max_context=MAX_CONTEXT
-        )
+        self.server = EndpointServer(self.engine, self.policy, model="loop")
         """Each choice that it returns holds its token ids and log-probs, so nothing is tokenised again."""
         self.model = gavel.Model(
             name="loop", project="examples", inference_base_url=self.server.base_url, inference_api_key="none"

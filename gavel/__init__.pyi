@@ -47,6 +47,7 @@ from .trainer.backends.remote.client import RemoteBackend as RemoteBackend
 from .trainer.backends.skypilot.backend import SkyPilotBackend as SkyPilotBackend
 from .trainer.config import Cispo as Cispo
 from .trainer.config import ClippedSurrogate as ClippedSurrogate
+from .trainer.config import EvolveConfig as EvolveConfig
 from .trainer.config import Gspo as Gspo
 from .trainer.config import LoopConfig as LoopConfig
 from .trainer.config import LoraSettings as LoraSettings
@@ -60,7 +61,6 @@ from .trainer.config import VllmSettings as VllmSettings
 from .trainer.config import recipe as recipe
 from .trainer.deploy.host import Deployment as Deployment
 from .trainer.deploy.record import DeployError as DeployError
-from .trainer.evolve_config import EvolveConfig as EvolveConfig
 from .trainer.loop.evolve import evolve as evolve
 from .trainer.loop.train_loop import train_scenario as train_scenario
 from .trainer.model import Model as Model

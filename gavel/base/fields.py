@@ -26,7 +26,7 @@ class Constructed(BaseModel):
 
         def __init__(self, **given: Any) -> None:
             kind = type(self)
-            unknown = given.keys() - kind.model_fields.keys()
+            unknown = given.keys() - kind.__pydantic_fields__.keys()
             if unknown and kind.model_config.get("extra") != "forbid":  # pydantic would leave it out without a word
                 raise _no_such_field(kind, min(unknown))
             try:

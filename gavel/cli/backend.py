@@ -52,7 +52,7 @@ def backend(
     need_extra("train", "gavel backend")
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.backends.remote.wire import checked_key
-    from gavel.trainer.backends.server.serve import serve
+    from gavel.trainer.backends.server.app import serve
     from gavel.trainer.distributed import join, launched
     from gavel.trainer.engines.vllm_launch import check_startable
     from gavel.trainer.learner.replicas import follow_leader

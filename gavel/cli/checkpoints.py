@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Generator, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -304,7 +303,8 @@ def deploy(
     """
     need_extra("train", "gavel deploy")
     from gavel.cli.options import read_pairs
-    from gavel.trainer.deploy.deploy import deploy_step, facts_of_run
+    from gavel.trainer.deploy.deploy import deploy as serve
+    from gavel.trainer.deploy.deploy import facts_of_run
 
     options = read_pairs("--set", settings or ())
     if backend_url is None:
@@ -316,13 +316,12 @@ def deploy(
     else:
         directory, adapter, description = asyncio.run(_fetched(backend_url, run, best, best_by))
     deployed = asyncio.run(
-        deploy_step(
+        serve(
             directory,
             adapter,
-            description,
             host,
             wait=wait,
-            smoke_test=smoke_test,
+            description=description if smoke_test else None,
             deadline=deadline,
             report=lambda line: typer.echo(line, err=True),
             options=options,
@@ -379,7 +378,7 @@ def deployments(
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
     if as_json:
-        typer.echo(json.dumps([asdict(record) for record in found], indent=1, default=str))
+        typer.echo(json.dumps([record.model_dump(mode="json") for record in found], indent=1))
         return
     console = Console()
     if not found:

@@ -12,7 +12,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.terminal import run_interruptibly
 
 if TYPE_CHECKING:
-    from gavel.trainer.backends.skypilot.sky_host import ClusterHost
+    from gavel.trainer.backends.skypilot.hosts import ClusterHost
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
 Accelerators = Annotated[
@@ -38,8 +38,8 @@ Engine = Annotated[str, typer.Option(help="What samples the rollouts there: tran
 def host_of_cluster(name: str) -> "ClusterHost":
     """Who started it; SkyPilot for a cluster that is not known here. Raises `ClusterError` without SkyPilot."""
     from gavel.trainer.backends.skypilot.backend import host_of
-    from gavel.trainer.backends.skypilot.cluster_settings import ClusterRecord
-    from gavel.trainer.backends.skypilot.sky_host import SkyHost
+    from gavel.trainer.backends.skypilot.cluster import ClusterRecord
+    from gavel.trainer.backends.skypilot.hosts import SkyHost
 
     record = ClusterRecord.find(name)
     return SkyHost() if record is None else host_of(record)
@@ -72,8 +72,8 @@ def up(
     """
     need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import Launch, SkyPilotBackend
-    from gavel.trainer.backends.skypilot.cluster_settings import cluster_settings, secret_values
-    from gavel.trainer.backends.skypilot.sky_host import SkyHost
+    from gavel.trainer.backends.skypilot.cluster import cluster_settings, secret_values
+    from gavel.trainer.backends.skypilot.hosts import SkyHost
 
     values = secret_values(secret or [])
     settings = cluster_settings(
@@ -126,7 +126,7 @@ def logs(
 ) -> None:
     """Show the log of the server on a cluster."""
     need_extra("train", "gavel cluster")
-    from gavel.trainer.backends.skypilot.cluster_settings import ClusterRecord, redacted
+    from gavel.trainer.backends.skypilot.cluster import ClusterRecord, redacted
 
     host, record = host_of_cluster(name), ClusterRecord.find(name)
     job = record.job if record else None

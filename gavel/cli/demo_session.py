@@ -32,8 +32,8 @@ from gavel.cli.terminal import print_table, say, waiting_for
 from gavel.cli.training import RunDisplay, close_replies, opened_run, run_directory_of
 from gavel.judge.config import JudgeConfig
 from gavel.llm.providers import register
-from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, TextSample, write_report
-from gavel.reports.run_outcome import Outcome, Row, held_out, judged_pair, outcome_in_words, read_outcome
+from gavel.reports.demo_page import DemoReport, SummaryRow, TextSample, write_report
+from gavel.reports.run_outcome import Outcome, Row, held_out, outcome_in_words, read_outcome, with_judged_pair
 from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -41,7 +41,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
-from gavel.trainer.backends.skypilot.this_machine import ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ThisMachine
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path, source_text
@@ -224,8 +224,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
         with display.shown():
             await train_scenario(model, scenario, judge, loop, config, display)
     with waiting_for("writing the report"):
-        outcome = read_outcome(directory, run.rows, job.habit)
-        before, after = await judged_pair(outcome, judge)
+        outcome = await with_judged_pair(read_outcome(directory, run.rows, job.habit), judge)
         texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
     summary = _summary(settings, outcome, seconds) | ({} if texts is None else texts.summary)
@@ -235,7 +234,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     gained = outcome.trained.success - outcome.base.success
     if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
         told.append(job.learned)
-    write_report(report, _report(settings, outcome, " ".join(told), seconds, before, after, texts))
+    write_report(report, _report(settings, outcome, " ".join(told), seconds, texts))
     for line in told:
         say(console, line)
     close_replies(console, judge)
@@ -308,8 +307,6 @@ def _report(
     outcome: Outcome,
     explanation: str,
     seconds: dict[str, float],
-    before: Trajectory,
-    after: Trajectory,
     texts: TextComparison | None,
 ) -> DemoReport:
     base, trained, job = outcome.base, outcome.trained, settings.job
@@ -327,14 +324,8 @@ def _report(
             *(SummaryRow(label, *both) for label, both in _measured(job, outcome)),
             *(texts.rows if texts else ()),
         ],
-        curve=[CurvePoint(point.step, point.success, point.half_width, point.tasks) for point in outcome.curve],
-        rewards=[RewardPoint(step, reward) for step, reward in outcome.rewards],
-        scored=outcome.scored,
-        tau=outcome.tau,
-        before=before,
-        after=after,
+        outcome=outcome,
         seconds=seconds,
-        left_out={sentence_of(reason): count for reason, count in outcome.left_out.items()},
         settings={
             "seed": str(settings.seed),
             "judge": settings.judge_name,

@@ -33,9 +33,9 @@ from gavel.cli.terminal import print_table, run_interruptibly, say
 from gavel.judge.audit.engine_quality import (
     OWN_FAMILY,
     QualityReport,
-    arrival_order_scorer,
     engine_scorer,
     measure_quality,
+    prompt_scorer,
     simulated_groups,
 )
 from gavel.judge.audit.golden import (
@@ -243,7 +243,7 @@ async def _simulated_rows(
     truth: dict[str, Latent] = {}
     made = simulated_groups(groups, members, seed, truth)
     judge = SimulatedJudge(truth, bias, faults, family=OWN_FAMILY, seed=seed)
-    ways = {"1 call by arrival": arrival_order_scorer(judge, 1)}
+    ways = {"1 call by arrival": prompt_scorer(judge, 1, in_order=True)}
     ways |= {f"engine, {counted(n, 'order')}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -20,8 +20,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.options import default_judge, typed_options
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.drafts import check_can_write
-from gavel.judge.task_drafts.drafting import Attempts, Drafting, TaskDraft, split, summary
-from gavel.judge.task_drafts.writer import DraftRecord
+from gavel.judge.task_drafts import Attempts, Drafting, DraftRecord, TaskDraft, split, summary
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, pvariance, variance
-from typing import Any, TypeGuard, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
@@ -122,13 +122,9 @@ def read_object(reply: str) -> dict[str, Any]:
         value = find_value(reply).value
     except Broken as broken:
         raise DraftError(broken.problem) from broken
-    if not _is_object(value):
+    if not isinstance(value, dict):
         raise DraftError("it is no JSON object")
-    return value
-
-
-def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
+    return cast("dict[str, Any]", value)
 
 
 async def draft_rubric(client: Client, description: str, *, criteria: bool = False, content_retries: int = 2) -> Rubric:
@@ -155,8 +151,8 @@ async def ask_for_rubric(client: Client, prompt: list[Message], criteria: bool, 
 
 
 def draft_prompt(description: str, *, criteria: bool) -> list[Message]:
-    words = render("judge/draft_rubric.j2", description=sanitize(description.strip()), criteria=criteria)
-    return [{"role": "user", "content": words}]
+    text = render("judge/draft_rubric.j2", description=sanitize(description.strip()), criteria=criteria)
+    return [{"role": "user", "content": text}]
 
 
 def draft_schema(*, criteria: bool) -> Schema:

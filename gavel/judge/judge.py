@@ -284,7 +284,9 @@ class Judge:
                 f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed)."
             )
         attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
-        if empty := [i for i, t in attempts.items() if not any(h.messages_and_choices for h in t.histories())]:
+        if empty := [
+            i for i, t in attempts.items() if not any(c.messages_and_choices for c in (t, *t.additional_histories))
+        ]:
             raise JudgeError(
                 f"trajectory {empty[0]} of the group (counted from 0) has no messages.",
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',

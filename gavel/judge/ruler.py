@@ -70,7 +70,9 @@ async def ruler_score_group(
     if not group.trajectories:
         return unscored(group, f"the group has no trajectories ({counted(len(group.exceptions), 'rollout')} failed)")
     try:
-        judge = Judge(_with_params(judge_model, extra_litellm_params), rubric=rubric, **options)
+        jurors = jury(judge_model or os.environ.get("GAVEL_JUDGE_MODEL") or DEFAULT_MODEL)
+        extra = extra_litellm_params or {}
+        judge = Judge([replace(each, params={**each.params, **extra}) for each in jurors], rubric=rubric, **options)
         judged = await judge.score(group)
     except JudgeError as error:
         if not swallow_exceptions:
@@ -105,11 +107,6 @@ async def ruler(
     group = TrajectoryGroup(Trajectory(messages_and_choices=list(messages), tools=shown) for messages in message_lists)
     judged = await ruler_score_group(group, judge_model, extra_litellm_params, rubric, debug=debug, **options)
     return [trajectory.judgement or Judgement() for trajectory in judged]
-
-
-def _with_params(models: Models | None, params: Mapping[str, Any] | None) -> Models:
-    models = models or os.environ.get("GAVEL_JUDGE_MODEL") or DEFAULT_MODEL
-    return [replace(juror, params={**juror.params, **(params or {})}) for juror in jury(models)]
 
 
 def _record(trajectory: Trajectory, number: int, *, debug: bool) -> None:

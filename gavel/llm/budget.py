@@ -74,6 +74,8 @@ class _Learned:
     """Most prompt tokens for one byte, over prompts that are long enough to tell."""
 
 
+LONGEST_COMPLETION = 32_768
+"""Max reply tokens of a model that LiteLLM's table does not list."""
 _FIRST_COMPLETION = 1000
 """Reply tokens expected of a model before its first reply."""
 _SMALLEST_CAP = 8192

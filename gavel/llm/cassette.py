@@ -81,8 +81,7 @@ def public_params(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if not _PRIVATE.search(name)}
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +145,15 @@ class StorageThread:
         """Stores the entries."""
         return self.submit(lambda storage: storage.keep(entries))
 
-    def claim(self, key: str, known: int) -> "Future[bool]":
-        """Whether this process is to ask the question, of which `known` replies are on file; False = another process
-        asks it, or has its reply. A file has no claims: two processes may ask it at the same moment."""
-        is_mine: Future[bool] = Future()
-        is_mine.set_result(True)
-        return is_mine
+    def look(self, key: str, unusable: int) -> "Future[tuple[list[StoredReply], bool]]":
+        """The replies on file, and whether this process is to ask the question, because they are the `unusable` ones;
+        else there is another one, or another process asks. A file has no claims: two processes may ask at once."""
+
+        def work(storage: Storage) -> tuple[list[StoredReply], bool]:
+            stored = storage.replies(key)
+            return stored, len(stored) <= unusable
+
+        return self.submit(work)
 
     def release(self, key: str) -> None:
         """Ends the claim, if there is one; does not wait."""
@@ -248,10 +250,10 @@ class Cassette:
         accept: Accept | None,
         repairs: Sequence[tuple[Question, Reply]],
     ) -> Reply:
-        key, (pause, longest), may_have_claim = question.key, _POLL_SECONDS, False
+        key, (pause, longest), may_have_claim, unusable = question.key, _POLL_SECONDS, True, 0
         try:
             while True:
-                stored = await asyncio.wrap_future(thread.submit(lambda storage: storage.replies(key)))
+                stored, may_have_claim = await asyncio.wrap_future(thread.look(key, unusable))
                 if reply := self._choose(stored, accept):
                     self.replayed += 1
                     return reply
@@ -262,11 +264,12 @@ class Cassette:
                         f"{where} has no reply of {question.model} to this question with these parameters.",
                         'Ask what was recorded, or record it: Cassette(path, mode="cache").',
                     )
-                may_have_claim = True
-                if await asyncio.wrap_future(thread.claim(key, len(stored))):
+                if may_have_claim:
                     break
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, longest)
+                if len(stored) == unusable:  # another process asks it
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, longest)
+                unusable, may_have_claim = len(stored), True
             self.misses += 1
             reply = replace(await ask(), key=key)
             if accept is not None and not accept(reply):

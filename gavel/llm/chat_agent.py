@@ -6,7 +6,7 @@ import openai
 from openai.types.chat.chat_completion import ChatCompletion
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
-from gavel.llm.budget import Budget, Size
+from gavel.llm.budget import LONGEST_COMPLETION, Budget, Size
 from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import UnknownModelError
 from gavel.llm.failures import may_be_paid, may_pass, pause_of
@@ -16,8 +16,6 @@ from gavel.llm.types import Message, byte_bound
 
 _SECONDS = 300.0
 _ATTEMPTS = 4
-_LONGEST_COMPLETION = 32_768
-"""Max reply tokens of a model that LiteLLM's table does not list."""
 
 
 class ChatAgent:
@@ -62,7 +60,7 @@ class ChatAgent:
     async def _attempt(self, messages: list[Message], request: dict[str, Any]) -> ChatCompletion:
         bound = byte_bound(messages, {"tools": request.get("tools", [])})
         longest = request.get("max_completion_tokens") or model_info(self.model).get("max_output_tokens")
-        size = Size(prompt=bound // 4, prompt_bound=bound, completion_bound=longest or _LONGEST_COMPLETION)
+        size = Size(prompt=bound // 4, prompt_bound=bound, completion_bound=longest or LONGEST_COMPLETION)
         reservation = await self._budget.reserve(self.model, self._price, size)
         try:
             reply, _ = await complete_in_time(self.model, messages, request | {"drop_params": True}, _SECONDS)

@@ -28,7 +28,7 @@ import openai
 
 from gavel.base.errors import contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
-from gavel.llm.budget import Budget, Size, ledger_of_this_work
+from gavel.llm.budget import LONGEST_COMPLETION, Budget, Size, ledger_of_this_work
 from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
@@ -64,8 +64,6 @@ from gavel.llm.types import (
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-_LONGEST_COMPLETION = 32_768
-"""Max reply tokens of a model that LiteLLM's table does not list."""
 _PROBE_PATIENCE = 15.0
 """Seconds for which a probe is asked again: nothing is lost yet, and a wrong address should show soon."""
 
@@ -410,7 +408,7 @@ class Client:
         if self.wire == "decisions":
             return EXPECTED_COMPLETION
         listed = model_info(self.name).get("max_output_tokens") if isinstance(self.model, str) else None
-        return self._set_completion or listed or _LONGEST_COMPLETION
+        return self._set_completion or listed or LONGEST_COMPLETION
 
     @property
     def _set_completion(self) -> int | None:

@@ -291,14 +291,25 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
 
 
 def _listed_cost(model: str, response: Any) -> float:
-    """USD by LiteLLM's table."""
-    litellm = load_litellm()
+    """USD by LiteLLM's table; where that has prices of tokens alone, they are multiplied here."""
+    litellm, rates = load_litellm(), _rates(model)
     usage: Any = getattr(response, "usage", None)
     tier = getattr(response, "service_tier", None) or getattr(usage, "service_tier", None)
     if not usage or tier or litellm.cost_discount_config or litellm.cost_margin_config:
         return litellm.completion_cost(response, model=model)
-    tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-    return sum(litellm.cost_per_token(model=model, **tokens, usage_object=usage))
+    if rates is None or usage.prompt_tokens_details or usage.completion_tokens_details:
+        tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+        return sum(litellm.cost_per_token(model=model, **tokens, usage_object=usage))
+    return usage.prompt_tokens * rates[0] + usage.completion_tokens * rates[1]
+
+
+@cache
+def _rates(model: str) -> tuple[float, float] | None:
+    """USD per token of the prompt and of the completion; None where the price depends on more, such as the length."""
+    listed = {name: value for name, value in model_info(model).items() if value and "_cost_per_" in name}
+    rates = listed.pop("input_cost_per_token", 0.0), listed.pop("output_cost_per_token", 0.0)
+    of_others = ("_flex", "_priority", "_batches", "per_query")  # other tiers, and tools
+    return rates if all(name.endswith(of_others) or name.startswith("cache_") for name in listed) else None
 
 
 def _status_in(error: object, otherwise: int) -> int:

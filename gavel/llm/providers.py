@@ -7,7 +7,7 @@ Local models are Python functions that are called in this process, by name and w
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -173,14 +173,18 @@ def _check_name(model: str, params: Mapping[str, Any], instead: str) -> None:
         if name not in names():
             raise UnknownModelError(f"there is no model {model}.", f"There are: {', '.join(names())}.")
         return
-    litellm = load_litellm()
     try:
-        litellm.get_llm_provider(model, params.get("custom_llm_provider"))
-    except litellm.BadRequestError as error:
+        _provider_of(model, params.get("custom_llm_provider"))
+    except load_litellm().BadRequestError as error:
         raise UnknownModelError(
             f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
             f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take {instead}.",
         ) from error
+
+
+@lru_cache(256)
+def _provider_of(model: str, named: str | None) -> str:
+    return load_litellm().get_llm_provider(model, named)[1]
 
 
 def _check_address(model: str, params: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, WouldBlock
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import is_rate_limit, may_pass, pause
@@ -242,7 +242,10 @@ class Call:
         """Waits until the concurrency limit has room for the call; until `release` it counts as running."""
         limiter = self.endpoint.concurrency
         limiter.total_tokens = min(limiter.total_tokens, self._limits.concurrency)
-        await self.off_the_clock(limiter.acquire_on_behalf_of(self))
+        try:
+            limiter.acquire_on_behalf_of_nowait(self)
+        except WouldBlock:
+            await self.off_the_clock(limiter.acquire_on_behalf_of(self))
         self._running = True
 
     def release(self) -> None:

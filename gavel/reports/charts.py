@@ -5,6 +5,7 @@ area. The view box is narrow (420 units), so that text stays legible when a phon
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -156,26 +157,27 @@ def curves_chart(
 
 def histogram(values: Sequence[float], high: float, decimals: int) -> Chart:
     """Count of values in each tenth of [0, high]; `high` itself is in the last. Bin edges have `decimals` decimals."""
-    counts = [0] * BINS
-    for value in values:
-        counts[_bin(value / high)] += 1
-    x, y = _bin_axes(high, decimals, max(counts))
-    bars: list[Bar] = []
-    for number, count in enumerate(counts):
-        start, end = (f"{high * edge / BINS:.{decimals}f}" for edge in (number, number + 1))
-        bars.append(_bar(x, y, number, {"good": count}, f"{start} to {end}: {count:,}"))
-    return Chart("bars", x, y, bars=bars)
+    found = Counter(_bin(value / high) for value in values)
+    x, y = _bin_axes(high, decimals, max(found.values(), default=0))
+    edges = [f"{high * edge / BINS:.{decimals}f}" for edge in range(BINS + 1)]
+    return Chart(
+        "bars",
+        x,
+        y,
+        bars=[
+            _bar(x, y, number, {"good": found[number]}, f"{edges[number]} to {edges[number + 1]}: {found[number]:,}")
+            for number in range(BINS)
+        ],
+    )
 
 
 def outcome_histogram(scored: Sequence[tuple[float, bool]]) -> Chart:
     """Successes (below) and failures (above) in each tenth of the score; an item: score in [0, 1], success."""
-    counts = [{False: 0, True: 0} for _ in range(BINS)]
-    for score, succeeded in scored:
-        counts[_bin(score)][succeeded] += 1
-    x, y = _bin_axes(1.0, 1, max(sum(count.values()) for count in counts))
+    counts = Counter((_bin(score), succeeded) for score, succeeded in scored)
+    x, y = _bin_axes(1.0, 1, max(counts[number, True] + counts[number, False] for number in range(BINS)))
     bars: list[Bar] = []
-    for number, count in enumerate(counts):
-        succeeded, failed = count[True], count[False]
+    for number in range(BINS):
+        succeeded, failed = counts[number, True], counts[number, False]
         span = f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}"
         title = f"score {span}: {succeeded:,} succeeded, {failed:,} failed"
         label = f"{succeeded / (succeeded + failed):.0%}" if succeeded or failed else ""

@@ -4,8 +4,6 @@ Read from the run directories alone, so that a comparison of runs that exist is 
 held-out success are over the seeds; judge - hand is paired by seed.
 """
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +15,7 @@ from typing import Any
 from gavel.base.text import counted, duration
 from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
-from gavel.reports.page import render_page, write_page
+from gavel.reports.page import render_page, write_results
 from gavel.reports.run_figures import (
     Disagreement,
     RunAgreement,
@@ -25,6 +23,7 @@ from gavel.reports.run_figures import (
     alarms_of,
     cost_of,
     curve_of,
+    is_trained,
     measures_of,
     read_run,
     seconds_of,
@@ -163,7 +162,7 @@ def read_cell(
         cost_usd=cost_of(rows),
         seconds=seconds_of(rows).get("whole", 0.0),
         steps=len(training),
-        trained_steps=sum(bool(row.get("groups_trained", row.get("loss") is not None)) for row in training),
+        trained_steps=sum(map(is_trained, training)),
         damage=read.damage,
     )
 
@@ -200,8 +199,7 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
         return mean_over_seeds([value for value in values if value is not None])
 
     hands, truths = [c.agreement.judge_hand for c in cells], [c.agreement.judge_truth for c in cells]
-    costs = [cell.cost_usd for cell in cells]
-    known = [cost for cost in costs if cost is not None]
+    costs = [cell.cost_usd for cell in cells if cell.cost_usd is not None]
     return Arm(
         name=name,
         cells=cells,
@@ -214,7 +212,7 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
         tau_hand=over([fmean(curve.values()) if curve else None for curve in hands]),
         tau_truth=over([fmean(curve.values()) if curve else None for curve in truths]),
         measures=_measured(cells, max),
-        cost_usd=sum(known) if len(known) == len(costs) else None,
+        cost_usd=sum(costs) if len(costs) == len(cells) else None,
         seconds=sum(cell.seconds for cell in cells),
     )
 
@@ -276,8 +274,7 @@ def outcome(comparison: Comparison) -> list[str]:
 
 def statement(name: str, difference: PairedDifference) -> str:
     """`judge - hand: -0.01 (95 %: -0.03 to +0.01, 5 seeds): equivalent within ±0.03`"""
-    seeds = f"{difference.seeds} seed{'' if difference.seeds == 1 else 's'}"
-    interval = seeds
+    interval = seeds = counted(difference.seeds, "seed")
     if difference.low is not None and difference.high is not None:
         interval = f"95 %: {difference.low:+.2f} to {difference.high:+.2f}, {seeds}"
     return f"{name}: {difference.mean:+.2f} ({interval}): {difference.verdict}"
@@ -331,25 +328,19 @@ def as_json(comparison: Comparison) -> str:
 
 def csv_rows(comparison: Comparison) -> list[list[str]]:
     """One row for each point of each learning curve, under a header."""
-    rows = [["reward", "seed", "step", "heldout_success", "run"]]
-    for arm in comparison.arms:
-        for cell in arm.cells:
-            rows += [
-                [arm.name, str(cell.seed), str(step), f"{value:.6g}", str(cell.directory)]
-                for step, value in sorted(cell.success.items())
-            ]
-    return rows
+    header = ["reward", "seed", "step", "heldout_success", "run"]
+    return [header] + [
+        [arm.name, str(cell.seed), str(step), f"{value:.6g}", str(cell.directory)]
+        for arm in comparison.arms
+        for cell in arm.cells
+        for step, value in sorted(cell.success.items())
+    ]
 
 
 def write_comparison(comparison: Comparison) -> Path:
     """Writes report.html, comparison.csv and comparison.json; returns the page. Raises `GavelError`."""
-    folder = comparison.directory
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(csv_rows(comparison))
-    write_page(folder / "comparison.csv", table.getvalue())
-    write_page(folder / "comparison.json", as_json(comparison) + "\n")
-    write_page(folder / "report.html", render_comparison(comparison))
-    return folder / "report.html"
+    page = render_comparison(comparison)
+    return write_results(comparison.directory, "comparison", csv_rows(comparison), as_json(comparison), page)
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -410,7 +401,7 @@ def render_comparison(comparison: Comparison) -> str:
         ],
         alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
         blind=comparison.blind,
-        ranked=_ranked(comparison.blind),
+        ranked=_ranked(comparison.blind) if comparison.blind else [],
         few=min(len(arm.cells) for arm in arms) < 5,
     )
 
@@ -421,10 +412,8 @@ def _span(arms: Sequence[Arm]) -> tuple[float | None, float | None]:
     return (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)
 
 
-def _ranked(blind: BlindRanking | None) -> list[tuple[str, str, list[str]]]:
+def _ranked(blind: BlindRanking) -> list[tuple[str, str, list[str]]]:
     """Each contender's wins against all others, and against each."""
-    if blind is None:
-        return []
     rates = {one: [blind.beats(one, other) for other in blind.contenders] for one in blind.contenders}
     return [
         (one, blind.overall[one].text, ["–" if rate is None else rate.text for rate in against])

@@ -250,7 +250,13 @@ def verdict(
     bias: BiasReport,
 ) -> str:
     """One or two sentences: agreement, or what stands in for it, and the biases that show."""
-    return " ".join(filter(None, (_first(groups, beside, calls), _biases(bias))))
+    favoured: list[str] = []
+    if _shows(bias.position_slope, 0.05):
+        favoured.append(f"those shown {'late' if (bias.position_slope.value or 0) > 0 else 'early'}")
+    if _shows(bias.length_correlation, 0.3):
+        favoured.append(f"{'long' if (bias.length_correlation.value or 0) > 0 else 'short'} ones")
+    biases = [f"It favours {' and '.join(favoured)}."] if favoured else []
+    return " ".join([_agreement_in_words(groups, beside, calls), *biases])
 
 
 def groups_needed(taus: Sequence[float]) -> int:
@@ -278,7 +284,9 @@ def disagreements(groups: Sequence[TrajectoryGroup], reference: str) -> list[Dis
     return sorted(found, key=lambda each: each.tau)[:_SHOWN]
 
 
-def _first(groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: InterRaterReliability | None) -> str:
+def _agreement_in_words(
+    groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: InterRaterReliability | None
+) -> str:
     if beside is None:
         again = ""
         if calls is not None and calls.icc_mean.value is not None and calls.icc_mean.groups >= MIN_GROUPS:
@@ -299,26 +307,15 @@ def _first(groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: I
     figure = f"tau {tau.value:.2f}{ends}, {counted(tau.groups, 'group')}"
     low = tau.value if tau.low is None else tau.low
     if low >= _GOOD:
-        said = f"ranks attempts as {beside.reference} does"
-    elif low >= _SOME:
+        return f"This judge ranks attempts as {beside.reference} does ({figure})."
+    if low >= _SOME:
         said = f"ranks attempts mostly as {beside.reference} does, with mistakes that training will feel"
-    elif tau.high is not None and tau.high < _SOME:
-        said = f"does not rank attempts as {beside.reference} does: do not train on it"
-    else:
-        need = groups_needed(taus)
-        more = f"; about {counted(need, 'group')} would tell" if need > tau.groups else ""
-        return f"How far this judge ranks attempts as {beside.reference} does is not settled ({figure}{more})."
-    return f"This judge {said} ({figure})."
-
-
-def _biases(bias: BiasReport) -> str:
-    slope, length = bias.position_slope, bias.length_correlation
-    found: list[str] = []
-    if _shows(slope, 0.05):
-        found.append(f"those shown {'late' if (slope.value or 0) > 0 else 'early'}")
-    if _shows(length, 0.3):
-        found.append(f"{'long' if (length.value or 0) > 0 else 'short'} ones")
-    return f"It favours {' and '.join(found)}." if found else ""
+        return f"This judge {said} ({figure})."
+    if tau.high is not None and tau.high < _SOME:
+        return f"This judge does not rank attempts as {beside.reference} does: do not train on it ({figure})."
+    need = groups_needed(taus)
+    more = f"; about {counted(need, 'group')} would tell" if need > tau.groups else ""
+    return f"How far this judge ranks attempts as {beside.reference} does is not settled ({figure}{more})."
 
 
 def _shows(estimate: IntervalEstimate, least: float) -> bool:
@@ -340,18 +337,14 @@ def render_report(report: JudgeReport) -> str:
         "judge_page.html.j2",
         report=report,
         scores=histogram(scores, 1.0, 1),
-        errors=histogram(errors, _round_up(max(errors)), 2) if errors else None,
+        # to a multiple of 0.1, so that the edges of ten bins are whole hundredths
+        errors=histogram(errors, max(0.1, math.ceil(round(max(errors) * 100) / 10) / 10), 2) if errors else None,
         position_size=size,
         position_calls=0 if size is None else by_size[size].ballots,
         positions=None if size is None else position_chart(by_size[size].means),
         reference=_reference_chart(report),
         tau_matrix=_tau_matrix(report),
     )
-
-
-def _round_up(value: float) -> float:
-    """To a multiple of 0.1, so that the edges of ten bins are whole hundredths."""
-    return max(0.1, -(-round(value * 100) // 10) / 10)
 
 
 def _reference_chart(report: JudgeReport) -> Chart | None:

@@ -7,8 +7,6 @@ Figures are means over tasks. Failed episodes measure no model and are left out,
 no loss; both are counted. A scenario that could not be evaluated is named with the reason, and is in no mean.
 """
 
-import csv
-import io
 import json
 import math
 import os
@@ -21,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from gavel.base.text import duration
-from gavel.reports.page import render_page, write_page
+from gavel.reports.page import render_page, write_results
 from gavel.reports.statistics import TaskMean, mean_of_tasks, pass_at_k, share
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -94,10 +92,9 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
     trajectories = [each for episode in episodes for each in episode.trajectories]
     by_task: dict[str, list[float]] = {}
     for episode in episodes:
-        successes = [float(t.metrics["success"]) for t in episode.trajectories if "success" in t.metrics]
-        if successes:
+        if successes := [float(t.metrics["success"]) for t in episode.trajectories if "success" in t.metrics]:
             by_task.setdefault(episode.task, []).append(fmean(successes))
-    counts = {len(values) for values in by_task.values()}
+    most = max(map(len, by_task.values()), default=0)
     scores: list[float] = []
     unscored: Counter[str] = Counter()
     for group in judged:
@@ -112,7 +109,7 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
         episodes=len(episodes),
         failed=failed,
         success=share([fmean(values) for values in by_task.values()], sum(map(len, by_task.values()))),
-        pass_at={k: _pass_at(by_task, k) for k in range(1, max(counts, default=0) + 1)},
+        pass_at={k: _pass_at(by_task, k) for k in range(1, most + 1)},
         score=mean_of_tasks(scores),
         wins=win_rate(judged, name),
         unscored=dict(unscored.most_common()),
@@ -147,7 +144,8 @@ def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = No
     values: list[float] = []
     pairs = 0
     for group in judged:
-        scores = [0.5] * len(group) if _is_tied(group) else [_score(member) for member in group]
+        is_tied = group.judgement is not None and group.judgement.status == "degenerate"
+        scores = [0.5 if is_tied else _score(member) for member in group]
         known = [(m.metadata.get("model"), score) for m, score in zip(group, scores, strict=True) if score is not None]
         mine = [score for model, score in known if model == one]
         theirs = [score for model, score in known if model != one and other in (None, model)]
@@ -156,10 +154,6 @@ def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = No
             values.append(fmean(won))
             pairs += len(won)
     return share(values, pairs)
-
-
-def _is_tied(group: TrajectoryGroup) -> bool:
-    return group.judgement is not None and group.judgement.status == "degenerate"
 
 
 def _pass_at(by_task: Mapping[str, Sequence[float]], k: int) -> TaskMean:
@@ -217,9 +211,12 @@ def as_json(table: ModelTable) -> str:
     )
 
 
+_HEADER = ["model", "figure", "value", "low", "high", "tasks"]
+
+
 def csv_rows(table: ModelTable) -> list[list[str]]:
     """One row for each figure of each model, under a header."""
-    lines = [["model", "figure", "value", "low", "high", "tasks"]]
+    lines = [_HEADER]
     for row in table.rows:
         figures = {"success": row.success, "judge_score": row.score, "wins": row.wins}
         figures |= {f"pass@{k}": each for k, each in row.pass_at.items()}
@@ -236,12 +233,7 @@ def csv_rows(table: ModelTable) -> list[list[str]]:
 
 def write_model_table(table: ModelTable) -> Path:
     """Writes report.html, evaluation.csv and evaluation.json; returns the page. Raises `GavelError`."""
-    folder, text = table.directory, io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(csv_rows(table))
-    write_page(folder / "evaluation.csv", text.getvalue())
-    write_page(folder / "evaluation.json", as_json(table) + "\n")
-    write_page(folder / "report.html", render_model_table(table))
-    return folder / "report.html"
+    return write_results(table.directory, "evaluation", csv_rows(table), as_json(table), render_model_table(table))
 
 
 def render_model_table(table: ModelTable) -> str:
@@ -253,17 +245,20 @@ def render_model_table(table: ModelTable) -> str:
         table=table,
         outcome=outcome(table),
         ks=ks,
-        rows=[(row, *_cells(row, ks)) for row in table.rows],
+        rows=[
+            (
+                row,
+                [row.pass_at[k].text() if k in row.pass_at else "–" for k in ks],
+                cost_text(row.cost_usd),
+                seconds_of(row),
+            )
+            for row in table.rows
+        ],
         measures=measures,
         measured=[[f"{row.measures[n]:.3g}" if n in row.measures else "–" for n in measures] for row in table.rows],
         pairs=[(one, other, each.text(), each.tasks) for (one, other), each in table.pairs.items()],
         unscored=[(row.name, reason, count) for row in table.rows for reason, count in row.unscored.items()],
     )
-
-
-def _cells(row: ModelRow, ks: list[int]) -> tuple[list[str], str, str]:
-    passes = [row.pass_at[k].text() if k in row.pass_at else "–" for k in ks]
-    return passes, cost_text(row.cost_usd), duration(row.seconds / row.episodes) if row.episodes else "–"
 
 
 _Z95 = 1.959964
@@ -333,21 +328,17 @@ def by_judge(table: ModelTable) -> bool:
 
 def write_scenario_table(table: ScenarioTable) -> Path:
     """Writes report.html, evaluation.csv and evaluation.json of all; returns the page. Raises `GavelError`."""
-    folder, text = table.directory, io.StringIO()
-    lines: list[list[str]] = []
+    lines = [["scenario", *_HEADER]]
     for each in table.tables:
-        header, *rows = csv_rows(each)
-        lines += ([] if lines else [["scenario", *header]]) + [[each.scenario, *row] for row in rows]
-    csv.writer(text, lineterminator="\n").writerows(lines)
+        lines += ([each.scenario, *row] for row in csv_rows(each)[1:])
     scenarios = [json.loads(as_json(each)) for each in table.tables]
     means = [
         {"model": name, "success": asdict(table.mean(name)), "cost_usd": table.cost(name)} for name in table.models
     ]
     whole = {"scenarios": scenarios, "models": means, "failed": dict(table.failed)}
-    write_page(folder / "evaluation.csv", text.getvalue())
-    write_page(folder / "evaluation.json", json.dumps(whole, indent=1) + "\n")
-    write_page(folder / "report.html", render_scenario_table(table))
-    return folder / "report.html"
+    return write_results(
+        table.directory, "evaluation", lines, json.dumps(whole, indent=1), render_scenario_table(table)
+    )
 
 
 def render_scenario_table(table: ScenarioTable) -> str:
@@ -357,7 +348,7 @@ def render_scenario_table(table: ScenarioTable) -> str:
         (
             each,
             by_judge(each),
-            _link(each.directory / "report.html", table.directory),
+            Path(os.path.relpath(each.directory / "report.html", table.directory)).as_posix(),
             [figure(table.row(each, name)).text() for name in models],
         )
         for each in table.tables
@@ -398,7 +389,3 @@ def _details(table: ModelTable) -> list[list[str]]:
         ]
         for row in table.rows
     ]
-
-
-def _link(page: Path, folder: Path) -> str:
-    return Path(os.path.relpath(page, folder)).as_posix()

@@ -1,5 +1,8 @@
 """Self-contained HTML pages from Jinja templates: every value is escaped, and files are replaced atomically."""
 
+import csv
+import io
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +33,19 @@ def environment(*folders: Path) -> Environment:
 def render_page(template: str, **values: object) -> str:
     """Renders a file of `templates/` with the values."""
     return environment().get_template(template).render(**values)
+
+
+def write_results(folder: Path, name: str, rows: Sequence[Sequence[str]], figures: str, html: str) -> Path:
+    """Writes `rows` as NAME.csv, `figures` as NAME.json and the page as report.html, whose path it gives.
+
+    Raises `GavelError`.
+    """
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    write_page(folder / f"{name}.csv", table.getvalue())
+    write_page(folder / f"{name}.json", figures + "\n")
+    write_page(folder / "report.html", html)
+    return folder / "report.html"
 
 
 def write_page(path: Path, html: str) -> None:

@@ -5,7 +5,7 @@ The last line of metrics.jsonl may be torn while the run writes it; figures that
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,14 @@ def read_run(directory: Path) -> RunRows:
     model = directory / "model.json"
     if not model.is_file():
         raise GavelError(f"{directory} is no run: it has no model.json.", "`gavel runs` lists the runs.")
+    damage: list[str] = []
+    try:
+        read_description(model)
+    except RunDirectoryError as error:
+        told = "The figures do not need it, but the run cannot go on: restore it from a copy."
+        damage.append(f"{error.message}. {told}")
     metrics = whole_rows(directory / "metrics.jsonl")
-    return RunRows(metrics.rows, tuple(filter(None, (_description_damage(model), metrics.damage))))
+    return RunRows(metrics.rows, (*damage, *filter(None, [metrics.damage])))
 
 
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
@@ -179,6 +185,11 @@ def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
     return dict(found)
 
 
+def is_trained(row: Row) -> bool:
+    """Whether a training step changed the adapter."""
+    return bool(row.get("groups_trained", row.get("loss") is not None))
+
+
 def left_out_of(rows: Sequence[Row]) -> Counter[str]:
     """Groups and members not trained on, by the key of `LeftOut`."""
     found: Counter[str] = Counter()
@@ -211,30 +222,29 @@ def hand_reward_of(scenario: Scenario | None, trajectory: Trajectory) -> float |
 def agreement_over_training(directory: Path, scenario: Scenario | None) -> RunAgreement:
     """Of the run's judged groups; empty where no judge scored."""
     found = RunAgreement()
-    by_step: dict[int, tuple[list[list[tuple[float, float]]], list[list[tuple[float, float]]]]] = {}
+    hands: dict[int, list[list[tuple[float, float]]]] = {}
+    truths: dict[int, list[list[tuple[float, float]]]] = {}
     for step, group in stored_groups(directory, "train"):
-        hands, truths = by_step.setdefault(step, ([], []))
-        hand: list[tuple[float, float]] = []
-        members: list[Trajectory] = []
-        truth: list[tuple[float, float]] = []
-        for member in group:
-            score = member.judgement.score if member.judgement else None
-            if score is None:
-                continue
-            if (value := hand_reward_of(scenario, member)) is not None:
-                hand.append((score, value))
-                members.append(member)
-            if "success" in member.metrics:
-                truth.append((score, float(member.metrics["success"])))
-        hands.append(hand)
-        truths.append(truth)
-        found.disagreements += _furthest(hand, members, directory.name, step)
+        scored = [(each.judgement.score, each) for each in group if each.judgement and each.judgement.score is not None]
+        by_hand = [
+            (score, value, member)
+            for score, member in scored
+            if (value := hand_reward_of(scenario, member)) is not None
+        ]
+        hands.setdefault(step, []).append([(score, value) for score, value, _ in by_hand])
+        truths.setdefault(step, []).append(
+            [(score, float(member.metrics["success"])) for score, member in scored if "success" in member.metrics]
+        )
+        found.disagreements += _furthest(by_hand, directory.name, step)
         found.disagreements = sorted(found.disagreements, key=lambda each: -each.places)[:_SAMPLES]
-    for step, (hands, truths) in by_step.items():
-        for target, pairs in ((found.judge_hand, hands), (found.judge_truth, truths)):
-            if (tau := mean_kendall_tau(pairs)) is not None:
-                target[step] = tau
+    found.judge_hand = _taus(hands)
+    found.judge_truth = _taus(truths)
     return found
+
+
+def _taus(pairs: Mapping[int, list[list[tuple[float, float]]]]) -> dict[int, float]:
+    found = {step: mean_kendall_tau(of_step) for step, of_step in pairs.items()}
+    return {step: tau for step, tau in found.items() if tau is not None}
 
 
 def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
@@ -251,37 +261,21 @@ def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[in
     """With the 95 % interval of a share of held-out tasks."""
     is_success = (split, name) == ("held_out", "success")
     tasks = curve_of(rows if is_success else (), split, "trajectories")
-    halves = {
-        step: interval(min(max(value, 0), 1), int(tasks[step])) for step, value in curve.items() if tasks.get(step)
-    }
-    return {
-        step: CurvePoint(value, max(0, value - halves[step]), min(1, value + halves[step]))
-        if step in halves
-        else CurvePoint(value)
-        for step, value in curve.items()
-    }
+    points = {step: CurvePoint(value) for step, value in curve.items()}
+    for step, value in curve.items():
+        if count := tasks.get(step):
+            half = interval(min(max(value, 0), 1), int(count))
+            points[step] = CurvePoint(value, max(0, value - half), min(1, value + half))
+    return points
 
 
-def _description_damage(model: Path) -> str:
-    try:
-        read_description(model)
-    except RunDirectoryError as error:
-        return f"{error.message}. The figures do not need it, but the run cannot go on: restore it from a copy."
-    return ""
-
-
-def _furthest(
-    pairs: Sequence[tuple[float, float]], members: Sequence[Trajectory], run: str, step: int
-) -> list[Disagreement]:
-    """The member of a group whose two ranks differ most, if any do."""
-    if len(pairs) < 2:
-        return []
-    places = [
-        abs(_rank([score for score, _ in pairs], at) - _rank([value for _, value in pairs], at)) / (len(pairs) - 1)
-        for at in range(len(pairs))
-    ]
-    at = max(range(len(pairs)), key=places.__getitem__)
-    return [Disagreement(places[at], run, step, *pairs[at], members[at])] if places[at] > 0 else []
+def _furthest(members: Sequence[tuple[float, float, Trajectory]], run: str, step: int) -> list[Disagreement]:
+    """The member (judge's score, hand-written reward, attempt) whose two ranks differ most, if any do."""
+    scores, values = [score for score, _, _ in members], [value for _, value, _ in members]
+    most = max(len(members) - 1, 1)
+    places = [abs(_rank(scores, at) - _rank(values, at)) / most for at in range(len(members))]
+    furthest = max(places, default=0.0)
+    return [Disagreement(furthest, run, step, *members[places.index(furthest)])] if furthest > 0 else []
 
 
 def _rank(values: Sequence[float], at: int) -> float:

@@ -4,18 +4,17 @@ Reads the run directory alone, so that a run that was interrupted and resumed ha
 `outcome_in_words` says it in sentences, from the rows of metrics.jsonl, for the end of a command and the top of a page.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
-from gavel.reports.run_figures import left_out_of
+from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out_of, seconds_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -23,9 +22,7 @@ from gavel.trainer.data.left_out import LeftOut, sentence_of
 from gavel.trainer.loop.evaluation import interval
 from gavel.trainer.loop.judged_wins import BASE, WINS
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
-from gavel.trainer.runs.run_listing import is_running, wanted_steps
-
-Row = dict[str, Any]
+from gavel.trainer.runs.run_listing import is_running, read_object, wanted_steps
 
 _ROW_KEYS = ("step", "split", "time")
 """Keys that identify a metrics row; the others are its figures."""
@@ -58,8 +55,8 @@ class Outcome:
     """The figures of a run."""
 
     curve: list[Point]
-    rewards: list[tuple[int, float]]
-    """(step, mean judge score of its rollouts)."""
+    rewards: Curve
+    """Mean judge score of each step's rollouts."""
     scored: list[tuple[float, bool]]
     """(judge score, true success) of every scored training rollout."""
     tau: float | None
@@ -89,20 +86,24 @@ class Outcome:
 def read_outcome(directory: Path, history: list[Row], habit: str | None = None) -> Outcome:
     """The outcome of the run in `directory`; `history` are its metrics rows. `habit`: the measure that is low where the
     base's bad habit shows."""
-    evaluations = [row for row in history if row["split"] == EVALUATION]
-    curve = [_point(row) for row in evaluations]
+    curve = [_point(row) for row in history if row["split"] == EVALUATION]
     training = [row for row in history if row["split"] == "train"]
     groups = list(_groups(directory / "trajectories" / "train"))
+    seconds = seconds_of(history)
     before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step), habit)
     return Outcome(
         curve=curve,
-        rewards=[(row["step"], row["reward"]) for row in training if row.get("reward") is not None],
+        rewards=curve_of(training, "train", "reward"),
         scored=[pair for _, scored in groups for pair in scored],
         tau=mean_kendall_tau([[(score, float(ok)) for score, ok in scored] for _, scored in groups]),
         statuses=Counter(status for status, _ in groups),
         left_out=left_out_of(training),
         trained_steps=sum(bool(row["groups_trained"]) for row in training),
-        seconds=_seconds(history),
+        seconds={
+            "rollout": seconds.get("rollout", 0.0) + seconds.get("evaluation", 0.0),
+            "judge": seconds.get("judge", 0.0),
+            "train": seconds.get("train", 0.0),
+        },
         before=before,
         after=after,
     )
@@ -121,48 +122,44 @@ def outcome_in_words(
          "Try --fresh --max-tokens 192, or `gavel check returns.py` to see what tells attempts apart."]
     """
     steps = [row for row in rows if row.get("split") == "train"]
-    idle = [row for row in steps if not _is_trained(row)]
+    evaluations = [row for row in rows if row.get("split") == EVALUATION]
+    gain, unsure = _gain(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ("", False)
+    if not steps:
+        return [gain or _imitation([row["loss"] for row in rows if row.get("loss") is not None])]
+    idle = [row for row in steps if not is_trained(row)]
     cut = _weighted_mean(steps, CUT)
     limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
     were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
     longer = "--fresh with a higher --max-tokens" if max_tokens is None else f"--fresh --max-tokens {4 * max_tokens}"
-    if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):  # nothing tells attempts apart
+    tries = [*([longer] if were_cut else []), f"`gavel check {scenario}` to see what tells attempts apart"]
+    if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
-    else:
-        tries = [*([longer] if were_cut else []), f"`gavel check {scenario}` to see what tells attempts apart"]
-    if not steps:
-        evaluations = [row for row in rows if row.get("split") == EVALUATION]
-        if len(evaluations) > 1:
-            return [_gain(evaluations[0], evaluations[-1])[0]]
-        losses = [row["loss"] for row in rows if row.get("loss") is not None]
-        if not losses:
-            return ["Nothing was trained yet."]
-        told = f"loss of a token {losses[0]:.3f} → {losses[-1]:.3f} in {counted(len(losses), 'step')}"
-        if len(losses) == 1:
-            return [f"One step was trained, at a loss of {losses[0]:.3f} a token."]
-        return [f"It {'learned' if losses[-1] < losses[0] else 'did not learn'} to imitate: {told}."]
+    said = f"{were_cut}.".capitalize() if were_cut else ""
     if idle:
-        said = f"Nothing was trained in {len(idle):,} of {counted(len(steps), 'step')}: "
-        said += ", and ".join(filter(None, (_why_idle(idle), were_cut))) + "."
-        if len(idle) == len(steps):
-            return [said, f"Try {', or '.join(tries)}."]
-    else:
-        said = f"{were_cut}.".capitalize() if were_cut else ""
-    evaluations = [row for row in rows if row.get("split") == EVALUATION]
-    if len(evaluations) > 1:
-        gain, unsure = _gain(evaluations[0], evaluations[-1])
-    else:
-        gain, unsure = (
-            f"{counted(len(steps) - len(idle), 'step')} trained; no held-out tasks were measured since.",
-            False,
-        )
-    advice = f"Try {tries[0]}." if were_cut or idle else ""
-    if unsure and not advice:
-        advice = (
-            "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, "
-            "where the scenario has more."
-        )
-    return list(filter(None, (" ".join(filter(None, (gain, said))), advice)))
+        why = ", and ".join(filter(None, (_why_idle(idle), were_cut)))
+        said = f"Nothing was trained in {len(idle):,} of {counted(len(steps), 'step')}: {why}."
+    if len(idle) == len(steps):
+        return [said, f"Try {', or '.join(tries)}."]
+    gain = gain or f"{counted(len(steps) - len(idle), 'step')} trained; no held-out tasks were measured since."
+    if idle or were_cut:
+        return [f"{gain} {said}", f"Try {tries[0]}."]
+    return [gain, *([_UNSURE] if unsure else [])]
+
+
+_UNSURE = (
+    "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, "
+    "where the scenario has more."
+)
+
+
+def _imitation(losses: Sequence[float]) -> str:
+    if not losses:
+        return "Nothing was trained yet."
+    if len(losses) == 1:
+        return f"One step was trained, at a loss of {losses[0]:.3f} a token."
+    verdict = "learned" if losses[-1] < losses[0] else "did not learn"
+    told = f"loss of a token {losses[0]:.3f} → {losses[-1]:.3f} in {counted(len(losses), 'step')}"
+    return f"It {verdict} to imitate: {told}."
 
 
 def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, int] | None = None) -> list[str]:
@@ -170,7 +167,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
 
     `unscored`: members that the judge gave no score, by reason; the most common one is told where nothing was trained.
     """
-    experiment = _read_object(directory / "experiment.json")
+    experiment = read_object(directory / "experiment.json")
     loop, names = experiment.get("loop"), experiment.get("judge")
     limit = cast("Row", loop).get("max_tokens") if isinstance(loop, dict) else None
     said = outcome_in_words(
@@ -181,7 +178,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
     )
     steps = [row for row in rows if row.get("split") == "train"]
     without_score = any(row.get(LeftOut.UNSCORED.metric) for row in steps)
-    if unscored and without_score and not any(_is_trained(row) for row in steps):
+    if unscored and without_score and not any(map(is_trained, steps)):
         reason, count = max(unscored.items(), key=lambda item: item[1])
         said.insert(1, f"{counted(count, 'member')} got no score: {reason}")
     step, wanted = max((row["step"] for row in rows if row.get("split") != TIMES), default=0), wanted_steps(directory)
@@ -190,19 +187,6 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
     if is_running(directory):
         return [*said, f"The run goes on: step {step:,} of {wanted:,}."]
     return [f"Interrupted after step {step:,} of {wanted:,}; the same command goes on.", *said]
-
-
-def _read_object(file: Path) -> Row:
-    """Empty for a file that holds no JSON object."""
-    try:
-        found: object = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return cast("Row", found) if isinstance(found, dict) else {}
-
-
-def _is_trained(row: Row) -> bool:
-    return bool(row.get("groups_trained", row.get("loss") is not None))
 
 
 def _why_idle(idle: Sequence[Row]) -> str:
@@ -265,10 +249,10 @@ def _weighted_mean(rows: Sequence[Row], name: str) -> float:
     return sum(value * count for value, count in known) / total if total else 0.0
 
 
-async def judged_pair(outcome: Outcome, judge: Judge) -> tuple[Trajectory, Trajectory]:
-    """`before` and `after`, judged as one group of two, with the judge's explanations."""
-    pair = await judge.score(TrajectoryGroup([outcome.before, outcome.after]))
-    return pair.trajectories[0], pair.trajectories[1]
+async def with_judged_pair(outcome: Outcome, judge: Judge) -> Outcome:
+    """The outcome, with `before` and `after` judged as one group of two."""
+    before, after = await judge.score(TrajectoryGroup([outcome.before, outcome.after]))
+    return replace(outcome, before=before, after=after)
 
 
 def _groups(directory: Path) -> Iterator[tuple[str, list[tuple[float, bool]]]]:
@@ -303,11 +287,3 @@ def _point(row: Row) -> Point:
         name: value for name, value in row.items() if name not in _ROW_KEYS and isinstance(value, int | float)
     }
     return Point(row["step"], row["success"], int(row["trajectories"]), measures)
-
-
-def _seconds(history: list[Row]) -> dict[str, float]:
-    total: Counter[str] = Counter()
-    for row in history:
-        if row["split"] == TIMES:
-            total.update({name: value for name, value in row.items() if name not in _ROW_KEYS})
-    return {"rollout": total["rollout"] + total["evaluation"], "judge": total["judge"], "train": total["train"]}

@@ -5,6 +5,7 @@ security policy allows none.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,12 +52,6 @@ class _Task:
     successes: list[float] = field(default_factory=list[float])
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    title: str
-    trajectory: Trajectory
-
-
 @dataclass(slots=True)
 class _Attempts:
     """What the stored trajectories of training tell."""
@@ -64,18 +59,19 @@ class _Attempts:
     histogram: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """By step, the number of scores in each tenth."""
     tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
-    statuses: dict[str, int] = field(default_factory=dict[str, int])
+    statuses: Counter[str] = field(default_factory=Counter[str])
     """Of groups, by the status of their judgement."""
-    unscored: dict[str, int] = field(default_factory=dict[str, int])
+    unscored: Counter[str] = field(default_factory=Counter[str])
     """Of members, by reason."""
-    flags: dict[str, int] = field(default_factory=dict[str, int])
-    warnings: dict[str, int] = field(default_factory=dict[str, int])
+    flags: Counter[str] = field(default_factory=Counter[str])
+    warnings: Counter[str] = field(default_factory=Counter[str])
     """Of the judge, about groups."""
     errors: list[float] = field(default_factory=list[float])
     truth: dict[int, list[list[tuple[float, float]]]] = field(
         default_factory=dict[int, list[list[tuple[float, float]]]]
     )
-    samples: dict[str, list[_Sample]] = field(default_factory=dict[str, list[_Sample]])
+    samples: dict[str, list[tuple[str, Trajectory]]] = field(default_factory=dict[str, list[tuple[str, Trajectory]]])
+    """(where it stands, member) by the name of the list that shows it."""
 
 
 def write_run_report(directory: Path, path: Path | None = None) -> Path:
@@ -92,11 +88,10 @@ def render_run(directory: Path) -> str:
     rows = read.rows
     attempts = _read_attempts(directory)
     charts = run_charts(rows)
-    truth = {step: tau for step, pairs in attempts.truth.items() if (tau := mean_kendall_tau(pairs)) is not None}
-    if truth:
-        points = {step: CurvePoint(tau) for step, tau in truth.items()}
-        if (chart := curves_chart({"tau": points}, low=-1, high=1)) is not None:
-            charts.append(("Judge and truth", "Kendall's tau within groups", chart))
+    taus = {step: mean_kendall_tau(pairs) for step, pairs in attempts.truth.items()}
+    points = {step: CurvePoint(tau) for step, tau in taus.items() if tau is not None}
+    if (chart := curves_chart({"tau": points}, low=-1, high=1)) is not None:
+        charts.append(("Judge and truth", "Kendall's tau within groups", chart))
     cost, seconds = cost_of(rows), seconds_of(rows)
     steps = max((row["step"] for row in rows if row["split"] != "times"), default=0)
     tasks = sorted(attempts.tasks.items(), key=lambda item: fmean(item[1].rewards) if item[1].rewards else -1)
@@ -166,9 +161,8 @@ def _read_attempts(directory: Path) -> _Attempts:
     found = _Attempts()
     for step, group in (each for split in _TRAINING for each in stored_groups(directory, split)):
         if group.judgement is not None:
-            _count(found.statuses, group.judgement.status)
-            for warning in group.judgement.warnings:
-                _count(found.warnings, warning[:_LONGEST])
+            found.statuses[group.judgement.status] += 1
+            found.warnings.update(warning[:_LONGEST] for warning in group.judgement.warnings)
         pairs: list[tuple[float, float]] = []
         for member in group:
             task = found.tasks.setdefault(_task_name(member), _Task(title_of(member)))
@@ -178,22 +172,21 @@ def _read_attempts(directory: Path) -> _Attempts:
                 task.successes.append(float(success))
             if member.reward is not None:
                 task.rewards.append(member.reward)
-            judgement = member.judgement
-            if judgement is not None and judgement.score is None:
-                _count(found.unscored, (judgement.reason or "not judged")[:_LONGEST])
-            if judgement is not None and judgement.score is not None:
-                task.scores.append(judgement.score)
-                counts = found.histogram.setdefault(step, [0] * BINS)
-                counts[min(max(int(judgement.score * BINS + 1e-9), 0), BINS - 1)] += 1
-                if judgement.standard_error is not None:
-                    found.errors.append(judgement.standard_error)
-                if success is not None:
-                    pairs.append((judgement.score, float(success)))
-            for flag in judgement.flags if judgement else ():
-                _count(found.flags, str(flag))
+            if (judgement := member.judgement) is not None:
+                found.flags.update(map(str, judgement.flags))
+                if judgement.score is None:
+                    found.unscored[(judgement.reason or "not judged")[:_LONGEST]] += 1
+                else:
+                    task.scores.append(judgement.score)
+                    counts = found.histogram.setdefault(step, [0] * BINS)
+                    counts[min(max(int(judgement.score * BINS + 1e-9), 0), BINS - 1)] += 1
+                    if judgement.standard_error is not None:
+                        found.errors.append(judgement.standard_error)
+                    if success is not None:
+                        pairs.append((judgement.score, float(success)))
             for name in _filters(member, success):
                 kept = found.samples.setdefault(name, [])
-                kept.append(_Sample(f"step {step}", member))
+                kept.append((f"step {step}", member))
                 del kept[:-_PER_FILTER]
         if pairs:
             found.truth.setdefault(step, []).append(pairs)
@@ -202,32 +195,23 @@ def _read_attempts(directory: Path) -> _Attempts:
 
 def _filters(member: Trajectory, success: float | bool | None) -> list[str]:
     """The lists of samples that a member is in; each keeps its newest."""
-    score = member.judgement.score if member.judgement else None
-    found: list[str] = []
-    if member.judgement is not None and score is None:
-        found.append("unscored")
-    if member.judgement is not None and member.judgement.flags:
-        found.append("flagged")
-    if member.status != "finished":
-        found.append(member.status)
-    if score is not None and success is not None:
-        if score >= 0.7 and not success:
-            found.append("scored high, and failed")
-        if score <= 0.3 and success:
-            found.append("scored low, and succeeded")
-    reward = member.reward
-    if reward is not None:
-        found.append("rewarded" if reward >= 0.5 else "hardly rewarded")
-    return found
+    judgement, reward = member.judgement, member.reward
+    score = judgement.score if judgement else None
+    lists = {
+        "unscored": judgement is not None and score is None,
+        "flagged": judgement is not None and bool(judgement.flags),
+        member.status: member.status != "finished",
+        "scored high, and failed": score is not None and score >= 0.7 and success is not None and not success,
+        "scored low, and succeeded": score is not None and score <= 0.3 and bool(success),
+        "rewarded": reward is not None and reward >= 0.5,
+        "hardly rewarded": reward is not None and reward < 0.5,
+    }
+    return [name for name, is_in in lists.items() if is_in]
 
 
 def _task_name(member: Trajectory) -> str:
     task = member.metadata.get("task")
     return str(task.get("id", "?")) if isinstance(task, dict) else str(task if task is not None else "?")
-
-
-def _count(counts: dict[str, int], name: str) -> None:
-    counts[name] = counts.get(name, 0) + 1
 
 
 def _mean(values: Sequence[float]) -> str:

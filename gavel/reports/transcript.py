@@ -15,8 +15,11 @@ from typing import Any, cast
 from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.types import Message
+from gavel.scenarios.formats.row import as_list, first_of, is_list, is_object, loaded
 from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
+_LONGEST_TITLE = 90
+"""Characters."""
 _BLOCKS = 96
 """Of a heat strip at most."""
 _HEAT = (-0.1, -0.7, -2.3, -4.6)
@@ -41,14 +44,10 @@ class ShownCall:
 
     def __str__(self) -> str:
         """`refund(id="7890")`; arguments that are no object as they are."""
-        try:
-            found = json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        if not is_object(found := loaded(self.arguments)):
             return f"{self.name}({self.arguments})"
-        named = cast("dict[str, Any]", found).items()
-        return f"{self.name}({', '.join(f'{name}={json.dumps(value, ensure_ascii=False)}' for name, value in named)})"
+        named = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
+        return f"{self.name}({', '.join(named)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,10 @@ def title_of(trajectory: Trajectory) -> str:
     return shortened((asked or next((turn for turn in opening if turn.text), ShownTurn(""))).text)
 
 
-def shortened(text: str, most: int = 90) -> str:
+def shortened(text: str) -> str:
     """In one line, cut between words."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 2].rsplit(' ', 1)[0]} …"
+    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 2].rsplit(' ', 1)[0]} …"
 
 
 def _transcript(history: History, number: int, count: int) -> Transcript:
@@ -112,40 +111,29 @@ def _transcript(history: History, number: int, count: int) -> Transcript:
 
 
 def _turn(item: MessageOrChoice) -> ShownTurn:
-    if isinstance(item, Choice):
-        message: Message = item.message.model_dump(mode="json", warnings=False)
-        return _message_turn(message, _strip(_logprobs(item)), sampled=True, cut=item.finish_reason == "length")
-    return _message_turn(item)
-
-
-def _message_turn(
-    message: Mapping[str, Any], strip: HeatStrip | None = None, *, sampled: bool = False, cut: bool = False
-) -> ShownTurn:
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    choice = item if isinstance(item, Choice) else None
+    message: Message = item.message.model_dump(mode="json", warnings=False) if isinstance(item, Choice) else item
     return ShownTurn(
         role=str(message.get("role", "")),
         text=shown_text(message.get("content") or message.get("refusal")),
-        reasoning=shown_text(reasoning),
+        reasoning=shown_text(message.get("reasoning_content") or message.get("reasoning")),
         calls=tuple(_calls(message)),
-        strip=strip,
-        sampled=sampled,
-        cut=cut,
+        strip=_strip(_logprobs(choice)) if choice else None,
+        sampled=choice is not None,
+        cut=choice is not None and choice.finish_reason == "length",
     )
 
 
 def _calls(message: Mapping[str, Any]) -> Iterator[ShownCall]:
-    for call in cast("list[Any]", message.get("tool_calls") or []):
-        given = cast("dict[str, Any]", call) if isinstance(call, dict) else {}
-        function: dict[str, Any] = given.get("function") or given.get("custom") or {}
+    for call in as_list(message.get("tool_calls")):
+        function: Message = (first_of(call, "function", "custom") if is_object(call) else None) or {}
         arguments = function.get("arguments", function.get("input", ""))
         yield ShownCall(str(function.get("name", "")), pretty_json(arguments))
 
 
 def _logprobs(choice: Choice) -> list[float]:
-    extra: dict[str, Any] = choice.model_extra or {}
-    compact = extra.get("token_logprobs")
-    if isinstance(compact, list):
-        return [value for value in cast("list[Any]", compact) if isinstance(value, int | float)]
+    if is_list(compact := (choice.model_extra or {}).get("token_logprobs")):
+        return [value for value in compact if isinstance(value, int | float)]
     content = choice.logprobs.content if choice.logprobs else None
     return [entry.logprob for entry in content or ()]
 
@@ -186,7 +174,4 @@ def shown_text(content: Any) -> str:
 
 
 def _part(part: Any) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    fields = cast("dict[str, Any]", part)
-    return str(fields.get("text") or f"[{fields.get('type', 'part')}]")
+    return str(part.get("text") or f"[{part.get('type', 'part')}]") if is_object(part) else str(part)

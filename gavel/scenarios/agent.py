@@ -13,20 +13,19 @@ Only turns that the policy sampled are `Choice`s, so only those are ever trained
 
 import re
 from collections.abc import Sequence
-from json import JSONDecodeError
-from typing import Any
+from functools import partial
 
-from openai import AsyncOpenAI, OpenAIError, omit
+from openai import AsyncOpenAI, OpenAIError
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
 from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
 from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel, first_choice
-from gavel.scenarios.episode import Episode
+from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
+from gavel.scenarios.episode import Episode, NoTurnError
+from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.tools import Toolbox, ToolFunction, described, no_such_tool
+from gavel.scenarios.tools import Toolbox, ToolFunction, described
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
@@ -82,12 +81,14 @@ class Agent:
         episode.agents.append(name)
         self.name = name
         self.is_policy = (model is None or model is episode.model) and not steps_back
-        self.trajectory = Trajectory(agent=name, tools=Toolbox(tools).schemas or None)
+        self._tools = EpisodeTools()
+        for tool in Toolbox(tools):
+            self._tools.add(tool.schema, partial(tool.call, episode=episode, seconds=episode.call_seconds))
+        self.trajectory = Trajectory(agent=name, tools=self._tools.schemas or None)
         self.trajectory.metrics = {"turns": 0, "tool_errors": 0}
         if system:
             self.trajectory.messages_and_choices.append({"role": "system", "content": system})
         self._episode = episode
-        self._toolbox = Toolbox(tools)
         self._max_calls = max_calls
         self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
         given = episode.model if model is None else model
@@ -140,7 +141,7 @@ class Agent:
                 return said
             if not choice.message.tool_calls:
                 return said
-            if await self._is_over_after_calls(choice):
+            if await self._tools.answer(choice, self.trajectory):
                 return said
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
@@ -150,53 +151,24 @@ class Agent:
         if self._steps_back:
             self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
             self._steps_back = 0
-        episode = self._episode
-        offered: dict[str, Any] = {"tools": self.trajectory.tools} if self.trajectory.tools else {}
         try:
-            reply = await self._client.chat.completions.create(
-                model=self._served_as,
-                messages=[],
-                temperature=episode.temperature,
-                max_completion_tokens=omit if episode.max_tokens is None else episode.max_tokens,
-                seed=omit if self._seed is None else self._seed + self.turns,
-                extra_body={
-                    "messages": self.trajectory.messages(),
-                    **offered,
-                    **(episode.fields if self.is_policy else {}),
-                },
+            _, choice = await self._episode.sample(
+                self._client,
+                self._served_as,
+                self.trajectory.messages(),
+                self.trajectory.tools or (),
+                seed=None if self._seed is None else self._seed + self.turns,
+                fields=self._episode.fields if self.is_policy else None,
             )
-        except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
-            if self.turns and is_too_long(error):
-                self._truncate(f"the conversation outgrew the model's context: {error}")
+        except NoTurnError as error:
+            if self.turns and error.is_too_long:
+                self._truncate(f"the conversation outgrew the model's context: {error.__cause__}")
                 return None
-            reason = with_remedy(error, self._served_as)
-            raise AgentError(f"the model of the agent {self.name} failed: {reason}") from error
-        choice = first_choice(reply)
-        if choice is None:
-            hint = PAGE_REMEDY if is_page(str(reply)) else ""
-            raise AgentError(f"the model of the agent {self.name} returned no choice: {reply!s:.200}", hint)
+            raise AgentError(f"the model of the agent {self.name} failed: {error.message}") from error
         self.trajectory.messages_and_choices += [choice] if self.is_policy else to_messages([choice])
         self.trajectory.metrics["turns"] += 1
         self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice
-
-    async def _is_over_after_calls(self, choice: Choice) -> bool:
-        """Runs the turn's tool calls; whether one of them ended the agent's work."""
-        tools, over = {tool.name: tool for tool in self._toolbox}, False
-        for call in choice.message.tool_calls or ():
-            if call.type != "function":
-                raise AgentError(f"tool calls of type {call.type} are not supported")
-            name, arguments = call.function.name, call.function.arguments
-            if name in tools:
-                result = await tools[name].call(arguments, episode=self._episode, seconds=self._episode.call_seconds)
-            else:
-                result = no_such_tool(name, tools)
-            self.trajectory.metrics["tool_errors"] += result.error
-            self.trajectory.messages_and_choices.append(
-                {"role": "tool", "tool_call_id": call.id, "content": result.content}
-            )
-            over = over or result.done
-        return over
 
     def _truncate(self, reason: str) -> None:
         self.trajectory.status, self.trajectory.status_reason = "truncated", reason

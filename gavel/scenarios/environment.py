@@ -91,7 +91,7 @@ def tools_of(kind: type) -> Toolbox:
             continue
         if inner not in _NO_TOOLS and written not in _NO_TOOLS:
             tools.append(Tool(inner if is_bound else getattr(kind, name), bound=is_bound))
-    return Toolbox.of(tools)
+    return Toolbox(tools)
 
 
 def is_plain(make: EnvironmentFactory) -> bool:

@@ -2,17 +2,23 @@
 
 A parameter of a tool, of a method of an environment or of an own rollout that is annotated `Episode` is given it; the
 agent is not shown it.
-
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from json import JSONDecodeError
 from random import Random, SystemRandom
 from typing import Any
 
+from openai import AsyncOpenAI, OpenAIError
+from openai.types.chat.chat_completion import ChatCompletion, Choice
+
+from gavel.base.errors import GavelError
 from gavel.base.plain_calls import PlainCalls
-from gavel.scenarios.chat_model import ChatModel
+from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatModel, RolloutClient, first_choice
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
@@ -50,3 +56,39 @@ class Episode:
     def turns(self) -> int:
         """Turns that the agent has had."""
         return sum(1 for _ in self.trajectory.choices())
+
+    async def sample(
+        self,
+        client: AsyncOpenAI,
+        model: str,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        seed: int | None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> tuple[ChatCompletion, Choice]:
+        """Asks for the turn after `messages`, with the episode's temperature and token limit. Raises `NoTurnError`."""
+        # All of it is plain JSON; as typed arguments the client would walk the messages at every turn.
+        body: dict[str, Any] = {"model": model, "temperature": self.temperature, "messages": list(messages)}
+        given = {"max_completion_tokens": self.max_tokens, "seed": seed, "tools": list(tools) or None}
+        body |= {name: value for name, value in given.items() if value is not None} | dict(fields or {})
+        try:
+            if isinstance(client, RolloutClient):
+                reply = await client.turn(body)
+            else:
+                reply = await client.chat.completions.create(model=body.pop("model"), messages=[], extra_body=body)
+        except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
+            raise NoTurnError(with_remedy(error, model), is_too_long(error)) from error
+        if (choice := first_choice(reply)) is None:
+            hint = f" {PAGE_REMEDY}" if is_page(str(reply)) else ""
+            raise NoTurnError(f"the model returned no choice: {reply!s:.200}{hint}")
+        return reply, choice
+
+
+class NoTurnError(GavelError):
+    """The model of an agent gave no turn."""
+
+    def __init__(self, message: str, is_too_long: bool = False) -> None:
+        """`is_too_long`: the conversation has outgrown the model's context."""
+        super().__init__(message)
+        self.is_too_long = is_too_long

@@ -12,14 +12,14 @@ import numbers
 import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.scenarios.deadline import Deadline, name_of, unless_stuck
-from gavel.scenarios.group import GroupError, MemberBound, TrajectoryGroup, discard, member_runner, unscored
+from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 if TYPE_CHECKING:
@@ -177,8 +177,18 @@ async def gather_trajectory_groups(
     sources: list[Awaitable[TrajectoryGroup]] = []
     try:
         sources.extend([groups] if isinstance(groups, TrajectoryGroup) else groups)
-        _check_sources(sources)
-        tallies = [_tally(source) for source in sources]
+        for each in sources:
+            if not inspect.isawaitable(each):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise GroupError(
+                    f"groups are gathered, or coroutines that return one, not a {type(each).__name__}",
+                    "Give gavel.TrajectoryGroup(rollout(model, task) for _ in range(4)) for each task.",
+                )
+        tallies = [
+            GroupTally(members=each.pending or len(each.trajectories), certain=True)
+            if isinstance(each, TrajectoryGroup)
+            else GroupTally()
+            for each in sources
+        ]
         gathering = _Gathering(
             sources,
             tallies,
@@ -279,7 +289,9 @@ class _Gathering:
         self.sources = sources
         self.after_each = after_each
         self.max_exceptions = max_exceptions
-        self.bound = MemberBound(concurrency)
+        self.slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+        self.run_member = member_runner.get()
+        """Runs a member as it would be run without this gathering."""
         self.rollout_seconds = rollout_seconds
         self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
@@ -336,7 +348,9 @@ class _Gathering:
     async def _run_member(self, tally: GroupTally, member: Awaitable[Trajectory]) -> Trajectory:
         tally.started += 1
         tally.members = max(tally.members, tally.started)
-        async with self.bound.slot():
+        async with self.slots:
+            # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
+            member_runner.set(run_member)
             try:
                 trajectory = await self._run_in_time(member)
             except Exception as error:
@@ -351,12 +365,12 @@ class _Gathering:
     async def _run_in_time(self, member: Awaitable[Trajectory]) -> Trajectory:
         name = name_of(member)
         if self.rollout_seconds is None:
-            return await unless_stuck(self.bound.run(member), name)
+            return await unless_stuck(self.run_member(member), name)
         limit = Deadline(self.rollout_seconds, "the rollout")
 
         async def run() -> Trajectory:
             async with limit:
-                return await self.bound.run(member)
+                return await self.run_member(member)
 
         try:
             return await unless_stuck(run(), name)
@@ -401,32 +415,14 @@ class _Gathering:
                 task.cancel()
 
     def _error(self) -> GatherError:
-        match self.first:
-            case RolloutError(type=name, message=text):
-                first = f"{name}: {text}"
-            case error:
-                first = f"{type(error).__name__}: {error}"
+        first = RolloutError.of(self.first) if isinstance(self.first, Exception) else self.first
+        assert first is not None
         failed, members = sum(tally.failed for tally in self.tallies), sum(tally.members for tally in self.tallies)
         return GatherError(
-            f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: {first}",
+            f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: "
+            f"{first.type}: {first.message}",
             "Mend what raised it, or bear some failures: max_exceptions=0.1 bears one rollout in ten.",
         )
-
-
-def _check_sources(sources: Sequence[object]) -> None:
-    """Raises `GroupError` for what is neither a group nor a coroutine."""
-    for each in sources:
-        if not inspect.isawaitable(each):
-            raise GroupError(
-                f"groups are gathered, or coroutines that return one, not a {type(each).__name__}",
-                "Give gavel.TrajectoryGroup(rollout(model, task) for _ in range(4)) for each task.",
-            )
-
-
-def _tally(source: Awaitable[TrajectoryGroup]) -> GroupTally:
-    if isinstance(source, TrajectoryGroup):
-        return GroupTally(members=source.pending or len(source.trajectories), certain=True)
-    return GroupTally()
 
 
 def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
@@ -447,13 +443,10 @@ async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
 
 def _kept(result: object) -> list[TrajectoryGroup]:
     given = type(result).__name__
-    if result is None:
-        return []
-    if isinstance(result, TrajectoryGroup):
-        return [result]
+    items: list[object] = [] if result is None else [result]
     if isinstance(result, list):
-        items = cast(list[object], result)
-        groups = [item for item in items if isinstance(item, TrajectoryGroup)]
-        if len(groups) == len(items):
-            return groups
-    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")
+        items = cast("list[object]", result)
+    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+    if len(groups) < len(items):
+        raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")
+    return groups

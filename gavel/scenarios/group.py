@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import json
 from collections.abc import (
-    AsyncGenerator,
     Awaitable,
     Callable,
     Coroutine,
@@ -19,11 +18,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from copy import deepcopy
+from copy import copy, deepcopy
 from types import CoroutineType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from pydantic import Field, PrivateAttr
 
@@ -49,37 +47,12 @@ member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=ru
 """Runs one member in the current context; `gather` sets it to bound and count the members that run."""
 
 
-async def _run_unless_stuck(member: Awaitable[Trajectory]) -> Trajectory:
-    return await unless_stuck(run_member(member), name_of(member))
-
-
-class MemberBound:
-    """At most so many members run at once, of all groups of one `gather`; None = all of them."""
-
-    def __init__(self, concurrency: int | None) -> None:
-        self._slots: AbstractAsyncContextManager[None] = (
-            nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
-        )
-        self.run = member_runner.get()
-        """Runs a member as it would be run without this bound."""
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncGenerator[None]:
-        """Waits until one more member may run."""
-        async with self._slots:
-            # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
-            member_runner.set(run_member)
-            yield
-
-
 async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | BaseException], BaseException | None]:
     """Runs all members concurrently; gives what each returned or raised, in input order, and what stopped the whole.
 
     Stopped, as by a cancellation, the members that had finished are kept, and the others have raised CancelledError.
     """
     run = member_runner.get()
-    if run is run_member:
-        run = _run_unless_stuck
     stopped: BaseException | None = None
     outcomes: list[Trajectory | BaseException] = [
         member if isinstance(member, Trajectory | BaseException) else asyncio.CancelledError("it had not finished")
@@ -88,7 +61,8 @@ async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | Base
 
     async def fill_in(at: int, member: Awaitable[Trajectory]) -> None:
         try:
-            outcomes[at] = await run(member)
+            whole = run(member)
+            outcomes[at] = await (unless_stuck(whole, name_of(member)) if run is run_member else whole)
         except Exception as error:
             outcomes[at] = error
 
@@ -285,34 +259,24 @@ def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole:
     Containers are copied; messages and choices, which are never modified, are shared. The previous reward of a
     trajectory is kept in `metrics["independent_reward"]`.
     """
-    judged = [_with_judgement(*pair) for pair in zip(group.trajectories, members, strict=True)]
-    return group.model_copy(
-        update={
-            "trajectories": judged,
-            "metadata": deepcopy(group.metadata),
-            "metrics": dict(group.metrics),
-            "logs": list(group.logs),
-            "exceptions": list(group.exceptions),
-            "judgement": whole,
-        }
-    )
+    judged: list[Trajectory] = []
+    for trajectory, judgement in zip(group.trajectories, members, strict=True):
+        copied = _copied(trajectory, "messages_and_choices", "additional_histories", "metrics", "logs")
+        if trajectory.reward is not None and trajectory.judgement is None:
+            copied.metrics["independent_reward"] = trajectory.reward
+        copied.reward, copied.judgement = judgement.score, judgement
+        judged.append(copied)
+    copied_group = _copied(group, "metrics", "logs", "exceptions")
+    return copied_group.model_copy(update={"trajectories": judged, "judgement": whole})
 
 
-def _with_judgement(trajectory: Trajectory, judgement: Judgement) -> Trajectory:
-    metrics = dict(trajectory.metrics)
-    if trajectory.reward is not None and trajectory.judgement is None:
-        metrics["independent_reward"] = trajectory.reward
-    return trajectory.model_copy(
-        update={
-            "messages_and_choices": list(trajectory.messages_and_choices),
-            "additional_histories": list(trajectory.additional_histories),
-            "metadata": deepcopy(trajectory.metadata),
-            "logs": list(trajectory.logs),
-            "metrics": metrics,
-            "reward": judgement.score,
-            "judgement": judgement,
-        }
-    )
+_Copied = TypeVar("_Copied", Trajectory, TrajectoryGroup)
+
+
+def _copied(record: _Copied, *containers: str) -> _Copied:
+    """The record with copies of its metadata and of these lists and dicts."""
+    update = {name: copy(getattr(record, name)) for name in containers}
+    return record.model_copy(update={**update, "metadata": deepcopy(record.metadata)})
 
 
 def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:

@@ -277,8 +277,7 @@ class JudgedFile:
             with self.path.open("rb") as file:
                 return file.read(len(_BEGINNING)) == _BEGINNING
         try:
-            read = read_table if self.path.suffix in TABLE_SUFFIXES else _read_store
-            return next(iter(read(self.path)), None) is not None
+            return next(_read_whole(self.path), None) is not None
         except (GavelError, ValueError, KeyError):
             return False
 
@@ -289,8 +288,7 @@ class JudgedFile:
         """The groups of the finished file, then those of the journal."""
         if self._journal != self.path and self.path.exists() and not self._is_input:
             try:
-                read = read_table if self.path.suffix in TABLE_SUFFIXES else _read_store
-                yield from read(self.path)
+                yield from _read_whole(self.path)
             except (GavelError, ValueError, KeyError) as error:
                 raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
         lines = journal.split(b"\n")
@@ -419,8 +417,8 @@ def _line(group: TrajectoryGroup) -> bytes:
     return f"{to_line(group)}\n".encode()
 
 
-def _read_store(path: Path) -> Iterator[TrajectoryGroup]:
-    return TrajectoryStore(path).read()
+def _read_whole(path: Path) -> Iterator[TrajectoryGroup]:
+    return read_table(path) if path.suffix in TABLE_SUFFIXES else TrajectoryStore(path).read()
 
 
 def _content(group: TrajectoryGroup) -> str:
@@ -439,7 +437,8 @@ def scored_already(
 ) -> dict[int, TrajectoryGroup]:
     """Those of the groups of a judged file that a judge of these settings has judged and that need no other try, by
     index. Raises `JudgedFileError` where another judge did."""
-    found = {index: group for index, group in enumerate(groups) if _is_final(group) and _has_score(group)}
+    found = {index: group for index, group in enumerate(groups) if _is_final(group)}
+    found = {index: group for index, group in found.items() if any(each.reward is not None for each in group)}
     for group in found.values():
         check_settings(file, group, settings, "Leave --retry-unscored out to judge all of it, or name that judge.")
     return found
@@ -461,7 +460,3 @@ def check_settings(file: object, group: TrajectoryGroup, settings: Mapping[str, 
 def _is_final(group: TrajectoryGroup) -> bool:
     """Whether judging again would give the same: no vote is lost to a failed call or a spent budget."""
     return group.judgement is not None and not group.judgement.lost_orders
-
-
-def _has_score(group: TrajectoryGroup) -> bool:
-    return any(trajectory.reward is not None for trajectory in group)

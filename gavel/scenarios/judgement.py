@@ -6,7 +6,7 @@ as a low score.
 
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 GroupStatus = Literal["scored", "partial", "unscored", "degenerate"]
 
@@ -18,8 +18,8 @@ class Vote(BaseModel):
 
     score: float
     """In [0, 1]."""
-    position: int = Field(validation_alias=AliasChoices("position", "slot"))
-    """Position of the member in that call's prompt, from 0; older files call it `slot`."""
+    position: int
+    """Position of the member in that call's prompt, from 0."""
     order: int
     """Index of the call, each with its own order of presentation, from 0."""
     model: str

@@ -26,7 +26,7 @@ def scenario_at(address: str) -> Scenario:
     if not path.exists():
         raise ScenarioError(f"there is no file {path.absolute()}", "Check the path: word_math:problems.jsonl")
     if path.is_file():
-        return scenario_of(f"word_math-{_stem(path)}", _tasks([path]), _HELD_OUT)
+        return scenario_of(f"word_math-{path.name.split('.')[0]}", _tasks([path]), _HELD_OUT)
     files = sorted(each for each in path.iterdir() if each.name.endswith(_ENDINGS))
     train, test = ([each for each in files if each.name.startswith(split)] for split in ("train", "test"))
     if not train or not test:
@@ -38,10 +38,6 @@ def scenario_at(address: str) -> Scenario:
     tasks, held_out = _tasks(train), _tasks(test)
     known = {task.id for task in tasks}
     return scenario_of(f"word_math-{path.name}", tasks, [task for task in held_out if task.id not in known])
-
-
-def _stem(path: Path) -> str:
-    return path.name.partition(".")[0]
 
 
 def _tasks(files: list[Path]) -> list[Task]:

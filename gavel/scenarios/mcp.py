@@ -83,7 +83,10 @@ def mcp(
             raise McpError(f"env and cwd are for a command, and {address} is a URL.", "Leave them out.")
         command, url = (), address
     else:
-        command, url = _words(address) if isinstance(address, str) else tuple(address), None
+        try:
+            command, url = tuple(shlex.split(address) if isinstance(address, str) else address), None
+        except ValueError as error:
+            raise McpError(f"the command {address} cannot be read: {error}.", "Close its quotes.") from error
         if headers:
             raise McpError("headers are for a URL, and this server is a command.", "Pass env={…} instead.")
         if not command:
@@ -105,13 +108,6 @@ def mcp(
 
 def without_package() -> McpError:
     return McpError("gavel.mcp needs the package mcp, which is not installed.", install_line("mcp"))
-
-
-def _words(command: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(command))
-    except ValueError as error:
-        raise McpError(f"the command {command} cannot be read: {error}.", "Close its quotes.") from error
 
 
 _LONGEST = 30_000

@@ -23,7 +23,6 @@ from mcp_types import (
     REQUEST_TIMEOUT,
     AudioContent,
     BlobResourceContents,
-    CallToolResult,
     ContentBlock,
     EmbeddedResource,
     ImageContent,
@@ -41,23 +40,6 @@ from gavel.scenarios.tools import ToolResult, no_such_tool, tool_error
 
 _LONGEST = 200_000
 """Characters of an answer; a longer one would fill any context."""
-
-
-def result_text(result: CallToolResult) -> str:
-    """The text of a tool's result: its content, or its structured content where it has no other."""
-    if result.content:
-        return blocks_text(result.content)
-    if result.structured_content is not None:
-        return bounded(json.dumps(result.structured_content, ensure_ascii=False))
-    return ""
-
-
-def blocks_text(blocks: Sequence[ContentBlock]) -> str:
-    return bounded("\n".join(_block_text(block) for block in blocks))
-
-
-def resource_text(contents: Sequence[TextResourceContents | BlobResourceContents]) -> str:
-    return bounded("\n".join(_resource_text(part) for part in contents))
 
 
 def bounded(text: str) -> str:
@@ -116,7 +98,6 @@ class McpSession:
         self._stderr: IO[str] | None = None
         self._last_words = ""
         self._task: asyncio.Task[None] | None = None
-        self._client: Client | None = None
         self._calls: dict[str, _Call] = {}
         self.schemas: list[Message] = []
         self.instructions: str | None = None
@@ -187,7 +168,6 @@ class McpSession:
         """Holds the connection until the session is left."""
         try:
             async with self._connected() as client:
-                self._client = client
                 self.instructions = client.instructions
                 await self._list_tools(client)
                 self._ready.set_result(None)
@@ -198,14 +178,14 @@ class McpSession:
             if self._ready.done():
                 return  # a caller hears of it from its own request
             cause = _first(error)
-            if isinstance(cause, McpError):
-                self._ready.set_exception(cause)
-                return
-            failed = McpError(
-                f"the MCP server {self._server} cannot be used: {_said(cause)}{self._printed()}",
-                "Start it by hand to see what it says; give its whole command, or its URL with the path.",
-            )
-            failed.__cause__ = cause
+            failed = cause
+            if not isinstance(cause, McpError):
+                said = f"{type(cause).__name__}: {str(cause) or 'no reason was given'}"
+                failed = McpError(
+                    f"the MCP server {self._server} cannot be used: {said}{self._printed()}",
+                    "Start it by hand to see what it says; give its whole command, or its URL with the path.",
+                )
+                failed.__cause__ = cause
             self._ready.set_exception(failed)
 
     @asynccontextmanager
@@ -259,7 +239,8 @@ class McpSession:
             return ToolResult(bounded("\n".join(lines)) or "There are no resources.")
 
         async def read_resource(arguments: dict[str, Any]) -> ToolResult:
-            return ToolResult(resource_text((await client.read_resource(_text(arguments, "uri"))).contents))
+            found = await client.read_resource(_text(arguments, "uri"))
+            return ToolResult(bounded("\n".join(map(_resource_text, found.contents))))
 
         self._offer("list_resources", "List what can be read with read_resource.", _schema(), list_resources)
         self._offer("read_resource", "Read a resource.", _schema("uri"), read_resource)
@@ -282,7 +263,7 @@ class McpSession:
                 return tool_error("get_prompt: its arguments must be a JSON object")
             texts = {key: str(value) for key, value in cast("dict[str, Any]", given).items()}
             prompt = await client.get_prompt(_text(arguments, "name"), texts)
-            return ToolResult(bounded("\n".join(f"{m.role}: {blocks_text([m.content])}" for m in prompt.messages)))
+            return ToolResult(bounded("\n".join(f"{m.role}: {_block_text(m.content)}" for m in prompt.messages)))
 
         schema = _schema("name")
         schema["properties"]["arguments"] = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -292,7 +273,10 @@ class McpSession:
     def _tool(self, client: Client, tool: Tool) -> _Call:
         async def run(arguments: dict[str, Any]) -> ToolResult:
             result = await client.call_tool(tool.name, arguments, read_timeout_seconds=self._server.call_seconds)
-            return ToolResult(result_text(result), error=result.is_error)
+            text = "\n".join(map(_block_text, result.content))
+            if not result.content and result.structured_content is not None:
+                text = json.dumps(result.structured_content, ensure_ascii=False)
+            return ToolResult(bounded(text), error=result.is_error)
 
         return run
 
@@ -313,7 +297,6 @@ class McpSession:
             self._task.cancel()
         await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
         self._task.cancel()
-        self._client = None
         if self._ready.done() and not self._ready.cancelled():
             self._ready.exception()  # seen, whether or not somebody waited for it
 
@@ -360,7 +343,3 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error) or 'no reason was given'}"

@@ -88,11 +88,8 @@ class Mixture:
 
     def weights_at(self, step: int) -> dict[str, float]:
         """Each scenario's weight at a step; their sum need not be 1."""
-        found: dict[str, float] = {}
-        for name, by_step in self.weights.items():
-            begun = [first for first in by_step if first <= step]
-            found[name] = by_step[max(begun)] if begun else 0.0
-        return found
+        begun = {name: [first for first in by_step if first <= step] for name, by_step in self.weights.items()}
+        return {name: self.weights[name][max(steps)] if steps else 0.0 for name, steps in begun.items()}
 
     def plan(self, count: int, *, seed: int, step: int) -> list[PlannedTask]:
         """The tasks of the `count` groups of a step; those of a single scenario are no more than it has."""
@@ -156,13 +153,13 @@ def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:
 
 def _tasks(scenario: Scenario, count: int, seed: int, step: int) -> list[PlannedTask]:
     found: list[PlannedTask] = []
-    for repeat in itertools.count():
-        if len(found) == count:
-            return found
+    repeat = 0
+    while len(found) < count:
         again = seed if not repeat else seed_of(seed, "repeat", repeat)
         drawn = scenario.sample("train", count - len(found), seed=again, step=step)
         found += [PlannedTask(scenario, task, repeat) for task in drawn]
-    raise AssertionError
+        repeat += 1
+    return found
 
 
 def _by_step(name: str, weight: Weight) -> dict[int, float]:

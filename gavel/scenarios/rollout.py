@@ -2,32 +2,40 @@
 
 It never raises for what the agent, a tool or the world does: a bad tool call is answered with a tool error, running out
 of turns, steps, tokens, context or seconds gives status `truncated`, and a model that cannot be reached, or a world
-that fails, gives status `failed` with the reason. The world is always closed.
+that fails, gives status `failed` with the reason. The world is always closed, and sessions with MCP servers end with
+the episode.
 """
 
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Coroutine, Mapping
-from json import JSONDecodeError
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, cast
 
-from openai import OpenAIError, omit
-from openai.types.chat.chat_completion import ChatCompletion, Choice
+from openai.types.chat.chat_completion import Choice
 
 from gavel.base.errors import GavelError, contain_cancellation
-from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
-from gavel.scenarios.chat_model import RolloutClient, first_choice
 from gavel.scenarios.deadline import Deadline, StuckError, name_of, unless_stuck
-from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
-from gavel.scenarios.episode import Episode
-from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
+from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, ToolWorld, World
+from gavel.scenarios.episode import Episode, NoTurnError
+from gavel.scenarios.mcp import McpServer
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.simulated_user import Person
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import arguments_for, described
+from gavel.scenarios.tools import (
+    Toolbox,
+    ToolDefinitionError,
+    ToolResult,
+    arguments_for,
+    described,
+    no_such_tool,
+    tool_error,
+)
 from gavel.scenarios.trajectory import Trajectory
 
 CHARACTERS_PER_TOKEN = 4
@@ -59,7 +67,7 @@ async def rollout(
     if scenario.rollout is not None:
         work = _own_rollout(model, scenario, episode)
     else:
-        work = _Play(model, scenario, episode, fields or {}).play()
+        work = _Play(model, scenario, episode).play()
     try:
         whose = f"the scenario {scenario.name}"
         what = f"an episode of {whose}" if scenario.rollout is None else f"{name_of(scenario.rollout)} of {whose}"
@@ -90,15 +98,104 @@ async def _contained(
     return [trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})]
 
 
+class EpisodeTools:
+    """What the agent can call. `schemas` are the tools as it is shown them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        """`most` characters of a result are shown (None: all)."""
+        self.schemas: list[Message] = []
+        self._most = most
+        self._calls: dict[str, Callable[[str], Awaitable[ToolResult]]] = {}
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        """Runs a tool with arguments as the agent wrote them. Raises `McpError` when its server is lost."""
+        call = self._calls.get(name)
+        result = no_such_tool(name, self._calls) if call is None else await call(arguments)
+        whole = len(result.content)
+        if self._most is None or whole <= self._most:
+            return result
+        left_out = f"{whole - self._most:,} of {whole:,} characters left out"
+        return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
+
+    async def answer(self, choice: Choice, trajectory: Trajectory) -> bool:
+        """Runs the turn's tool calls, and adds what they give to the trajectory; whether one ended the episode."""
+        over = False
+        for call in choice.message.tool_calls or ():
+            if call.type != "function":
+                raise GavelError(f"tool calls of type {call.type} are not supported")
+            result = await self.call(call.function.name, call.function.arguments)
+            trajectory.metrics["tool_errors"] += result.error
+            over = over or result.done
+            answer = {"role": "tool", "tool_call_id": call.id, "content": result.content}
+            trajectory.messages_and_choices.append(answer)
+        return over
+
+    def add(self, schema: Message, call: Callable[[str], Awaitable[ToolResult]]) -> None:
+        name = schema["function"]["name"]
+        if name in self._calls:
+            raise ToolDefinitionError(
+                f"two tools of an episode are called {name}",
+                "Rename one, or leave one out: gavel.mcp(…, without=[…]), @gavel.not_a_tool.",
+            )
+        self._calls[name] = call
+        self.schemas.append(schema)
+
+
+@asynccontextmanager
+async def episode_tools(
+    toolbox: Toolbox,
+    servers: Sequence[McpServer],
+    world: World | None,
+    episode: Episode,
+    seconds: float,
+    most_characters: int | None = None,
+) -> AsyncGenerator[EpisodeTools]:
+    """The tools of an episode whose world is made. A call that waits longer than `seconds` is a tool error, and
+    of a result `most_characters` are shown.
+
+    Raises `McpError` for a server without a session, `ToolDefinitionError` for two tools of one name.
+    """
+    tools = EpisodeTools(most_characters)
+    for tool in toolbox:
+        tools.add(tool.schema, partial(tool.call, episode=episode, seconds=seconds))
+    if world is not None:
+        for tool in world.tools:
+            call = partial(
+                tool.call, episode=episode, environment=world.environment, on_loop=world.on_loop, seconds=seconds
+            )
+            tools.add(tool.schema, call)
+        for schema in world.schemas:
+            tools.add(schema, partial(_within, world.environment, schema["function"]["name"], seconds))
+    async with AsyncExitStack() as sessions:
+        for server in servers:
+            session = await sessions.enter_async_context(server.session())
+            for schema in session.schemas:
+                tools.add(schema, partial(session.call, schema["function"]["name"]))
+        yield tools
+
+
+async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -> ToolResult:
+    """What a tool of the world answers; a tool error where that takes longer than `seconds`, or it raises."""
+    limit = Deadline(seconds, f"the tool {name}")
+    try:
+        async with limit:
+            return await contain_cancellation(world.call(name, arguments))
+    except GavelError:
+        raise
+    except (Exception, SystemExit) as error:
+        if limit.expired():
+            return tool_error(f"{name} did not answer within {seconds:g} s")
+        return tool_error(f"{name} failed: {described(error)}")
+
+
 class _Play:
     """One episode of the loop below."""
 
-    def __init__(self, model: ChatModel, scenario: Scenario, episode: Episode, fields: Mapping[str, Any]) -> None:
+    def __init__(self, model: ChatModel, scenario: Scenario, episode: Episode) -> None:
         self._client = model.openai_client()
         self._name = model.get_inference_name()
         self._scenario = scenario
         self._episode = episode
-        self._fields = fields
         self._trajectory = episode.trajectory
         self._trajectory.metrics = {"turns": 0, "tool_errors": 0}
         make = scenario.environment
@@ -125,7 +222,8 @@ class _Play:
         except GavelError as error:  # of the world, or of a server of tools
             self._end("failed", error.message)
         finally:
-            await self._close()
+            if self._world is not None and (problem := await self._world.close()) is not None:
+                self._trajectory.log(f"the environment was not closed: {problem}")
         return [self._trajectory]
 
     async def _act(self) -> None:
@@ -160,18 +258,21 @@ class _Play:
 
     async def _turn(self, turn: int, tools: EpisodeTools) -> Choice | None:
         """The agent's next turn; None when the episode ended without one."""
+        seed, messages = self._episode.seed, self._trajectory.messages()
         try:
-            reply = await self._completion(turn, tools)
-        except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
-            if turn and is_too_long(error):  # what the policy did until here can be scored
-                self._end("truncated", f"the conversation outgrew the model's context: {error}")
+            reply, choice = await self._episode.sample(
+                self._client,
+                self._name,
+                messages,
+                tools.schemas,
+                seed=None if seed is None else seed + turn,
+                fields=self._episode.fields,
+            )
+        except NoTurnError as error:
+            if turn and error.is_too_long:  # what the policy did until here can be scored
+                self._end("truncated", f"the conversation outgrew the model's context: {error.__cause__}")
             else:
-                self._end("failed", with_remedy(error, self._name))
-            return None
-        choice = first_choice(reply)
-        if choice is None:
-            hint = f" {PAGE_REMEDY}" if is_page(str(reply)) else ""
-            self._end("failed", f"the model returned no choice: {reply!s:.200}{hint}")
+                self._end("failed", error.message)
             return None
         self._trajectory.messages_and_choices.append(choice)
         self._tokens = reply.usage.total_tokens if reply.usage else 0
@@ -181,24 +282,6 @@ class _Play:
         self._trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice
 
-    async def _completion(self, turn: int, tools: EpisodeTools) -> ChatCompletion:
-        episode, client = self._episode, self._client
-        # They are plain JSON already; as typed arguments the client would walk all of them at every turn.
-        said = {"messages": self._trajectory.messages(), **({"tools": tools.schemas} if tools.schemas else {})}
-        limit = {} if episode.max_tokens is None else {"max_completion_tokens": episode.max_tokens}
-        seed = {} if episode.seed is None else {"seed": episode.seed + turn}
-        if isinstance(client, RolloutClient):
-            asked = {"model": self._name, "temperature": episode.temperature, **limit, **seed}
-            return await client.turn({**asked, **said, **self._fields})
-        return await client.chat.completions.create(
-            model=self._name,
-            messages=[],
-            temperature=episode.temperature,
-            max_completion_tokens=limit.get("max_completion_tokens", omit),
-            seed=seed.get("seed", omit),
-            extra_body={**said, **self._fields},
-        )
-
     async def _is_over_after(self, choice: Choice, tools: EpisodeTools) -> bool:
         """Runs the turn's tool calls, or lets the world answer its words; whether the episode ended by that."""
         if choice.finish_reason == "length":
@@ -206,18 +289,8 @@ class _Play:
             return True
         if not choice.message.tool_calls:
             return await self._is_over_after_words(choice.message.content or "")
-        over = False
-        for call in choice.message.tool_calls:
-            if call.type != "function":
-                self._end("failed", f"tool calls of type {call.type} are not supported")
-                return True
-            result = await tools.call(call.function.name, call.function.arguments)
-            self._steps += 1
-            self._trajectory.metrics["tool_errors"] += result.error
-            over = over or result.done
-            answer = {"role": "tool", "tool_call_id": call.id, "content": result.content}
-            self._trajectory.messages_and_choices.append(answer)
-        return over
+        self._steps += len(choice.message.tool_calls)
+        return await tools.answer(choice, self._trajectory)
 
     async def _is_over_after_words(self, words: str) -> bool:
         if self._person is not None:
@@ -241,10 +314,6 @@ class _Play:
             return False
         return True
 
-    async def _close(self) -> None:
-        if self._world is not None and (problem := await self._world.close()) is not None:
-            self._trajectory.log(f"the environment was not closed: {problem}")
-
     def _end(self, status: Status, reason: str) -> None:
         self._trajectory.status = status
         self._trajectory.status_reason = reason
@@ -258,7 +327,10 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
     try:
         arguments = arguments_for(scenario.rollout, (model, episode.task), known)
         async with limit:
-            trajectories = _members(await contain_cancellation(_awaitable(scenario.rollout(**arguments))))
+            work: object = scenario.rollout(**arguments)
+            if not inspect.isawaitable(work):
+                raise TypeError("a rollout must be asynchronous: begin it with `async def`")
+            trajectories = _members(await contain_cancellation(work))
     except (Exception, SystemExit) as error:
         reason = described(error)
         if limit.expired():
@@ -275,21 +347,11 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
     return trajectories
 
 
-def _awaitable(returned: object) -> Awaitable[object]:
-    if inspect.isawaitable(returned):
-        return returned
-    raise TypeError("a rollout must be asynchronous: begin it with `async def`")
-
-
 def _members(returned: object) -> list[Trajectory]:
     """The trajectories that a rollout returned; of several agents, those in which the policy acted."""
-    match returned:
-        case Trajectory():
-            return [returned]
-        case list() | tuple():
-            found = list(cast("list[object]", returned))
-        case _:
-            found = [returned]
+    if isinstance(returned, Trajectory):
+        return [returned]
+    found = list(cast("list[object]", returned)) if isinstance(returned, list | tuple) else [returned]
     members = [each for each in found if isinstance(each, Trajectory)]
     if len(members) < len(found):
         wrong = next(type(each).__name__ for each in found if not isinstance(each, Trajectory))

@@ -13,23 +13,24 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import math
 import pkgutil
 import random
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from types import FrameType, ModuleType
+from typing import Any, Literal, cast
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, ToolWorld, tools_of
 from gavel.scenarios.mcp import McpServer
-from gavel.scenarios.own_imports import neighbours_first
 from gavel.scenarios.simulated_user import SimulatedUser
-from gavel.scenarios.task import Task
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
 
@@ -253,7 +254,8 @@ def module_from_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    neighbours_first(folder)
+    if not any(isinstance(finder, OwnImports) and finder.folder == folder for finder in sys.meta_path):
+        sys.meta_path.insert(0, OwnImports(folder))
     sys.path.insert(0, str(folder))
     try:
         spec.loader.exec_module(module)
@@ -270,42 +272,55 @@ def module_from_file(path: Path) -> ModuleType:
     return module
 
 
+_INSTALLED = {"site-packages", "dist-packages"}
+_MACHINERY = ("importlib.", "_frozen_importlib", f"{__name__}.")
+
+
+class OwnImports:
+    """Finds the modules of one folder, for imports by code in that folder, at whatever time they run.
+
+    A library that imports `prompts` or `datasets` gets its own, though such a file stands beside the scenario's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None:
+            return None
+        importer = Path(_importer(inspect.currentframe()))
+        # An environment of installed packages in the folder does not belong to it.
+        is_ours = importer.is_relative_to(self.folder) and not _INSTALLED & set(importer.parts)
+        return PathFinder.find_spec(fullname, [str(self.folder)]) if is_ours else None
+
+
+def _importer(frame: FrameType | None) -> str:
+    """The file of the code that imports."""
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(_MACHINERY):
+        frame = frame.f_back
+    return frame.f_code.co_filename if frame else ""
+
+
 def _from_file(path: Path, variable: str) -> Scenario:
     module = module_from_file(path)
-    found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
-    chosen = {name: value for name, value in found.items() if variable in ("", name)}
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
+    chosen = [value for name, value in found.items() if variable in ("", name)]
     if len(chosen) != 1:
         names = ", ".join(found) or "none"
         raise ScenarioError(
             f"{path} should hold one gavel.Scenario{f' called {variable}' if variable else ''}; found: {names}",
             f"Name the one you mean: {path}:NAME" if found else "Write one into it; `gavel new scenario` does.",
         )
-    return next(iter(chosen.values()))
-
-
-@runtime_checkable
-class _Drawn(Protocol):
-    """Tasks that are drawn by their numbers when they are asked for: `gavel.scenarios.task`."""
-
-    numbers: Sequence[int]
-    draw: Callable[[int], Task]
+    return chosen[0]
 
 
 def _ids_in_both(tasks: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
     """Of tasks that are drawn in the same way by their numbers, without drawing the others."""
-    if isinstance(tasks, _Drawn) and isinstance(held_out, _Drawn) and tasks.draw is held_out.draw:
+    if isinstance(tasks, DrawnTasks) and isinstance(held_out, DrawnTasks) and tasks.draw is held_out.draw:
         return {tasks.draw(number).id for number in set(tasks.numbers).intersection(held_out.numbers)}
     return {task.id for task in tasks} & {task.id for task in held_out}
-
-
-def _check_are_tasks(name: str, split: object) -> None:
-    """Of a list; tasks that are drawn when they are asked for are not looked at."""
-    listed = cast("list[object]", split) if isinstance(split, list) else []
-    if other := [each for each in listed if not isinstance(each, Task)]:
-        raise ScenarioError(
-            f"a task of {name} is of type {type(other[0]).__name__}: {str(other[0])[:60]!r}",
-            "Pass tasks=[gavel.Task(user=…), …].",
-        )
 
 
 def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
@@ -313,11 +328,15 @@ def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) 
     held_out = list(held_out) if isinstance(held_out, Iterator) else held_out
     if not tasks:
         raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
-    for split in (tasks, held_out):
-        _check_are_tasks(name, split)
+    listed = [each for split in (tasks, held_out) if isinstance(split, list) for each in cast("list[object]", split)]
+    for each in listed:  # tasks that are drawn when they are asked for are not looked at
+        if not isinstance(each, Task):
+            raise ScenarioError(
+                f"a task of {name} is of type {type(each).__name__}: {str(each)[:60]!r}",
+                "Pass tasks=[gavel.Task(user=…), …].",
+            )
     if not isinstance(held_out, int | float):
-        both = _ids_in_both(tasks, held_out)
-        if both:
+        if both := _ids_in_both(tasks, held_out):
             tasks_in_both = "a task" if len(both) == 1 else f"{len(both)} tasks"
             raise ScenarioError(
                 f"{tasks_in_both} of {name} both trained on and held out: {min(both)}",

@@ -84,35 +84,30 @@ def tool_user(known: Mapping[str, Any] | None = None) -> FunctionModel:
     """
     values = known or {}
 
-    async def turn(request: ChatRequest) -> Message:
-        return _use_next(request, values)
+    async def use_next(request: ChatRequest) -> Message:
+        used = sum(message.get("role") == "tool" for message in request.messages)
+        if used >= len(request.tools):
+            return {"content": "I have used every tool that I have."}
+        function = request.tools[used]["function"]
+        said = " ".join(text_of(message) for message in request.messages if message.get("role") == "user")
+        named = _WITH_DIGIT.search(said)
+        parameters: dict[str, Any] = function.get("parameters") or {}
+        arguments = cast("dict[str, Any]", example(parameters, text=named[0] if named else "example") or {})
+        properties: dict[str, Any] = parameters.get("properties") or {}
+        arguments |= {name: values[name] for name in properties if isinstance(values.get(name), str | int | float)}
+        call = {"name": function["name"], "arguments": json.dumps(arguments)}
+        return {"content": "", "tool_calls": [{"id": f"call_{used}", "type": "function", "function": call}]}
 
-    return FunctionModel("scripted/tool-user", turn)
+    return FunctionModel("scripted/tool-user", use_next)
 
 
 def talker() -> FunctionModel:
     """Calls no tool."""
-    return FunctionModel("scripted/talker", _answer)
 
+    async def answer(request: ChatRequest) -> Message:
+        return {"content": "That is all I can do."}
 
-def _use_next(request: ChatRequest, known: Mapping[str, Any]) -> Message:
-    used = sum(message.get("role") == "tool" for message in request.messages)
-    if used >= len(request.tools):
-        return {"content": "I have used every tool that I have."}
-    function = request.tools[used]["function"]
-    said = " ".join(text_of(message) for message in request.messages if message.get("role") == "user")
-    named = _WITH_DIGIT.search(said)
-    parameters: dict[str, Any] = function.get("parameters") or {}
-    arguments = cast("dict[str, Any]", example(parameters, text=named[0] if named else "example") or {})
-    properties: dict[str, Any] = parameters.get("properties") or {}
-    arguments |= {name: known[name] for name in properties if isinstance(known.get(name), str | int | float)}
-    function_call = {"name": function["name"], "arguments": json.dumps(arguments)}
-    call = {"id": f"call_{used}", "type": "function", "function": function_call}
-    return {"content": "", "tool_calls": [call]}
-
-
-async def _answer(request: ChatRequest) -> Message:
-    return {"content": "That is all I can do."}
+    return FunctionModel("scripted/talker", answer)
 
 
 def example(schema: Any, text: str = "example") -> Any:
@@ -139,7 +134,8 @@ def _example(schema: Any, root: Any, text: str, depth: int) -> Any:
     for key in ("anyOf", "oneOf", "allOf"):
         if given.get(key):
             return nested(given[key][0])
-    match _kind(given):
+    kinds: str | list[str] | None = given.get("type")
+    match kinds[0] if isinstance(kinds, list) and kinds else kinds:
         case "integer" | "number":
             return given.get("minimum", given.get("exclusiveMinimum", 0) + 1)
         case "boolean":
@@ -154,11 +150,6 @@ def _example(schema: Any, root: Any, text: str, depth: int) -> Any:
             required: list[str] = given.get("required") or []
             properties: dict[str, Any] = given.get("properties") or {}
             return {name: nested(properties.get(name)) for name in required}
-
-
-def _kind(schema: dict[str, Any]) -> str | None:
-    kinds: str | list[str] | None = schema.get("type")
-    return kinds[0] if isinstance(kinds, list) and kinds else cast("str | None", kinds)
 
 
 def _resolved(reference: str, root: Any) -> Any:

@@ -121,10 +121,13 @@ class Person:
         for _ in range(_TRIES):
             asked = self._messages + repair
             try:
-                reply = await self._client.ask(asked, _SCHEMA, _is_readable, unusable)
+                reply = await self._client.ask(asked, _SCHEMA, lambda reply: _read(reply.text) is not None, unusable)
             except LlmError as error:
                 raise WorldError(f"the simulated user cannot be asked: {error.message}", error.remedy) from error
-            self._count(reply)
+            metrics = self._episode.trajectory.metrics
+            metrics[CALLS] = metrics.get(CALLS, 0) + 1
+            if reply.cached or reply.cost_usd is not None:
+                metrics[COST] = metrics.get(COST, 0.0) + (0.0 if reply.cached else reply.cost_usd or 0.0)
             if (said := _read(reply.text)) is not None:
                 self._messages.append({"role": "assistant", "content": _as_reply(*said)})
                 return said
@@ -134,13 +137,6 @@ class Person:
                 {"role": "user", "content": 'Reply with the JSON object alone: {"message": "…", "done": false}'},
             ]
         raise WorldError(f"the simulated user {self._client.name} gave no reply that can be read, {_TRIES} times.")
-
-    def _count(self, reply: Reply) -> None:
-        metrics = self._episode.trajectory.metrics
-        metrics[CALLS] = metrics.get(CALLS, 0) + 1
-        cost = 0.0 if reply.cached else reply.cost_usd
-        if cost is not None:
-            metrics[COST] = metrics.get(COST, 0.0) + cost
 
 
 def _said(words: Words, task: Task) -> str:
@@ -156,10 +152,6 @@ def _said(words: Words, task: Task) -> str:
 
 def _as_reply(message: str, done: bool = False) -> str:
     return json.dumps({"message": message, "done": done}, ensure_ascii=False)
-
-
-def _is_readable(reply: Reply) -> bool:
-    return _read(reply.text) is not None
 
 
 def _read(text: str) -> tuple[str, bool] | None:

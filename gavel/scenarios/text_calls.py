@@ -93,10 +93,10 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
 
 def calls_message(calls: Sequence[TextCall], turn: int) -> Message:
     """The assistant's message that makes these calls; `turn` makes their ids unique in a conversation."""
-    made: list[Message] = []
-    for place, call in enumerate(calls):
-        function = {"name": call.name, "arguments": call.arguments}
-        made.append({"id": f"call_{turn}_{place}", "type": "function", "function": function})
+    made = [
+        {"id": f"call_{turn}_{n}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for n, call in enumerate(calls)
+    ]
     return {"content": "", "tool_calls": made}
 
 
@@ -155,13 +155,8 @@ def _with_input(name: str, given: str, tools: Mapping[str, Any]) -> Turn:
 
 
 def _answer_in(value: Any) -> str:
-    match value:
-        case {"answer": answer}:
-            return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-        case str():
-            return value
-        case _:
-            return json.dumps(value, ensure_ascii=False)
+    answer = cast("dict[str, Any]", value).get("answer", value) if isinstance(value, dict) else value
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
 def _code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:

@@ -118,10 +118,9 @@ class Tool:
 
     def _schema(self) -> dict[str, Any]:
         parameters = self._arguments.model_json_schema()
-        parameters.pop("title", None)
-        for property_schema in parameters.get("properties", {}).values():
-            property_schema.pop("title", None)
         parameters.pop("description", None)
+        for schema in (parameters, *parameters.get("properties", {}).values()):
+            schema.pop("title", None)
         docs = docstring_parser.parse(inspect.getdoc(self.function) or "")
         description = "\n".join(part for part in (docs.short_description, docs.long_description) if part)
         function = {"name": self.name, "description": description, "parameters": parameters}
@@ -149,7 +148,9 @@ class Tool:
         try:
             checked = self._arguments.model_validate(given)
         except ValidationError as error:
-            return tool_error(f"{self.name}: {_plain(error)}")
+            details = error.errors()
+            told = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg'].lower()}" for each in details]
+            return tool_error(f"{self.name}: {'; '.join(told)}")
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
         known: dict[type, object] = {Task: task if episode is None else episode.task, Episode: episode}
         values |= {name: known[kind] for name, kind in self._filled_in.items()}
@@ -185,30 +186,21 @@ class Tool:
 
 
 class Toolbox:
-    """The tools of one scenario, by name."""
+    """The tools of one scenario, by name. Some may be made of their functions already."""
 
-    def __init__(self, functions: Iterable[ToolFunction]) -> None:
+    def __init__(self, functions: Iterable[ToolFunction | Tool]) -> None:
         if not isinstance(functions, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolDefinitionError(f"tools are a list of functions, not {functions!r:.80}", _NO_FUNCTION)
-        self._set([Tool(function) for function in functions])
-
-    @classmethod
-    def of(cls, tools: Iterable[Tool]) -> "Toolbox":
-        """The toolbox of tools that are made already."""
-        toolbox = cls(())
-        toolbox._set(list(tools))
-        return toolbox
+        self._tools: dict[str, Tool] = {}
+        for each in functions:
+            tool = each if isinstance(each, Tool) else Tool(each)
+            if tool.name in self._tools:
+                raise ToolDefinitionError(f"two tools are called {tool.name}", "Rename one of the functions.")
+            self._tools[tool.name] = tool
+        self.schemas = [tool.schema for tool in self]
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
-
-    def _set(self, tools: list[Tool]) -> None:
-        self._tools = {tool.name: tool for tool in tools}
-        if len(self._tools) < len(tools):
-            names = [tool.name for tool in tools]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ToolDefinitionError(f"two tools are called {twice}", "Rename one of the functions.")
-        self.schemas = [tool.schema for tool in tools]
 
     async def call(self, name: str, arguments: str, task: Task | None = None) -> ToolResult:
         """Runs the tool called `name`; an unknown name is a tool error too."""
@@ -325,8 +317,7 @@ def arguments_for(
 ) -> dict[str, Any]:
     """Arguments by name for a function of the user's: what its annotations ask for among `given`, and `positional`, but
     for what was given so, in order for the other parameters that have no default."""
-    hints = get_type_hints(function)
-    parameters = inspect.signature(function).parameters
+    hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     kinds = {name: _kind_among(hints.get(name), given) for name in parameters}
     arguments = {name: given[kind] for name, kind in kinds.items() if kind is not None}
     left = [value for value in positional if not any(value is each for each in arguments.values())]
@@ -378,14 +369,6 @@ def _kind_among(hint: Any, kinds: Iterable[_K]) -> _K | None:
     """Which of `kinds` the annotation is, or has as one of its alternatives."""
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return next((kind for kind in kinds if kind in alternatives), None)
-
-
-def _plain(error: ValidationError) -> str:
-    problems: list[str] = []
-    for detail in error.errors():
-        where = ".".join(str(part) for part in detail["loc"]) or "arguments"
-        problems.append(f"{where}: {detail['msg'].lower()}")
-    return "; ".join(problems)
 
 
 def tool_error(message: str, *, done: bool = False) -> ToolResult:

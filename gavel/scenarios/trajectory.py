@@ -30,7 +30,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
-from gavel.llm.types import Message
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.judgement import Judgement
 
 _EXACT = (
@@ -71,8 +71,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     if isinstance(value, BaseModel):
-        dumped = value.model_dump(mode="json", warnings=False, exclude_none="role" in type(value).model_fields)
-        return dumped
+        return value.model_dump(mode="json", warnings=False, exclude_none="role" in type(value).model_fields)
     return None
 
 
@@ -318,6 +317,11 @@ class Trajectory(_Conversation):
         """Every sampled turn of every history, in order."""
         for history in self.histories():
             yield from (item for item in history.messages_and_choices if isinstance(item, Choice))
+
+    def closing_text(self) -> str:
+        """What the agent says at the end; empty where its conversation ends with something else."""
+        last = self.messages()[-1:]
+        return "".join(text_of(message) for message in last if message.get("role") == "assistant")
 
     def reading_copy(self) -> Self:
         """For checks that read it: one that pops a message takes none away here. Metrics and logs are shared."""

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -124,7 +124,8 @@ def _common(members: Sequence[Truth], own: Truth, where: str) -> Truth:
 
 def _in_metadata(metadata: Mapping[str, Any]) -> Truth:
     for name in (KEY, "task"):
-        if _is_object(fields := metadata.get(name)) and (truth := read_truth(fields)):
+        fields: object = metadata.get(name)
+        if isinstance(fields, Mapping) and (truth := read_truth(cast("Mapping[str, Any]", fields))):
             return truth
     return Truth()
 
@@ -173,7 +174,3 @@ def _unreadable(value: Any) -> JudgeError:
         f"these are no criteria: {_text(value):.120}",
         'Write a list of texts, or of {"name": "…", "text": "…", "weight": 1}.',
     )
-
-
-def _is_object(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)

@@ -20,7 +20,7 @@ from gavel.scenarios.group import TrajectoryGroup, as_groups
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
-from gavel.trainer.deploy.deploy import BEST_BY, deploy_step, exported_facts
+from gavel.trainer.deploy.deploy import BEST_BY, deploy, exported_facts
 from gavel.trainer.deploy.host import Deployment, Report
 from gavel.trainer.engines.protocol import deadline as turn_deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
@@ -241,13 +241,13 @@ class TrainableModel(Model, TrainableSpec):
         after a crash goes on where it was. Raises `DeployError`.
         """
         facts = await exported_facts(self.backend, self, step, best_by)
-        return await deploy_step(
+        description = self.model_dump(mode="json", include=set(TrainableSpec.model_fields))
+        return await deploy(
             facts.directory.parents[1],
             facts,
-            self.model_dump(mode="json", include=set(TrainableSpec.model_fields)),
             host,
             wait=wait,
-            smoke_test=smoke_test,
+            description=description if smoke_test else None,
             deadline=deadline,
             report=report,
             options=options,

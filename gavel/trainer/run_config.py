@@ -14,9 +14,16 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from gavel.base.fields import Constructed
 from gavel.judge.config import JudgeConfig
-from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, SftConfig, TrainConfig
+from gavel.trainer.config import (
+    EngineChoice,
+    EvolveConfig,
+    LoopConfig,
+    LoraSettings,
+    PolicySettings,
+    SftConfig,
+    TrainConfig,
+)
 from gavel.trainer.embedded import EMBEDDED_POLICY, SCENARIOS
-from gavel.trainer.evolve_config import EvolveConfig
 from gavel.trainer.runs.trackers import TrackerName
 
 _EMBEDDED_LEARNING_RATE = 2e-3

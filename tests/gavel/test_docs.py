@@ -26,8 +26,7 @@ from tests.backend_server import free_port
 from tests.fake_sky_cloud import fake_cloud
 from tests.forked import gavel, script, start_gavel
 from tests.limits import HANG_SECONDS
-from tests.scenarios.formats.attempts import both
-from tests.scenarios.formats.page import run_program
+from tests.scenarios.formats.attempts import both, run_program
 from tests.scenarios.formats.test_otel_spans import Collector
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn

@@ -4,9 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
 
 import pytest
 
@@ -88,55 +86,9 @@ print("done")
 THEIRS = "raise RuntimeError('a module of the user was imported in place of one of Gavel')"
 
 
-FORKS = """
-import json, os, runpy, sys
-import litellm, numpy, openai, pydantic
-for line in sys.stdin:
-    directory, name, output = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.chdir(directory)
-        for number in (1, 2):
-            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-        sys.path[0], sys.argv = directory, [name]
-        runpy.run_path(name, run_name="__main__")
-        sys.stdout.flush()
-        os._exit(0)
-    os.waitpid(child, 0)
-    print("ended", flush=True)
-"""
-"""Runs scripts as `python NAME` in their directories would, but with libraries that take seconds imported before."""
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator["subprocess.Popen[str]"]:
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    empty, command = tmp_path_factory.mktemp("empty"), [sys.executable, "-c", FORKS]
-    with subprocess.Popen(
-        command, cwd=empty, env=env | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}, text=True, **pipes
-    ) as process:
-        yield process
-        process.kill()
-
-
-def forked(forks: "subprocess.Popen[str]", directory: Path, script: str, name: str = "script.py") -> str:
-    """What the script prints, errors too."""
-    assert forks.stdin is not None
-    assert forks.stdout is not None
-    (directory / name).write_text(script)
-    output = directory / "output"
-    print(json.dumps([str(directory), name, str(output)]), file=forks.stdin, flush=True)
-    hanging = Timer(HANG_SECONDS, forks.kill)
-    hanging.start()
-    assert forks.stdout.readline() == "ended\n"
-    hanging.cancel()
-    return output.read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["module", "package", "folder"])
-def test_a_users_own_names_harm_nothing(tmp_path: Path, forks: "subprocess.Popen[str]", shape: str):
+def test_a_users_own_names_harm_nothing(tmp_path: Path, shape: str):
     for name in ("judge", "trainer", "scenarios", "prompts"):
         match shape:
             case "module":
@@ -146,12 +98,14 @@ def test_a_users_own_names_harm_nothing(tmp_path: Path, forks: "subprocess.Popen
                 (tmp_path / name / "__init__.py").write_text(THEIRS)
             case "folder":
                 (tmp_path / name).mkdir()
-    assert forked(forks, tmp_path, USE_EVERY_PART) == "done\n"
+    done = run(tmp_path, USE_EVERY_PART)
+    assert done.stdout == "done\n", done.stderr
 
 
 @pytest.mark.slow
-def test_a_script_may_be_called_judge(tmp_path: Path, forks: "subprocess.Popen[str]"):
-    assert forked(forks, tmp_path, USE_EVERY_PART, name="judge.py") == "done\n"
+def test_a_script_may_be_called_judge(tmp_path: Path):
+    done = run(tmp_path, USE_EVERY_PART, name="judge.py")
+    assert done.stdout == "done\n", done.stderr
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from tests.integrations.adapters_page import run as run_program
 from tests.integrations.letters_judge import by_letters_and_position_here, share_of_a
 from tests.integrations.split_groups import MEMBERS, PER_PROCESS, SHORT, STEPS, rows, settings
 from tests.integrations.tiny_policy import tiny_policy
-from tests.judge.service.stub_judge import by_content_and_position
+from tests.judge.service.stub import by_content_and_position
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,7 @@ from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
 from tests.forked import gavel
-from tests.scenarios.formats.attempts import both, sampled, stored, whole
-from tests.scenarios.formats.page import run_program
+from tests.scenarios.formats.attempts import both, run_program, sampled, stored, whole
 
 
 def written(folder: Path, losses: Losses | None = None) -> Path:

@@ -6,6 +6,7 @@ from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
 from gavel.llm.client import Client
 from gavel.llm.prices import cost, prices_from_environment
+from gavel.llm.providers import load_litellm
 from gavel.llm.types import Usage
 from tests.endpoint import says
 
@@ -58,6 +59,14 @@ async def test_a_reply_tells_what_was_cached_and_costs_less_by_that(endpoint, pr
     reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
     assert (reply.prompt_tokens, reply.cached_prompt_tokens) == (2000, 1000)
     assert reply.cost_usd == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("prompt_tokens", [2000, 400_000])
+@pytest.mark.parametrize("model", ["openai/gpt-5-mini", "openai/gpt-5.6"])  # the price of one depends on the length
+async def test_a_listed_price_is_that_of_litellm(endpoint, model, prompt_tokens):
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 50, "total_tokens": prompt_tokens + 50}
+    reply = await reply_of(endpoint, model, usage, {})
+    assert reply.cost_usd == pytest.approx(sum(load_litellm().cost_per_token(model, prompt_tokens, 50)))
 
 
 @pytest.mark.parametrize("prices", [{}, {"openai/gpt-5-mini": (0.25, 2)}], ids=["LiteLLM's prices", "own prices"])

@@ -2,14 +2,28 @@
 
 import asyncio
 import contextlib
+import json
+import os
 import socket
 import sys
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gavel.base.errors import GavelError
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from gavel.scenarios.environment import ToolWorld, World
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.mcp import McpError, mcp
+from gavel.scenarios.rollout import episode_tools, rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import Toolbox, ToolResult
+from gavel.scenarios.trajectory import Trajectory
 
 _SERVER = """
 import os, sys
@@ -91,3 +105,265 @@ async def test_a_server_over_http_is_used_and_its_end_is_told(tmp_path):
                 await session.call("die", "")
             with pytest.raises(McpError, match="is lost"):
                 await session.call("price", '{"item": "lamp"}')
+
+
+SERVERS = Path(__file__).with_name("mcp_servers.py")
+
+
+def server(kind: str, **options):
+    return mcp([sys.executable, str(SERVERS), kind], **options)
+
+
+async def test_an_agent_is_shown_the_tools_and_gets_their_results():
+    async with server("good").session() as session:
+        add = next(each["function"] for each in session.schemas if each["function"]["name"] == "add")
+        assert add["description"] == "Add to the count."
+        assert add["parameters"]["properties"] == {"amount": {"type": "integer"}}
+        assert (await session.call("add", '{"amount": 2}')).content == "2"
+        assert (await session.call("add", '{"amount": 3}')).content == "5"
+
+
+async def test_every_session_has_a_state_of_its_own():
+    async with server("good").session() as one, server("good").session() as other:
+        await one.call("add", '{"amount": 2}')
+        assert (await other.call("add", '{"amount": 1}')).content == "1"
+
+
+async def test_names_are_made_plain_and_stay_different():
+    async with server("good").session() as session:
+        names = [each["function"]["name"] for each in session.schemas]
+        assert "shop_orders_list" in names
+        assert "shop_orders_list_2" in names
+        assert (await session.call("shop_orders_list", "")).content == "shop.orders/list"
+        assert (await session.call("shop_orders_list_2", "")).content == "shop_orders_list"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("refuse", "{}", "not today"),
+        ("add", '{"amount": "two"}', "amount must be a number"),
+        ("add", "{", "not valid JSON"),
+        ("add", "[1]", "must be a JSON object"),
+        ("add", "null", "must be a JSON object"),
+        ("missing", "{}", "there is no tool 'missing'"),
+    ],
+)
+async def test_a_bad_call_is_a_tool_error(tool, arguments, said):
+    async with server("good").session() as session:
+        result = await session.call(tool, arguments)
+        assert result.error
+        assert said in result.content
+        assert not (await session.call("add", '{"amount": 1}')).error
+
+
+async def test_what_is_no_text_is_named():
+    async with server("good").session() as session:
+        assert (await session.call("picture", "")).content == "[image image/png, 3 bytes, not shown]"
+        assert json.loads((await session.call("table", "")).content) == {"rows": [1, 2]}
+        long = (await session.call("long", "")).content
+        assert len(long) < 201_000
+        assert "100,000 more characters" in long
+
+
+async def test_resources_and_prompts_can_be_read():
+    async with server("good").session() as session:
+        assert "memo://one: A memo." in (await session.call("list_resources", "")).content
+        assert (await session.call("read_resource", '{"uri": "memo://one"}')).content == "remember the milk"
+        assert (await session.call("read_resource", "{}")).error
+        assert "greet(who)" in (await session.call("list_prompts", "")).content
+        greeting = await session.call("get_prompt", '{"name": "greet", "arguments": {"who": "Ada"}}')
+        assert greeting.content == "user: Greet Ada."
+
+
+async def test_only_chosen_tools_are_shown():
+    async with server("good", only=["add"]).session() as session:
+        assert [each["function"]["name"] for each in session.schemas] == ["add"]
+    async with server("chatty", without=["refuse", "long"]).session() as session:
+        assert len(session.schemas) == 7
+    with pytest.raises(McpError, match="has no tool 'ad'"):
+        async with server("good", only=["ad"]).session():
+            pass
+
+
+async def test_a_server_gets_no_keys_of_the_caller(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    async with server("good", env={"SHOP": "here"}).session() as session:
+        seen = json.loads((await session.call("environment", "")).content)
+    assert "OPENAI_API_KEY" not in seen
+    assert "SHOP" in seen
+
+
+@pytest.mark.parametrize("kind", ["chatty", "garbage"])
+async def test_lines_that_are_no_answers_harm_nothing(kind):
+    async with server(kind).session() as session:
+        assert (await session.call("add", '{"amount": 2}')).content == "2"
+
+
+async def test_a_listing_without_an_end_is_cut():
+    async with server("endless").session() as session:
+        assert len(session.schemas) == 100
+
+
+async def test_a_server_that_dies_ends_the_session_with_what_it_printed():
+    async with server("dies").session() as session:
+        with pytest.raises(McpError, match="is lost; it printed: …out of luck"):
+            await session.call("add", '{"amount": 2}')
+        with pytest.raises(McpError, match="is lost"):
+            await session.call("add", '{"amount": 2}')
+
+
+async def test_a_slow_call_is_a_tool_error_and_its_server_is_ended():
+    started = time.monotonic()
+    async with server("slow", call_seconds=0.3).session() as session:
+        result = await session.call("add", '{"amount": 2}')
+    assert result.error
+    assert "did not answer within 0.3 s" in result.content
+    assert time.monotonic() - started < 25
+
+
+async def test_an_answer_that_is_none_is_a_tool_error():
+    async with server("odd").session() as session:
+        result = await session.call("add", '{"amount": 2}')
+    assert result.error
+    assert "cannot be read" in result.content
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ([sys.executable, str(SERVERS), "exits"], "no database at shop.db"),
+        (["no-such-command-anywhere"], "cannot be used"),
+        (["/"], "cannot be used"),
+        ([sys.executable, "-c", "print('hello')"], "cannot be used"),
+    ],
+)
+async def test_a_server_that_cannot_be_started_is_told_with_its_own_words(command, said):
+    with pytest.raises(McpError) as raised:
+        async with mcp(command).session():
+            pass
+    assert said in raised.value.message
+    assert raised.value.remedy
+
+
+async def test_a_silent_server_does_not_hold_an_episode():
+    with pytest.raises(McpError, match=r"did not begin a session within 0\.5 s"):
+        async with server("silent", start_seconds=0.5).session():
+            pass
+
+
+async def test_a_url_where_nobody_listens_is_told():
+    with pytest.raises(McpError, match="cannot be used"):
+        async with mcp("http://127.0.0.1:9/mcp").session():
+            pass
+
+
+async def test_an_error_of_the_caller_stays_what_it_is():
+    with pytest.raises(KeyError):
+        async with server("good").session():
+            raise KeyError("mine")
+
+
+async def test_a_cancelled_episode_leaves_no_server_behind():
+    pids: list[int] = []
+
+    async def episode() -> None:
+        async with server("good").session() as session:
+            pids.append(int((await session.call("pid", "")).content))
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(episode())
+    while not pids:
+        await asyncio.sleep(0.02)
+        assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+SERVER = Path(__file__).parent / "mcp_servers.py"
+LOOK_AROUND = Task(user="Count.")
+
+
+def weigh(what: str) -> int:
+    """Weigh something."""
+    return 5
+
+
+async def play(kind: str, *steps: tuple[str, dict[str, Any]] | str, **options: Any) -> Trajectory:
+    async def reply(request: ChatRequest) -> Message:
+        turn = sum(message["role"] == "assistant" for message in request.messages)
+        step = steps[turn]
+        if isinstance(step, str):
+            return {"content": step}
+        function = {"name": step[0], "arguments": json.dumps(step[1])}
+        return {"tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
+
+    server = mcp([sys.executable, str(SERVER), kind], **options)
+    counting = Scenario("counting", system="Count.", tools=[weigh, server], tasks=[LOOK_AROUND], held_out=0)
+    return await rollout(FunctionModel("counter", reply), counting, LOOK_AROUND)
+
+
+async def test_episodes_at_once_use_servers_of_their_own_beside_functions():
+    steps = ("add", {"amount": 2}), ("weigh", {"what": "it"}), ("add", {"amount": 3}), "Five."
+    for episode in await asyncio.gather(*(play("chatty", *steps) for _ in range(3))):
+        assert episode.status == "finished", episode.status_reason
+        answers = [message["content"] for message in episode.messages() if message["role"] == "tool"]
+        assert answers == ["2", "5", "5"]
+        assert {"weigh", "add"} <= {tool["function"]["name"] for tool in episode.tools or ()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"),
+    [
+        ("dies", {}, "is lost; it printed: …out of luck"),
+        ("exits", {}, "no database at shop.db"),
+        ("silent", {"start_seconds": 0.3}, "did not begin a session within 0.3 s"),
+        ("good", {"only": ["subtract"]}, "has no tool 'subtract'"),
+    ],
+)
+async def test_a_server_that_fails_costs_its_own_episode(kind: str, options: dict[str, Any], reason: str):
+    failed, well = await asyncio.gather(
+        play(kind, ("add", {"amount": 2}), "Two.", **options), play("chatty", ("add", {"amount": 2}), "Two.")
+    )
+    assert failed.status == "failed"
+    assert reason in (failed.status_reason or "")
+    assert well.status == "finished"
+
+
+class Listed(ToolWorld):
+    """A world whose server lists its tools."""
+
+    async def reset(self, task: Task) -> str:
+        self.schemas = [
+            {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
+            for name in ("echo", "fall", "wait", "lose")
+        ]
+        return "Welcome."
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        """Has a docstring, and is no tool."""
+        match name:
+            case "fall":
+                raise OSError("the floor is gone")
+            case "wait":
+                await asyncio.sleep(60)
+            case "lose":
+                raise GavelError("the server is lost")
+        return ToolResult(arguments)
+
+
+async def test_a_world_may_list_its_tools_once_it_is_reset():
+    episode = Episode(Task(user="Go."))
+    world = World(Listed, episode, 5)
+    await world.reset()
+    async with episode_tools(Toolbox(()), (), world, episode, 0.05) as tools:
+        assert [schema["function"]["name"] for schema in tools.schemas] == ["echo", "fall", "wait", "lose"]
+        assert await tools.call("echo", '{"a": 1}') == ToolResult('{"a": 1}')
+        assert "the floor is gone" in (await tools.call("fall", "")).content
+        assert "did not answer within 0.05 s" in (await tools.call("wait", "")).content
+        assert (await tools.call("call", "")).error
+        with pytest.raises(GavelError, match="the server is lost"):
+            await tools.call("lose", "")

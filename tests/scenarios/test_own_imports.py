@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.own_imports import OwnImports
-from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.scenario import OwnImports, find_scenario
 
 FILE = """
 from gavel.scenarios.scenario import Scenario
@@ -87,11 +86,12 @@ def test_others_do_not_find_the_neighbours(tmp_path: Path) -> None:
 
 
 def test_an_environment_in_the_folder_keeps_its_own_imports(tmp_path: Path) -> None:
+    (tmp_path / "words_of_desk.py").write_text("")
+    sys.meta_path.insert(0, OwnImports(tmp_path))
     library = tmp_path / ".venv" / "lib" / "site-packages" / "some_library.py"
-    own = OwnImports(tmp_path)
-    assert own._holds(str(tmp_path / "helpers" / "words.py"))
-    assert not own._holds(str(library))
-    assert not own._holds("<string>")
+    with pytest.raises(ModuleNotFoundError):
+        exec(compile("import words_of_desk", library, "exec"), {"__name__": "some_library"})
+    exec(compile("import words_of_desk", tmp_path / "helpers" / "words.py", "exec"), {"__name__": "words"})
 
 
 def test_two_loads_of_a_folder_leave_one_finder(tmp_path: Path) -> None:

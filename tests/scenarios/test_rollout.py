@@ -12,7 +12,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
@@ -35,14 +35,8 @@ def explode() -> str:
     raise OSError("out of order")
 
 
-def odd_text() -> str:
-    return "\ud800"
-
-
 TASK = Task(user="How much is 1 + 2?", data={"answer": SECRET})
-SCENARIO = Scenario(
-    "sums", system="You add.", tasks=[TASK], held_out=[], tools=[add, submit, explode, odd_text], max_turns=4
-)
+SCENARIO = Scenario("sums", system="You add.", tasks=[TASK], held_out=[], tools=[add, submit, explode], max_turns=4)
 
 
 class Served:
@@ -142,7 +136,7 @@ async def test_a_turn_that_reached_its_token_limit_is_truncated_and_calls_nothin
     [
         ("add", '{"a": 1', "not valid JSON"),
         ("add", '{"a": 1}', "b: field required"),
-        ("subtract", "{}", "there is no tool 'subtract'; the tools are add, submit, explode, odd_text"),
+        ("subtract", "{}", "there is no tool 'subtract'; the tools are add, submit, explode"),
         ("explode", "{}", "explode failed: OSError: out of order"),
     ],
 )
@@ -157,13 +151,6 @@ async def test_a_call_that_fails_is_answered_and_counted(
     assert [entry["tool_call_id"] for entry in told] == ["call-0", "call-1"]
     assert message in told[0]["content"]
     assert told[1]["content"] == "3"
-
-
-async def test_a_result_with_a_lone_surrogate_can_be_sent(endpoint: Endpoint, model: Served) -> None:
-    answers(endpoint, calls(("odd_text", "{}")), says("Odd."))
-    trajectory = await rollout(model, SCENARIO, TASK)
-    assert trajectory.status == "finished"
-    assert endpoint.requests[1]["messages"][-1]["content"] == "\\ud800"
 
 
 # --- what a model's server does wrong is a status -----------------------------------------------------------------
@@ -376,13 +363,6 @@ async def test_the_sampled_tokens_and_the_version_of_the_policy_are_kept(endpoin
     assert choice.model_extra == extra
 
 
-async def test_rollouts_of_one_model_do_not_mix(endpoint: Endpoint, model: Served) -> None:
-    endpoint.script = [lambda request: says(request["messages"][1]["content"].upper())]
-    tasks = [Task(user=f"task {number}") for number in range(8)]
-    trajectories = await asyncio.gather(*(rollout(model, SCENARIO, task) for task in tasks))
-    assert [trajectory.messages()[-1]["content"] for trajectory in trajectories] == [f"TASK {n}" for n in range(8)]
-
-
 def own(function: Any, **options: Any) -> Scenario:
     return Scenario("own", rollout=function, tasks=[TASK], held_out=[], **options)
 
@@ -447,6 +427,25 @@ async def test_an_own_rollout_that_fails_costs_its_own_episode(function: Any, re
     assert Task.of(trajectory.metadata) == TASK
 
 
-def test_an_own_rollout_beside_tools_is_refused():
-    with pytest.raises(ScenarioError, match="rollout of its own"):
-        own(_raises, tools=[add])
+def ping(text: str) -> str:
+    """Ping."""
+    return text
+
+
+async def test_a_function_gets_what_a_rollout_asks_for_and_its_messages_are_turns():
+    asked: list[ChatRequest] = []
+
+    async def reply(request: ChatRequest) -> Message:
+        asked.append(request)
+        if len(asked) == 1:
+            function = {"name": "ping", "arguments": '{"text": "hello"}'}
+            return {"tool_calls": [{"id": "1", "type": "function", "function": function}]}
+        return {"content": "Done."}
+
+    scenario = Scenario("pings", system="Ping.", tools=[ping], tasks=[Task(user="Go.")], held_out=0)
+    episode = await rollout(FunctionModel("pinger", reply), scenario, scenario.tasks()[0], seed=5, max_tokens=9)
+    assert [(each.seed, each.max_tokens, each.temperature) for each in asked] == [(5, 9, 1.0), (6, 9, 1.0)]
+    assert asked[0].tools == scenario.toolbox.schemas
+    assert [message["role"] for message in asked[1].messages] == ["system", "user", "assistant", "tool"]
+    assert [choice.finish_reason for choice in episode.choices()] == ["tool_calls", "stop"]
+    assert episode.messages()[-1]["content"] == "Done."

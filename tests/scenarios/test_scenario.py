@@ -72,28 +72,6 @@ def test_two_lists_are_the_two_splits() -> None:
     assert ids(list(split.tasks("held_out"))) == ["x"]
 
 
-def test_a_task_in_both_lists_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="a task of s both trained on and held out: 2"):
-        Scenario("s", system="", tasks=tasks(3), held_out=[Task(id="2", user="other words")])
-
-
-def test_a_scenario_without_tasks_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="the scenario s has no tasks"):
-        scenario(0)
-
-
-@pytest.mark.parametrize("name", ["", "..", "../x", "a/b"])
-def test_a_name_that_no_directory_can_have_is_refused(name: str) -> None:
-    with pytest.raises(ScenarioError, match="cannot be called"):
-        Scenario(name, tasks=[Task(user="u")])
-
-
-@pytest.mark.parametrize("share", [-0.1, 1, 1.0, 5, float("nan")])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(ScenarioError, match="is not a share"):
-        scenario(10, held_out=share)
-
-
 @pytest.mark.parametrize(
     ("limit", "value"),
     [
@@ -109,10 +87,20 @@ def test_a_limit_that_leaves_nothing_or_limits_nothing_is_refused(limit: str, va
         Scenario("s", tasks=[Task(user="1")], **limits)
 
 
-def test_a_world_that_is_made_already_is_refused_before_anything_runs() -> None:
-    made: Any = random.Random()
-    with pytest.raises(ScenarioError, match=r"made already(.|\n)*environment=Random, or a function"):
-        Scenario("s", tasks=[Task(user="1")], environment=made)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"held_out": [Task(id="2", user="other words")]}, "a task of s both trained on and held out: 2"),
+        ({"tasks": []}, "the scenario s has no tasks"),
+        *(({"name": name}, "cannot be called") for name in ("", "..", "../x", "a/b")),
+        *(({"held_out": share}, "is not a share") for share in (-0.1, 1, 1.0, 5, math.nan)),
+        ({"environment": random.Random()}, r"made already(.|\n)*environment=Random, or a function"),
+        ({"rollout": print, "tools": [find_scenario]}, "rollout of its own"),
+    ],
+)
+def test_what_is_no_scenario_is_refused_before_anything_runs(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        Scenario(**{"name": "s", "tasks": tasks(3), **options})
 
 
 # --- samples ------------------------------------------------------------------------------------------------------

@@ -1,11 +1,15 @@
 """Tasks keep their name, whoever makes them and wherever they have been."""
 
 import json
+from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.scenarios.task import Task
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
 
 untimed = settings(deadline=None)
@@ -46,3 +50,66 @@ def test_a_task_comes_back_from_the_metadata_of_a_stored_trajectory(user: str, d
     task = Task(user=user, data=data)
     stored = Trajectory(metadata={"task": task.model_dump(mode="json")}).to_json()
     assert Task.of(Trajectory.from_json(stored).metadata) == task
+
+
+places = st.lists(st.integers() | st.text(alphabet="abc-_ é", min_size=1), min_size=1, max_size=5)
+
+
+def test_the_seed_of_a_place_never_changes() -> None:
+    assert seed_of(0, "train", 3, "1007", 2) == 1617203419219693553
+    assert seed_of("evaluation") == 1777858146974599569
+
+
+@untimed
+@given(places)
+def test_a_seed_fits_62_bits_and_is_the_same_again(place: list) -> None:
+    assert 0 <= seed_of(*place) < 2**62
+    assert seed_of(*place) == seed_of(*place)
+
+
+def test_neighbouring_places_have_different_seeds() -> None:
+    places = list(product(range(5), ["train", "held_out"], range(20), range(20)))
+    assert len({seed_of(*place) for place in places}) == len(places)
+
+
+def test_every_bit_of_a_seed_is_used() -> None:
+    seeds = [seed_of(number) for number in range(400)]
+    for bit in range(62):
+        assert 120 < sum(seed >> bit & 1 for seed in seeds) < 280
+
+
+def test_a_name_with_a_slash_is_not_two_names() -> None:
+    assert seed_of("a/b") != seed_of("a", "b")
+
+
+DRAWN: list[int] = []
+
+
+def draw(number: int) -> Task:
+    DRAWN.append(number)
+    return Task(id=str(number), user=f"Do {number}.")
+
+
+def test_tasks_are_a_sequence_like_any_other_and_drawn_when_they_are_asked_for():
+    tasks = DrawnTasks(range(100, 110), draw)
+    assert (len(tasks), DRAWN) == (10, [])
+    assert tasks[-1].id == "109"
+    assert [task.id for task in tasks[2:5]] == ["102", "103", "104"]
+    assert DRAWN == [109, 102, 103, 104]
+    assert tasks[3] in tasks
+    assert next(task.id for task in reversed(tasks)) == "109"
+    with pytest.raises(IndexError):
+        tasks[10]
+
+
+def test_a_scenario_draws_none_of_its_tasks_but_those_that_are_in_both_splits():
+    def draw_once(number: int) -> Task:
+        drawn.append(number)
+        return Task(id=f"task {number}", user="Do it.")
+
+    drawn: list[int] = []
+    scenario = Scenario("x", tasks=DrawnTasks(range(500), draw_once), held_out=DrawnTasks(range(500, 900), draw_once))
+    assert (len(scenario.tasks("held_out")), drawn) == (400, [])
+    with pytest.raises(ScenarioError, match="both trained on and held out: task 9"):
+        Scenario("x", tasks=DrawnTasks(range(10), draw_once), held_out=DrawnTasks(range(9, 20), draw_once))
+    assert drawn == [9]

@@ -92,14 +92,6 @@ def test_the_signature_and_the_docstring_are_the_schema() -> None:
     }
 
 
-def test_optional_means_the_same_as_or_none() -> None:
-    def old(x: Optional[int] = None) -> None: ...  # noqa: UP045
-
-    def new(x: int | None = None) -> None: ...
-
-    assert parameters(old) == parameters(new)
-
-
 def test_a_function_without_docstring_and_arguments_is_a_tool() -> None:
     def ping() -> None: ...
 
@@ -172,14 +164,6 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
     assert (await tool.call('{"guess": "42"}', task)).content == "true"
     forged = json.dumps({"guess": "1", "task": {"user": "", "data": {"answer": "1"}}})
     assert "task: extra inputs are not permitted" in error_of(await tool.call(forged, task))
-
-
-def test_the_toolbox_shows_its_tools_in_order() -> None:
-    def first() -> None: ...
-
-    def second() -> None: ...
-
-    assert [schema["function"]["name"] for schema in Toolbox([second, first]).schemas] == ["second", "first"]
 
 
 async def test_the_method_of_an_object_is_a_tool_without_self() -> None:
@@ -302,20 +286,7 @@ async def test_arguments_sent_as_an_object_are_a_tool_error() -> None:
     assert "not valid JSON" in error_of(await Tool(book).call({"city": "Rome"}))  # type: ignore[arg-type]
 
 
-async def test_a_name_that_is_no_tool_is_a_tool_error_that_lists_the_tools() -> None:
-    assert error_of(await Toolbox([book]).call("cook", "{}")) == "there is no tool 'cook'; the tools are book"
-    assert error_of(await Toolbox([]).call("cook", "{}")).endswith("the tools are none")
-
-
 # --- results ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_tool_that_raises_is_a_tool_error_with_type_and_message() -> None:
-    def divide(a: int, b: int) -> float:
-        return a / b
-
-    result = await Tool(divide).call('{"a": 1, "b": 0}')
-    assert error_of(result) == "divide failed: ZeroDivisionError: division by zero"
 
 
 async def test_an_async_tool_is_awaited_and_its_failure_is_a_tool_error() -> None:

@@ -6,19 +6,33 @@ import json
 import math
 import warnings
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
+from openai.types.responses import Response
 
 from gavel.base.fields import FieldError
-from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
+from gavel.llm.providers import load_litellm
+from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.formats.row import RowError
+from gavel.scenarios.group import (
+    RECORD_VERSION,
+    PendingGroupError,
+    RecordVersionError,
+    TrajectoryGroup,
+    from_row,
+    to_line,
+    unscored,
+    with_judgements,
+)
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
-from gavel.scenarios.trajectory import History, NotANumberError, RolloutError, Trajectory
+from gavel.scenarios.trajectory import History, NotANumberError, RolloutError, Trajectory, as_item
 
 any_text = st.text(st.characters())
 """Lone surrogates included."""
@@ -245,6 +259,20 @@ def test_messages_are_plain_dicts_for_the_next_request() -> None:
     assert trajectory.messages() == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
 
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ([sampled("bye")], "bye"),
+        ([{"role": "assistant", "content": [{"type": "text", "text": "bye"}]}], "bye"),
+        ([sampled(None)], ""),
+        ([sampled("bye"), {"role": "user", "content": "wait"}], ""),
+    ],
+)
+def test_the_closing_text_is_what_the_agent_says_last(ending: list[Any], said: str) -> None:
+    assert Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *ending]).closing_text() == said
+    assert Trajectory().closing_text() == ""
+
+
 def test_choices_of_all_histories_come_in_order() -> None:
     first, second = sampled("1"), sampled("2")
     further = History(messages_and_choices=[{"role": "user", "content": "x"}, second])
@@ -375,3 +403,128 @@ async def test_awaiting_a_complete_group_gives_the_group() -> None:
 def test_a_conversation_under_another_name_is_refused_rather_than_lost(kind: type[Trajectory] | type[History]) -> None:
     with pytest.raises(ValueError, match="the conversation is messages_and_choices, not messages"):
         kind.model_validate({"messages": [{"role": "user", "content": "hello"}]})
+
+
+def test_a_score_becomes_the_reward_and_the_reward_before_it_a_metric():
+    group = TrajectoryGroup([Trajectory(reward=0.25), Trajectory()])
+    members = [Judgement(score=0.75), Judgement(reason="no vote")]
+    judged = with_judgements(group, members, GroupJudgement(status="partial"))
+    assert [trajectory.reward for trajectory in judged] == [0.75, None]
+    assert [trajectory.metrics for trajectory in judged] == [{"independent_reward": 0.25}, {}]
+    assert [trajectory.reward for trajectory in group] == [0.25, None]
+
+
+def test_an_unscored_copy_has_no_rewards_and_one_reason():
+    judged = unscored(TrajectoryGroup([Trajectory(reward=0.25), Trajectory(reward=1.0)]), "the judge is out")
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+    assert judged.judgement == GroupJudgement(status="unscored", reason="the judge is out")
+    assert [t.judgement and t.judgement.reason for t in judged] == ["the judge is out"] * 2
+
+
+GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
+
+
+def test_a_line_is_read_back_as_the_same_group() -> None:
+    row = json.loads(to_line(GROUP))
+    assert row["format_version"] == RECORD_VERSION
+    assert from_row(row).to_json() == GROUP.to_json()
+    assert from_row(json.loads(GROUP.to_json())).to_json() == GROUP.to_json()
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [(RECORD_VERSION + 1, "Upgrade"), ("two", "Restore"), (None, "Restore"), (True, "Restore"), (0, "Restore")],
+)
+def test_a_version_that_is_not_known_is_refused(version: Any, remedy: str) -> None:
+    row = json.loads(to_line(GROUP)) | {"format_version": version}
+    with pytest.raises(RecordVersionError, match="format_version") as error:
+        from_row(row)
+    assert remedy in error.value.remedy
+
+
+def test_a_file_of_a_later_version_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "judged.jsonl"
+    later = json.dumps(json.loads(GROUP.to_json()) | {"format_version": RECORD_VERSION + 1})
+    path.write_text(f"{to_line(GROUP)}\n{later}\n")
+    with pytest.raises(RowError, match=r"judged\.jsonl:2 cannot be read: it has format_version") as error:
+        read_groups(path)
+    assert "Upgrade" in error.value.remedy
+    path.write_text(f"{to_line(GROUP)}\n{GROUP.to_json()}\n")
+    assert len(read_groups(path)) == 2
+
+
+EXACT = {"token_ids": [5, 6], "prompt_token_ids": [1, 2], "policy_version": 3}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def choice(**fields: Any) -> dict[str, Any]:
+    return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}, **fields}
+
+
+def litellm_choice() -> Any:
+    types = load_litellm().types.utils
+    return types.Choices(**choice(provider_specific_fields=EXACT, message={"role": "assistant", "content": "hi"}))
+
+
+def a_response(*output: dict[str, Any], **fields: Any) -> Response:
+    return Response.construct(None, **{"object": "response", "status": "completed", "output": list(output), **fields})
+
+
+MESSAGE = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+CALLED = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+
+
+def test_a_choice_of_litellm_keeps_its_token_ids() -> None:
+    trajectory = Trajectory(messages_and_choices=[{"role": "user", "content": "hello"}, litellm_choice()])
+    (kept,) = trajectory.choices()
+    assert {name: getattr(kept, name) for name in EXACT} == EXACT
+    assert trajectory.messages()[1] == {"role": "assistant", "content": "hi"}
+
+
+def test_a_choice_that_is_appended_is_understood_too() -> None:
+    trajectory = Trajectory()
+    trajectory.messages_and_choices.append(litellm_choice())
+    assert [kept.model_dump()["token_ids"] for kept in trajectory.choices()] == [[5, 6]]
+    assert trajectory.messages() == [{"role": "assistant", "content": "hi"}]
+    again = Trajectory.from_json(trajectory.to_json())
+    assert [kept.model_dump()["policy_version"] for kept in again.choices()] == [3]
+
+
+def test_a_whole_completion_is_its_choice() -> None:
+    item = as_item({"object": "chat.completion", "choices": [choice(**EXACT)]})
+    assert isinstance(item, Choice)
+    assert item.model_dump()["token_ids"] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("response", "message", "finish_reason"),
+    [
+        (a_response(MESSAGE), {"role": "assistant", "content": "hi"}, "stop"),
+        (a_response(CALLED), {"role": "assistant", "content": "", "tool_calls": [CALL]}, "tool_calls"),
+        (
+            a_response({"type": "reasoning", "summary": [{"text": "well"}]}, MESSAGE, CALLED),
+            {"role": "assistant", "content": "hi", "reasoning_content": "well", "tool_calls": [CALL]},
+            "tool_calls",
+        ),
+        (a_response({"type": "web_search_call"}), {"role": "assistant", "content": ""}, "stop"),
+        (
+            a_response(MESSAGE).model_copy(update={"status": "incomplete"}),
+            {"role": "assistant", "content": "hi"},
+            "length",
+        ),
+    ],
+)
+def test_a_response_is_the_turn_that_it_says(response: Response, message: dict[str, Any], finish_reason: str) -> None:
+    item = as_item(response)
+    assert item.finish_reason == finish_reason
+    trajectory = Trajectory(messages_and_choices=[response])  # pyright: ignore[reportArgumentType]
+    assert trajectory.messages() == [message]
+
+
+def test_a_message_object_is_a_message() -> None:
+    assert as_item(ChatCompletionMessage(role="assistant", content="hi")) == {"role": "assistant", "content": "hi"}
+
+
+@pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {"type": "mcp_call"}, 3, None, "text", ["a"]])
+def test_all_else_stays_as_it_is(item: Any) -> None:
+    assert as_item(item) is item

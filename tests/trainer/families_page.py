@@ -11,23 +11,25 @@ _HEAD = """\
 # Base models
 
 Any causal language model of transformers can be the base: a directory, or a model id of the Hugging Face hub. Each
-family below is tested (`pytest tests/trainer/test_families.py`) on a tiny random model of transformers' own class with a
-non-zero adapter, against a plain eager pass of transformers and PEFT over one sequence at a time: the learner's
-log-probs (10⁻⁴ nats, float32) over sequences that share prefixes and exceed every window, the gradient of every LoRA
-weight (5·10⁻⁴ of the largest), and the embedded engine's log-probs of what it samples and scores (10⁻⁴ nats).
+family below is tested (`pytest tests/trainer/test_families.py`) on a tiny random model of transformers' own class
+with a non-zero adapter, against a plain eager pass of transformers and PEFT over one sequence at a time: the
+learner's log-probs (10⁻⁴ nats, float32) over sequences that share prefixes and exceed every window, the gradient of
+every LoRA weight (5·10⁻⁴ of the largest), and the embedded engine's log-probs of what it samples and scores (10⁻⁴
+nats).
 
 - **Learner**: *shared* computes a prefix that several sequences share once; *one by one* every sequence by itself
   (exact, slower, and a warning says so), because a layer keeps a state that cannot fork, or attends in a way that
   cannot be exchanged.
-- **Engine**: *batched* samples many conversations together in the embedded engine and reuses prefixes; *one by one* is
-  for trying things out: take `--engine vllm`, whose log-probs are checked at registration and after every step.
-- **LoRA**: the adapted layers. *All linear*: every linear layer of the text decoder; never the vocabulary head, what reads
-  images, routers and gates. Where PEFT takes the names of dense layers for those of the experts, the attention alone.
-- **Experts**: whether `--lora-experts` (`LoraSettings(experts=True)`) adapts the experts too, in PEFT's form for stacked
-  weights (`target_parameters`). vLLM takes it with `--enable-mixed-moe-lora-format`, on a GPU only (read in vLLM 0.32, not
-  run).
-- **Chat format**: that of the [`renderers`](https://pypi.org/project/renderers/) library for the published instruct models;
-  without one (–), the model's own chat template is continued on the sampled ids.
+- **Engine**: *batched* samples many conversations together in the embedded engine and reuses prefixes; *one by one*
+  is for trying things out: take `--engine vllm`, whose log-probs are checked at registration and after every step.
+- **LoRA**: the adapted layers. *All linear*: every linear layer of the text decoder; never the vocabulary head, what
+  reads images, routers and gates. Where PEFT takes the names of dense layers for those of the experts, the attention
+  alone.
+- **Experts**: whether `--lora-experts` (`LoraSettings(experts=True)`) adapts the experts too, in PEFT's form for
+  stacked weights (`target_parameters`). vLLM takes it with `--enable-mixed-moe-lora-format`, on a GPU only (read in
+  vLLM 0.32, not run).
+- **Chat format**: that of the [`renderers`](https://pypi.org/project/renderers/) library for the published instruct
+  models; without one (–), the model's own chat template is continued on the sampled ids.
 
 """
 
@@ -37,7 +39,8 @@ plain passes must agree on two turns of two conversations. Its sliding windows a
 computed one by one.
 
 Refused before weights are loaded: encoders and encoder-decoders, and by the embedded engine, which would sample them
-wrongly, {refused}. `make test-thorough` holds every other causal language model of transformers whose config can be made
+wrongly, {refused}.
+`make test-thorough` holds every other causal language model of transformers whose config can be made
 small to this: exact, or refused in a sentence.
 
 Dynamic NTK and longrope change RoPE with the length of a pass. The context of such a model ends at

@@ -2,6 +2,7 @@
 bitsandbytes."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from threading import Timer
 
 import pytest
 
+import gavel.trainer  # noqa: F401  (it sets a filter up)
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -75,3 +77,8 @@ def test_parity_holds_where_products_differ_most(forks: Forks, tmp_path: Path) -
 def test_without_bitsandbytes_the_tests_of_four_bits_are_skipped_with_the_reason(forks: Forks, tmp_path: Path) -> None:
     output = forks.passes(HELD, tmp_path / "output", "-p", "tests.trainer.without_bitsandbytes", "-rs")
     assert "bitsandbytes is in the dev extra" in output
+
+
+def test_that_bitsandbytes_misses_a_kernel_which_is_not_used_is_not_told() -> None:
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    assert logger.level == logging.ERROR, "a warning is not told, an error is"

@@ -150,7 +150,7 @@ def _item(attempt: StoredAttempt) -> str:
         case {"id": str(name)} if name:
             return name
         case _:
-            return attempt.group_id
+            return attempt.place.id
 
 
 FORMATS = (AGENT_TRAJ,)

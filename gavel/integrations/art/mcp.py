@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 from gavel.integrations.art.errors import add_aliases
 from gavel.judge.drafts import DraftError
-from gavel.judge.task_drafts.writer import Material, write_batch
+from gavel.judge.task_drafts import Material, write_batch
 from gavel.llm.client import Client
 
 add_aliases(__name__, "types", "default_tools", "generate_scenarios")

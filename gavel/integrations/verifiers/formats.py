@@ -239,7 +239,7 @@ def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Messa
         for number, (agent, histories) in enumerate(by_agent.items())
     ]
     traces[0] |= _scores(attempt, facts(attempt, losses))
-    identity = {"id": hex_id(attempt.id, size=16), "env": {"id": "gavel"}, "group": {"id": attempt.group_id}}
+    identity = {"id": hex_id(attempt.id, size=16), "env": {"id": "gavel"}, "group": {"id": attempt.place.id}}
     return {**identity, "task": task, **ended, "traces": traces}
 
 

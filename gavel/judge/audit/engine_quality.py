@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean, stdev
 
@@ -81,15 +81,7 @@ class QualityReport:
 
     def figures(self) -> dict[str, float | int | None]:
         """By name, rounded to 4 digits; the standard error as "±"."""
-        figures = {"tau": self.tau, "±": self.error}
-        names = (
-            "advantage_correlation",
-            "advantage_with_length",
-            "arrival_slope",
-            "position_slope",
-            "unscored_members",
-        )
-        figures |= {name: getattr(self, name) for name in (*names, "groups", "calls_per_group")}
+        figures = {"±" if name == "error" else name: figure for name, figure in asdict(self).items()}
         return {name: round(figure, 4) if isinstance(figure, float) else figure for name, figure in figures.items()}
 
 
@@ -126,43 +118,31 @@ def engine_scorer(judge: Judge) -> Scorer:
     return score
 
 
-def arrival_order_scorer(judge: SimulatedJudge, calls: int, *, by_position: bool = False) -> Scorer:
-    """`calls` calls in order of arrival; `by_position` gives the n-th member the n-th entry of the reply."""
+def prompt_scorer(judge: SimulatedJudge, calls: int, *, in_order: bool = False, by_position: bool = False) -> Scorer:
+    """`calls` calls without retries, each with the whole group, in balanced orders, or `in_order` of arrival.
+
+    `by_position` gives the n-th member shown the n-th entry of the reply, whatever its label.
+    """
 
     async def score(simulated: SimulatedGroup) -> GroupScores:
-        group, arrival = _by_arrival(simulated)
-        answers = [await _ask(judge, group, arrival, call, by_position) for call in range(calls)]
-        return GroupScores(_means(answers, len(arrival)), centred_positions(len(arrival)), calls)
-
-    return score
-
-
-def single_prompt_scorer(judge: SimulatedJudge, count: int) -> Scorer:
-    """The whole group in one prompt, in each of `count` balanced orders, however large it is."""
-
-    async def score(simulated: SimulatedGroup) -> GroupScores:
-        group, arrival = _by_arrival(simulated)
-        rows = orders(len(arrival), count, group.digest)
-        answers: list[list[float] | None] = []
+        group = canonicalize(dict(enumerate(simulated.group.trajectories)))
+        number = {index: at for at, member in enumerate(group.members) for index in member.indices}
+        count = len(number)
+        rows = [list(range(count))] * calls if in_order else orders(count, calls, group.digest)
+        answered: list[list[float]] = []
         for call, row in enumerate(rows):
-            shown = await _ask(judge, group, [arrival[n] for n in row], call)
-            answers.append(shown and [shown[row.index(n)] for n in range(len(row))])
-        by_position = centred_positions(len(arrival))
-        positions = [by_position[rows[0].index(n)] for n in range(len(arrival))]
-        return GroupScores(_means(answers, len(arrival)), positions, count)
+            shown = await _ask(judge, group, [number[index] for index in row], call, by_position)
+            if shown is not None:
+                answered.append([shown[row.index(index)] for index in range(count)])
+        rewards = [fmean(scores) for scores in zip(*answered, strict=True)] if answered else [None] * count
+        places = centred_positions(count)
+        return GroupScores(rewards, [places[rows[0].index(index)] for index in range(count)], calls)
 
     return score
-
-
-def _by_arrival(simulated: SimulatedGroup) -> tuple[CanonicalGroup, list[int]]:
-    """The canonical group, and its members in order of arrival."""
-    group = canonicalize(dict(enumerate(simulated.group.trajectories)))
-    arrival = {index: number for number, member in enumerate(group.members) for index in member.indices}
-    return group, [arrival[index] for index in range(len(arrival))]
 
 
 async def _ask(
-    judge: SimulatedJudge, group: CanonicalGroup, order: Sequence[int], call: int, by_position: bool = False
+    judge: SimulatedJudge, group: CanonicalGroup, order: Sequence[int], call: int, by_position: bool
 ) -> list[float] | None:
     """The scores in the order shown, or None if the call fails; there are no retries."""
     markers = draw_markers(group, Random(f"{group.digest}/{call}"))
@@ -174,14 +154,6 @@ async def _ask(
         return [scored.score for scored in read_verdict(reply, [markers.labels[n] for n in order]).scores.values()]
     except (openai.OpenAIError, VerdictError, ValueError):
         return None
-
-
-def _means(answers: Sequence[list[float] | None], members: int) -> list[float | None]:
-    """The mean score of each member over the calls that were answered."""
-    answered = [scores for scores in answers if scores is not None]
-    if not answered:
-        return [None] * members
-    return [fmean(scores[member] for scores in answered) for member in range(members)]
 
 
 async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> QualityReport:

@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jinja2 import Environment, TemplateError, nodes
 
@@ -69,6 +69,20 @@ _SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
 Finding = tuple[bool, str]
 """Whether a rule is kept, and what happened: never empty where it is not kept."""
 Check = Callable[[Facts], Finding]
+Condition = Callable[[Facts], tuple[bool | None, str]]
+"""Whether it holds, None where that cannot be known, and why."""
+
+
+class Names(NamedTuple):
+    """Tools, arguments or phrases of a rule."""
+
+    names: tuple[str, ...]
+    any_of: bool
+    """Whether one of them is enough."""
+
+    def allow(self, absent: Sequence[str]) -> bool:
+        """Whether the rule is kept although these are not there."""
+        return not absent or (self.any_of and len(absent) < len(self.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,52 +296,40 @@ def _rule(statement: str) -> Rule | None:
 
 def _check(text: str) -> tuple[Check, frozenset[str]] | None:
     """The check of a part, and the tools that it names."""
-    for pattern, form in _FORMS:
-        if (found := re.fullmatch(pattern, text, re.IGNORECASE)) and (check := form(*found.groups())):
-            named = found.groupdict()
-            tools = [name for key in ("tools", "others") for name in _names(named.get(key) or "")]
-            if source := re.fullmatch(_FROM_TOOL, named.get("condition") or "", re.IGNORECASE):
-                tools.append(source[1].strip("`"))
-            if (origin := named.get("origin") or "").lower() != "the request":
-                tools += _names(origin.split()[-1] if origin else "")
-            return check, frozenset(tools) - {"the request"}
+    for pattern, check in _FORMS:
+        found = re.fullmatch(pattern, text, re.IGNORECASE)
+        parts = {name: part or "" for name, part in found.groupdict().items()} if found else {}
+        given = {name: _READERS.get(name, str)(part) for name, part in parts.items()}
+        if found and None not in given.values():
+            return partial(check, **given), frozenset(_tools_in(parts)) - {"the request"}
     return None
 
 
-def _calls(negated: str | None, listed: str) -> Check | None:
-    names, any_of = _names(listed), _is_or(listed)
-    if not names:
-        return None
-
-    def check(facts: Facts) -> Finding:
-        if negated:
-            return _met(
-                not (made := [name for name in names if name in facts.calls]), f"{_and(made)} {_was(made)} called"
-            )
-        absent = [name for name in names if name not in facts.calls]
-        return _met(not absent or (any_of and len(absent) < len(names)), _absent(absent, facts))
-
-    return check
+def _tools_in(parts: Mapping[str, str]) -> Iterator[str]:
+    for kind in ("tools", "needed", "actions"):
+        yield from _names(parts.get(kind, ""))
+    if source := re.fullmatch(_FROM_TOOL, parts.get("condition", ""), re.IGNORECASE):
+        yield source[1].strip("`")
+    if (origin := parts.get("origin", "")) and origin.lower() != "the request":
+        yield from _names(origin.split()[-1])
 
 
-def _before(needed: str, actions: str) -> Check | None:
-    first, then = _names(needed), _names(actions)
-    return partial(_in_order, first, _is_or(needed), then, True) if first and then else None
+def _calls(facts: Facts, tools: Names, negated: str) -> Finding:
+    if negated:
+        made = [name for name in tools.names if name in facts.calls]
+        return _met(not made, f"{_and(made)} {_was(made)} called")
+    absent = [name for name in tools.names if name not in facts.calls]
+    return _met(tools.allow(absent), _absent(absent, facts))
 
 
-def _only_after(actions: str, needed: str) -> Check | None:
-    first, then = _names(needed), _names(actions)
-    return partial(_in_order, first, _is_or(needed), then, False) if first and then else None
-
-
-def _in_order(needed: Sequence[str], any_of: bool, actions: Sequence[str], must_act: bool, facts: Facts) -> Finding:
-    at = next((index for index, name in enumerate(facts.calls) if name in actions), None)
+def _in_order(facts: Facts, needed: Names, actions: Names, *, must_act: bool) -> Finding:
+    at = next((index for index, name in enumerate(facts.calls) if name in actions.names), None)
     if at is None:
-        return not must_act, _absent(actions, facts)
+        return not must_act, _absent(actions.names, facts)
     act = facts.made[at]
     early = {call.name for call in facts.made if call.turn < act.turn}
-    late = [name for name in needed if name not in early]
-    if not late or (any_of and len(late) < len(needed)):
+    late = [name for name in needed.names if name not in early]
+    if needed.allow(late):
         return True, ""
     beside = {call.name for call in facts.made if call.turn == act.turn}
     came = [
@@ -339,44 +341,35 @@ def _in_order(needed: Sequence[str], any_of: bool, actions: Sequence[str], must_
     return False, "; ".join([*came, *([_absent(never, facts)] if never else [])])
 
 
-def _when(listed: str, only: str | None, condition: str) -> Check | None:
-    names, holds = _names(listed), _condition_of(condition)
-    if not names or holds is None:
-        return None
-
-    def check(facts: Facts) -> Finding:
-        acts = [call for call in facts.made if call.name in names]
-        absent = [name for name in names if name not in facts.calls]
-        if not acts and only:
-            return True, _absent(names, facts)
-        why = ""
-        for act in acts:
-            due, why = holds(facts.before(act))
-            if not due:
-                told = f"before {act.name} was called," if due is None else f"{act.name} was called, and"
-                return False, f"{told} {why}"
-        if not acts:
-            due, why = holds(facts)
-            if not due:
-                return due is False, why
-        is_enough = only or not absent or (acts and _is_or(listed))
-        return _met(bool(is_enough), f"{_absent(absent, facts)}, and {why}")
-
-    return check
+def _when(facts: Facts, tools: Names, only: str, condition: Condition) -> Finding:
+    acts = [call for call in facts.made if call.name in tools.names]
+    absent = [name for name in tools.names if name not in facts.calls]
+    if not acts and only:
+        return True, _absent(tools.names, facts)
+    why = ""
+    for act in acts:
+        due, why = condition(facts.before(act))
+        if not due:
+            told = f"before {act.name} was called," if due is None else f"{act.name} was called, and"
+            return False, f"{told} {why}"
+    if not acts:
+        due, why = condition(facts)
+        if not due:
+            return due is False, why
+    return _met(bool(only) or tools.allow(absent), f"{_absent(absent, facts)}, and {why}")
 
 
-def _condition_of(text: str) -> Callable[[Facts], tuple[bool | None, str]] | None:
-    """Whether it holds, None where that cannot be known, and why."""
+def _condition_of(text: str) -> Condition | None:
     if found := re.fullmatch(rf"(the request|[\w.:/`-]+) says ({_QUOTED})", text, re.IGNORECASE):
-        phrases = _phrases(found[2])
-        return phrases and partial(_source_says, found[1].strip("`"), *phrases)
+        phrases = _read_phrases(found[2])
+        return phrases and partial(_source_says, found[1].strip("`"), phrases)
     if found := re.fullmatch(r"([\w.:/`-]+) finds something", text, re.IGNORECASE):
         return partial(_finds, found[1].strip("`"))
     condition = _condition(text)
     return condition and partial(_holds, condition)
 
 
-def _source_says(source: str, phrases: Sequence[str], any_of: bool, facts: Facts) -> tuple[bool | None, str]:
+def _source_says(source: str, phrases: Names, facts: Facts) -> tuple[bool | None, str]:
     if source.lower() == "the request":
         said = facts.request
     else:
@@ -384,8 +377,8 @@ def _source_says(source: str, phrases: Sequence[str], any_of: bool, facts: Facts
         if not results:
             return None, _absent([source], facts)
         said = "\n".join(texts_of(results[-1]))
-    found = [phrase for phrase in phrases if _occurs(phrase, said)]
-    holds = bool(found) if any_of else len(found) == len(phrases)
+    found = [phrase for phrase in phrases.names if _occurs(phrase, said)]
+    holds = phrases.allow([phrase for phrase in phrases.names if phrase not in found])
     return holds, f"{source} " + (f"says {_and(map(_quote, found))}" if holds else "does not say so")
 
 
@@ -456,115 +449,71 @@ def _compares(comparison: str, left: Any, right: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    match value:
-        case bool():
-            return "truth"
-        case int() | float():
-            return "number"
-        case str():
-            return "text"
-        case _:
-            return type(value).__name__
+    kinds = ((bool, "truth"), (int | float, "number"), (str, "text"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), type(value).__name__)
 
 
-def _arguments_from(listed: str, only: str | None, arguments: str, origin: str) -> Check | None:
-    actions, names = _names(listed), _names(arguments)
-    first, source = origin.lower().startswith("the first of "), _names(origin.split()[-1])
-    if not actions or not names or not source:
-        return None
-    source = None if origin.lower() == "the request" else source[0]
-
-    def check(facts: Facts) -> Finding:
-        absent = [name for name in actions if name not in facts.calls]
-        if only and len(absent) == len(actions):
-            return True, _absent(actions, facts)
-        if not only and absent and not (_is_or(listed) and len(absent) < len(actions)):
-            return False, _absent(absent, facts)
-        for call in facts.made:
-            if call.name not in actions:
-                continue
-            values = {name: words_of(call.arguments.get(name)) for name in names}
-            if missing := [name for name, words in values.items() if not words]:
-                return False, f"{call.name} was called without {_and(missing)}"
-            told = "; ".join(f"{name} {' '.join(words)[:40]}" for name, words in values.items())
-            if source is None:
-                left = iter(words_of(facts.request))
-                if not all(word in left for words in values.values() for word in words):
-                    return False, f"{call.name} was called with {told}, which the request does not say"
-                continue
-            result = next((c.result for c in reversed(facts.made) if c.name == source and c.turn < call.turn), None)
-            if first and isinstance(result, list):
-                result = cast("list[Any]", result)[:1]
-            if not {word for words in values.values() for word in words} <= set(words_of(result)):
-                return False, f"{call.name} was called with {told}, which {source} had not told"
-        return True, ""
-
-    return check
+def _arguments_from(facts: Facts, tools: Names, only: str, arguments: Names, origin: str) -> Finding:
+    absent = [name for name in tools.names if name not in facts.calls]
+    if only and len(absent) == len(tools.names):
+        return True, _absent(tools.names, facts)
+    if not only and not tools.allow(absent):
+        return False, _absent(absent, facts)
+    source = origin.split()[-1].strip("`")
+    for call in facts.made:
+        if call.name not in tools.names:
+            continue
+        values = {name: words_of(call.arguments.get(name)) for name in arguments.names}
+        if missing := [name for name, words in values.items() if not words]:
+            return False, f"{call.name} was called without {_and(missing)}"
+        told = "; ".join(f"{name} {' '.join(words)[:40]}" for name, words in values.items())
+        if origin.lower() == "the request":
+            left = iter(words_of(facts.request))
+            if not all(word in left for words in values.values() for word in words):
+                return False, f"{call.name} was called with {told}, which the request does not say"
+            continue
+        result = next((c.result for c in reversed(facts.made) if c.name == source and c.turn < call.turn), None)
+        if origin.lower().startswith("the first of ") and isinstance(result, list):
+            result = cast("list[Any]", result)[:1]
+        if not {word for words in values.values() for word in words} <= set(words_of(result)):
+            return False, f"{call.name} was called with {told}, which {source} had not told"
+    return True, ""
 
 
-def _only_one_of(listed: str) -> Check | None:
-    names = _names(listed)
-
-    def check(facts: Facts) -> Finding:
-        made = [name for name in facts.calls if name in names]
-        times = f" {len(made)} times" if len(set(made)) == 1 else ""
-        told = f"{_and(made)} {_was(set(made))} called{times}"
-        return _met(len(made) == 1, told if made else _absent(names, facts))
-
-    return check if names else None
+def _only_one_of(facts: Facts, tools: Names) -> Finding:
+    made = [name for name in facts.calls if name in tools.names]
+    times = f" {len(made)} times" if len(set(made)) == 1 else ""
+    told = f"{_and(made)} {_was(set(made))} called{times}"
+    return _met(len(made) == 1, told if made else _absent(tools.names, facts))
 
 
-def _at_most_once(listed: str) -> Check | None:
-    names = _names(listed)
-
-    def check(facts: Facts) -> Finding:
-        often = [f"{name} was called {facts.calls.count(name)} times" for name in names if facts.calls.count(name) > 1]
-        return _met(not often, "; ".join(often))
-
-    return check if names else None
+def _at_most_once(facts: Facts, tools: Names) -> Finding:
+    counts = {name: facts.calls.count(name) for name in tools.names}
+    often = [f"{name} was called {count} times" for name, count in counts.items() if count > 1]
+    return _met(not often, "; ".join(often))
 
 
-def _says(verb: str, quoted: str) -> Check | None:
-    listed = _phrases(quoted)
-    if listed is None:
-        return None
-    phrases, any_of = listed
-    is_told, negated = "told" in verb.lower(), " not " in f"{verb} "
-
-    def check(facts: Facts) -> Finding:
-        found = [phrase for phrase in phrases if _occurs(phrase, facts.request if is_told else facts.said)]
-        if negated:
-            return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
-        absent = _listed([_quote(phrase) for phrase in phrases if phrase not in found], "or" if any_of else "and")
-        return _met(
-            bool(found) if any_of else len(found) == len(phrases),
-            f"it was not told {absent}" if is_told else f"it did not say {absent}",
-        )
-
-    return check
+def _says(facts: Facts, verb: str, phrases: Names) -> Finding:
+    is_told = "told" in verb.lower()
+    found = [phrase for phrase in phrases.names if _occurs(phrase, facts.request if is_told else facts.said)]
+    if " not " in f"{verb} ":
+        return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
+    absent = [phrase for phrase in phrases.names if phrase not in found]
+    listed = _listed(map(_quote, absent), "or" if phrases.any_of else "and")
+    return _met(phrases.allow(absent), f"it was not told {listed}" if is_told else f"it did not say {listed}")
 
 
-def _says_when(quoted: str, condition: str) -> Check | None:
-    says, holds = _says("says", quoted), _condition_of(condition)
-    if says is None or holds is None:
-        return None
-
-    def check(facts: Facts) -> Finding:
-        due, why = holds(facts)
-        if due is None:
-            return False, why
-        said, otherwise = says(facts)
-        return _met(said == due, f"{'it said so' if said else otherwise}, and {why}")
-
-    return check
+def _says_when(facts: Facts, phrases: Names, condition: Condition) -> Finding:
+    due, why = condition(facts)
+    if due is None:
+        return False, why
+    said, otherwise = _says(facts, "says", phrases)
+    return _met(said == due, f"{'it said so' if said else otherwise}, and {why}")
 
 
-def _says_reference() -> Check:
-    def check(facts: Facts) -> Finding:
-        said = any(_occurs(answer.strip(" ."), facts.said) for answer in _answers(facts.reference))
-        return _met(said, "it did not say what the reference is")
-
-    return check
+def _says_reference(facts: Facts) -> Finding:
+    said = any(_occurs(answer.strip(" ."), facts.said) for answer in _answers(facts.reference))
+    return _met(said, "it did not say what the reference is")
 
 
 def _answers(reference: str) -> list[str]:
@@ -584,27 +533,30 @@ def _answers(reference: str) -> list[str]:
     return [text for text in texts if re.search(r"\w", text)] if len(texts) == len(listed) else []
 
 
-def _ends_with_message() -> Check:
-    return lambda facts: (not facts.ending, facts.ending)
+def _ends_with_message(facts: Facts) -> Finding:
+    return not facts.ending, facts.ending
 
 
-_FORMS: list[tuple[str, Callable[..., Check | None]]] = [
+_FORMS: list[tuple[str, Callable[..., Finding]]] = [
     (rf"ends with a message{_ADDRESSEE}", _ends_with_message),
     (rf"says the reference{_ADDRESSEE}", _says_reference),
-    (rf"(says|does not say) ({_QUOTED}){_ADDRESSEE}", _says),
-    (rf"says ({_QUOTED}){_ADDRESSEE} when (?P<condition>.+)", _says_when),
-    (rf"(is told|is not told) ({_QUOTED})", _says),
+    (rf"(?P<verb>says|does not say) (?P<phrases>{_QUOTED}){_ADDRESSEE}", _says),
+    (rf"says (?P<phrases>{_QUOTED}){_ADDRESSEE} when (?P<condition>.+)", _says_when),
+    (rf"(?P<verb>is told|is not told) (?P<phrases>{_QUOTED})", _says),
     (r"calls only one of (?P<tools>.+)", _only_one_of),
     (r"calls (?P<tools>.+) at most once", _at_most_once),
-    (r"calls (?P<tools>.+) only after (?P<others>.+)", _only_after),
-    (r"calls (?P<tools>.+?) (only )?when (?P<condition>.+)", _when),
+    (r"calls (?P<actions>.+) only after (?P<needed>.+)", partial(_in_order, must_act=False)),
+    (r"calls (?P<tools>.+?) (?P<only>only )?when (?P<condition>.+)", _when),
     (
-        r"calls (?P<tools>.+?) (only )?with (.+) from (?P<origin>the request|(?:the first of )?\S+)",
+        r"calls (?P<tools>.+?) (?P<only>only )?with (?P<arguments>.+) "
+        r"from (?P<origin>the request|(?:the first of )?[`\w.:/-]+)",
         _arguments_from,
     ),
-    (r"calls (?P<tools>.+) before (?P<others>.+)", _before),
-    (r"(?:calls|(does not call)) (?P<tools>.+)", _calls),
+    (r"calls (?P<needed>.+) before (?P<actions>.+)", partial(_in_order, must_act=True)),
+    (r"(?:calls|(?P<negated>does not call)) (?P<tools>.+)", _calls),
 ]
+"""Each form, and what checks it. The parts that it names are read by `_READERS`; one that none of them can read makes
+the statement one of another form."""
 
 
 def _met(kept: bool, otherwise: str) -> Finding:
@@ -645,16 +597,22 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(names) if all(re.fullmatch(r"[\w.:/-]+", name) for name in names) else ()
 
 
-def _is_or(text: str) -> bool:
-    return bool(re.search(r"\bor\b", text))
+def _read_names(text: str) -> Names | None:
+    return Names(names, re.search(r"\bor\b", text) is not None) if (names := _names(text)) else None
 
 
-def _phrases(quoted: str) -> tuple[tuple[str, ...], bool] | None:
-    """The phrases, and whether one is enough; None where "and" and "or" are mixed."""
+def _read_phrases(quoted: str) -> Names | None:
+    """None where "and" and "or" are mixed."""
     between = re.sub(r'"[^"]*"', "", quoted)
-    if "and" in between and "or" in between:
-        return None
-    return tuple(re.findall(r'"([^"]+)"', quoted)), "and" not in between
+    is_mixed = "and" in between and "or" in between
+    return None if is_mixed else Names(tuple(re.findall(r'"([^"]+)"', quoted)), "and" not in between)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("tools", "needed", "actions", "arguments"), _read_names),
+    "phrases": _read_phrases,
+    "condition": _condition_of,
+}
 
 
 def _occurs(phrase: str, text: str) -> bool:

@@ -17,7 +17,7 @@ gives a member the same score on each, since a member has one quality.
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from random import Random
 from statistics import fmean
@@ -37,8 +37,7 @@ ID = re.compile(r"\bsim-\w+")
 """Pattern of a member's id in its text."""
 
 _Entries = list[tuple[str, float]]
-Fault = Callable[[_Entries, Random], str]
-"""Builds the reply from (id, score) pairs in the order shown, or raises an error of the provider."""
+"""(id, score) pairs in the order shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +156,9 @@ class SimulatedJudge:
         random = Random(f"{asked}/{failed}" if failed else asked)
         fault = self._fault(random)
         scores = self._scores(texts, random)
+        entries = [(name, score) for label, score in scores.items() for name in requested_ids(prompt, label)]
         try:
-            return fault(
-                [(name, score) for label, score in scores.items() for name in requested_ids(prompt, label)], random
-            )
+            return _reply(fault, entries, random)
         except openai.APIError:
             self._failed[hash(asked)] = failed + 1
             raise
@@ -177,22 +175,14 @@ class SimulatedJudge:
             count += 1
         return [total / count for total in totals]
 
-    def _fault(self, random: Random) -> Fault:
-        rates, drawn = self.faults, random.random()
-        for rate, fault in (
-            (rates.sorted_reply, _sorted),
-            (rates.dropped_label, _dropped),
-            (rates.doubled_label, _doubled),
-            (rates.other_scale, _out_of_ten),
-            (rates.refusal, _refused),
-            (rates.truncation, _truncated),
-            (rates.timeout, _timed_out),
-            (rates.rate_limit, _limited),
-        ):
+    def _fault(self, random: Random) -> str:
+        """The name of the call's fault; empty where it has none."""
+        drawn = random.random()
+        for name, rate in asdict(self.faults).items():
             drawn -= rate
             if drawn < 0:
-                return fault
-        return _as_asked
+                return name
+        return ""
 
     def _scores(self, texts: Mapping[str, str], random: Random) -> dict[str, float]:
         """Scores by label, in the order shown."""
@@ -219,12 +209,9 @@ class SimulatedJudge:
                 + bias.severity
                 + noise * random.gauss()
             )
-            before = scores[label] = self._score(seen)
+            score = 0.5 + (1 - bias.compression) * (1 / (1 + math.exp(-seen)) - 0.5)
+            before = scores[label] = round(round(score / bias.step) * bias.step, 6) if bias.step else score
         return scores
-
-    def _score(self, seen: float) -> float:
-        score = 0.5 + (1 - self.bias.compression) * (1 / (1 + math.exp(-seen)) - 0.5)
-        return round(round(score / self.bias.step) * self.bias.step, 6) if self.bias.step else score
 
     def _id(self, text: str) -> str:
         known = next((found for found in ID.findall(text) if found in self.members), None)
@@ -244,38 +231,6 @@ def _text(attempt: Sequence[Conversation]) -> str:
     return "\n".join(parts)
 
 
-def _as_asked(entries: _Entries, random: Random) -> str:
-    scores = [{"trajectory_id": label, "explanation": "As seen.", "score": score} for label, score in entries]
-    return json.dumps({"scores": scores})
-
-
-def _sorted(entries: _Entries, random: Random) -> str:
-    return _as_asked(sorted(entries, key=lambda entry: -entry[1]), random)
-
-
-def _dropped(entries: _Entries, random: Random) -> str:
-    entries.pop(random.randrange(len(entries)))
-    return _as_asked(entries, random)
-
-
-def _doubled(entries: _Entries, random: Random) -> str:
-    label, score = random.choice(entries)
-    return _as_asked([*entries, (label, 0.0 if score > 0.5 else 1.0)], random)
-
-
-def _out_of_ten(entries: _Entries, random: Random) -> str:
-    return _as_asked([(label, round(10 * score, 6)) for label, score in entries], random)
-
-
-def _refused(entries: _Entries, random: Random) -> str:
-    return "I'm sorry, but I can't help with that."
-
-
-def _truncated(entries: _Entries, random: Random) -> str:
-    text = _as_asked(entries, random)
-    return text[: random.randrange(1, len(text) - 1)]
-
-
 class _TimedOut(openai.APITimeoutError):
     litellm_response_headers = {"retry-after": "0"}  # noqa: RUF012 - a simulation need not wait
 
@@ -287,9 +242,26 @@ class _Limited(openai.RateLimitError):
 _REQUEST = openai_httpx.Request("POST", "http://simulated.invalid/v1/chat/completions")
 
 
-def _timed_out(entries: _Entries, random: Random) -> str:
-    raise _TimedOut(_REQUEST)
-
-
-def _limited(entries: _Entries, random: Random) -> str:
-    raise _Limited("rate limit reached", response=openai_httpx.Response(429, request=_REQUEST), body=None)
+def _reply(fault: str, entries: _Entries, random: Random) -> str:
+    """The reply with this fault, or the error of the provider."""
+    match fault:
+        case "sorted_reply":
+            entries = sorted(entries, key=lambda entry: -entry[1])
+        case "dropped_label":
+            entries.pop(random.randrange(len(entries)))
+        case "doubled_label":
+            label, score = random.choice(entries)
+            entries = [*entries, (label, 0.0 if score > 0.5 else 1.0)]
+        case "other_scale":
+            entries = [(label, round(10 * score, 6)) for label, score in entries]
+        case "refusal":
+            return "I'm sorry, but I can't help with that."
+        case "timeout":
+            raise _TimedOut(_REQUEST)
+        case "rate_limit":
+            raise _Limited("rate limit reached", response=openai_httpx.Response(429, request=_REQUEST), body=None)
+        case _:
+            pass
+    scores = [{"trajectory_id": label, "explanation": "As seen.", "score": score} for label, score in entries]
+    text = json.dumps({"scores": scores})
+    return text[: random.randrange(1, len(text) - 1)] if fault == "truncation" else text

@@ -178,6 +178,8 @@ def _with_one_spread(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
 def _equated(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
     """The votes on one scale."""
     offsets = equate(votes)
+    if not any(offsets.values()):
+        return list(votes)
     return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes]
 
 

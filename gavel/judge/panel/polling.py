@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from random import Random
 from typing import Literal, ParamSpec, TypeVar
@@ -110,16 +110,22 @@ class _Request:
     repair: list[Message] = field(default_factory=list[Message])
     unusable: list[tuple[list[Message], Reply]] = field(default_factory=list[tuple[list[Message], Reply]])
     """Invalid replies so far, with their prompts: a cassette does not keep them."""
+    last_read: tuple[str, Verdict] | None = None
+    """The text that was read last, and its scores: a cassette first asks whether to keep the reply."""
 
     def read(self, reply: Reply) -> Verdict:
         """The scores in a reply. Raises `VerdictError`."""
+        if self.last_read is not None and self.last_read[0] == reply.text:
+            return self.last_read[1]
         is_cut_off = reply.finish_reason == "length"
         try:
-            return self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=is_cut_off)
+            verdict = self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=is_cut_off)
         except VerdictError as error:
             if reply.repairs["reasoning"]:
                 raise VerdictError("it is reasoning without an answer") from error
             raise
+        self.last_read = reply.text, verdict
+        return verdict
 
     def can_be_used(self, reply: Reply) -> bool:
         """Whether a cassette should keep the reply."""
@@ -436,6 +442,9 @@ class Poll:
             bias.add([ballot.scores[member].score for member in ballot.shown])
 
 
+_tokens_of_instructions = lru_cache(256)(count_tokens)
+
+
 class _PromptCaching:
     """Use of the server's prompt cache by a juror's calls on one group.
 
@@ -484,9 +493,8 @@ class _PromptCaching:
         key = client.name, characters
         if key not in self._long_enough:
             *before, last = (text_of(message) for message in prompt.messages)
-            needed = min_cached_tokens(client.model)
-            shared = "\n".join([*before, last[:characters]])
-            self._long_enough[key] = count_tokens(shared, stop_at=needed) >= needed
+            needed = min_cached_tokens(client.model) - sum(map(_tokens_of_instructions, before))
+            self._long_enough[key] = count_tokens(last[:characters], stop_at=needed) >= needed
         return characters if self._long_enough[key] else 0
 
 
@@ -511,13 +519,14 @@ def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
     """
     if not indices:
         return text
-    by_label = {label.casefold(): _name(own) for label, own in indices.items()}
+    by_label = {label.casefold(): own for label, own in indices.items()}
     parts, end = list[str](), 0
     for found in _RUN.finditer(text):
         word = found[0].casefold()
-        name = by_label.get(word) or (by_label.get(word[:-1]) if word[-1].isalpha() else None)
-        if name is None:
+        label = word[:-1] if word not in by_label and word[-1].isalpha() else word
+        if label not in by_label:
             continue
+        name = _name(by_label[label])
         before = _BEFORE.search(text, max(end, found.start() - _LONGEST_NOUN), found.start())
         assert before
         closing = _CLOSING.match(text, found.end())

@@ -104,7 +104,7 @@ def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = Non
     """
     view = view or View()
     read = {
-        index: tuple(_conversation(history, view) for history in trajectory.histories())
+        index: tuple(_conversation(each, view) for each in (trajectory, *trajectory.additional_histories))
         for index, trajectory in trajectories.items()
     }
     indices: dict[tuple[Conversation, ...], list[int]] = {}
@@ -170,7 +170,7 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
                 yield from ("sent" if isinstance(sent, Image) else "unseen", sent.tag)
 
 
-def _conversation(history: History, view: View) -> Conversation:
+def _conversation(history: Trajectory | History, view: View) -> Conversation:
     tools = (view.text(_signature(tool)) for tool in history.tools or ())
     agent = " ".join(view.text(history.agent or "").split())[:_NAME]
     return Conversation(read_messages(history.messages(), view), tuple(dict.fromkeys(tools)), agent)

@@ -185,14 +185,14 @@ class _PatternGroup:
 
     stems: Sequence[str]
     parts: Sequence[Sequence[str]]
-    """The words of each stem."""
+    """The words of each stem, the longest first."""
     patterns: Sequence[re.Pattern[str]]
     reach: int
     """Characters before and after a stem within which a match begins and ends."""
 
     def may_match(self, words: str) -> bool:
         """A quick test on a text's distinct words, which are far fewer than its words."""
-        return any(all(part in words for part in parts) for parts in self.parts)
+        return any(parts[0] in words and all(part in words for part in parts) for parts in self.parts)
 
     def matches(self, text: str) -> bool:
         return any(
@@ -212,7 +212,7 @@ def _pattern_groups() -> list[_PatternGroup]:
     return [
         _PatternGroup(
             stems=entry["stems"],
-            parts=[stem.split() for stem in entry["stems"]],
+            parts=[sorted(stem.split(), key=len, reverse=True) for stem in entry["stems"]],
             patterns=[_compile(_expand(pattern, words)) for pattern in entry["patterns"]],
             reach=entry.get("reach", _DEFAULT_REACH),
         )

@@ -10,7 +10,8 @@ import json
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,7 +63,7 @@ class Annotations:
             if score is not None:
                 member.metrics[METRIC] = score
         scored.metadata[_SOURCE] = {"path": path, "number": number, "note": note, "time": round(time.time())}
-        with self._lock, self._exclusive():
+        with self._lock, _locked(self.path.with_name(f".{FILE_NAME}.lock")):
             groups = self._read() | {(path, number): scored}
             try:
                 write_atomically(self.path, "".join(f"{to_line(each)}\n" for each in groups.values()), durable=True)
@@ -99,9 +100,6 @@ class Annotations:
             )
         return found
 
-    def _exclusive(self) -> "_FileLock":
-        return _FileLock(self.path.with_name(f".{FILE_NAME}.lock"))
-
     def _read(self) -> dict[tuple[str, int], TrajectoryGroup]:
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
@@ -122,23 +120,18 @@ class Annotations:
         return found
 
 
-class _FileLock:
-    """Of other viewers of the same directory."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        try:
-            self._file = self._path.open("w")
-        except OSError as error:
-            raise AnnotationError(
-                f"{self._path.parent} cannot be written: {error.strerror or error}", "View a copy that can be."
-            ) from error
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Keeps other viewers of the same directory out."""
+    try:
+        file = path.open("w")
+    except OSError as error:
+        raise AnnotationError(
+            f"{path.parent} cannot be written: {error.strerror or error}", "View a copy that can be."
+        ) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def blind_order(path: str, number: int, members: int) -> list[int]:

@@ -13,7 +13,7 @@ app = create_app(index, list_runs, token=None)
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,8 @@ class _Pages:
         path, number = request.path_params["path"], request.path_params["number"]
         entry, group = self._index.entry(path, number), self._index.group(path, number)
         sort = request.query_params.get("sort", "")
-        chosen = [int(each) for each in request.query_params.getlist("member") if each.isdecimal() and len(each) < 9]
+        members = map(_number, request.query_params.getlist("member"))
+        chosen = [each for each in members if each is not None]
         same = self._index.same_task(entry)
         at = next((at for at, each in enumerate(same) if (each.path, each.number) == (path, number)), 0)
         return _page(
@@ -151,25 +152,21 @@ class _Pages:
             earlier=same[at - 1] if at else None,
             later=same[at + 1] if at + 1 < len(same) else None,
             given=self._annotations.scores(path, number),
-            live_seconds=None,
         )
 
     def compare(self, request: Request) -> Response:
         one, other = (self._member(request.query_params.get(name, "")) for name in ("one", "other"))
-        return _page(
-            request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]), live_seconds=None
-        )
+        return _page(request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]))
 
     def vote(self, request: Request) -> Response:
         path, number = request.path_params["path"], request.path_params["number"]
-        numbers = [request.query_params.get(name, "") for name in ("member", "vote")]
-        if not all(each.isdecimal() and len(each) < 9 for each in numbers):
+        member, at = (_number(request.query_params.get(name, "")) for name in ("member", "vote"))
+        if member is None or at is None:
             raise FilterError("the address names no vote", "It has member=… and vote=…, both from 0.")
-        member, at = map(int, numbers)
-        votes = self._trajectory(path, number, member).judgement
-        if votes is None or at >= len(votes.votes):
+        judgement = self._trajectory(path, number, member).judgement
+        if judgement is None or at >= len(judgement.votes):
             raise NoSuchGroup(f"member {member} has no vote {at}", "Go back to the group.")
-        vote = votes.votes[at]
+        vote = judgement.votes[at]
         cassette = cassette_of(self._index.root, path)
         record = read_vote(cassette, vote) if cassette is not None and vote.reply_key else None
         return _page(
@@ -180,7 +177,6 @@ class _Pages:
             vote=vote,
             record=record,
             cassette=cassette,
-            live_seconds=None,
         )
 
     def next_to_annotate(self, request: Request) -> Response:
@@ -202,7 +198,6 @@ class _Pages:
             view=group_view(group, "", [], order),
             given=self._annotations.scores(path, number),
             done=len(self._annotations.places()),
-            live_seconds=None,
         )
 
     async def annotated(self, request: Request) -> Response:
@@ -230,12 +225,11 @@ class _Pages:
 
     def _member(self, address: str) -> tuple[Any, int, Trajectory]:
         """The entry, the number of the member, and the member that `file:group:member` names."""
-        path, _, rest = address.rpartition(":")
-        path, _, group = path.rpartition(":")
-        if not (path and group.isdecimal() and rest.isdecimal() and len(group) + len(rest) < 18):
+        path, *numbers = address.rsplit(":", 2)
+        group, member = map(_number, numbers) if path and len(numbers) == 2 else (None, None)
+        if group is None or member is None:
             raise FilterError(f"{address:.200} names no member", "Write FILE:GROUP:MEMBER, both counted from 0.")
-        entry = self._index.entry(path, int(group))
-        return entry, int(rest), self._trajectory(path, int(group), int(rest))
+        return self._index.entry(path, group), member, self._trajectory(path, group, member)
 
     def _trajectory(self, path: str, number: int, member: int) -> Trajectory:
         members = self._index.group(path, number).trajectories
@@ -247,28 +241,24 @@ class _Pages:
         """What a page that may change tells its script and its reader."""
         progress = self._index.progress
         return {
-            "live_seconds": _LIVE_SECONDS if is_changing or progress else None,
-            "read": None if progress is None else progress.done_bytes / max(progress.all_bytes, 1),
+            "live_seconds": _LIVE_SECONDS if is_changing or progress is not None else None,
+            "read": progress,
         }
+
+
+def _number(text: str) -> int | None:
+    """A number in an address; None for anything else."""
+    return int(text) if text.isdecimal() and len(text) < 9 else None
 
 
 def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, GavelError)
     status = 404 if isinstance(error, NoSuchGroup) else 422 if isinstance(error, FilterError | AnnotationError) else 500
-    return _page(
-        request, "problem.html.j2", status=status, message=error.message, remedy=error.remedy, live_seconds=None
-    )
+    return _page(request, "problem.html.j2", status=status, message=error.message, remedy=error.remedy)
 
 
 def _not_found(request: Request, error: Exception) -> Response:
-    return _page(
-        request,
-        "problem.html.j2",
-        status=404,
-        message="there is no such page",
-        remedy="Go back to the list of runs.",
-        live_seconds=None,
-    )
+    return _told(request, NoSuchGroup("there is no such page", "Go back to the list of runs."))
 
 
 _OWN = Path(__file__).parent
@@ -277,17 +267,14 @@ _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 _A_YEAR = 31_536_000
 
 
-def _page(
-    request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
-) -> Response:
+def _page(request: Request, template: str, *, status: int = 200, **values: object) -> Response:
     """The rendered template; 304 without a body when the browser has this content."""
-    text = _environment().get_template(template).render(path=request.url.path, **values)
+    text = _environment().get_template(template).render({"path": request.url.path, "live_seconds": None, **values})
     content = text.encode("utf-8", "replace")  # half a surrogate pair cannot be encoded
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     if status == 200 and request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
-    sent = {"ETag": tag, "Cache-Control": "no-cache", **(headers or {})}
-    return Response(content, status, sent, "text/html; charset=utf-8")
+    return Response(content, status, {"ETag": tag, "Cache-Control": "no-cache"}, "text/html; charset=utf-8")
 
 
 def _asset(request: Request) -> Response:

@@ -65,16 +65,17 @@ class GroupFilter:
         texts = {each.name: values.get(each.name, "").strip() for each in fields(cls) if each.name != "page"}
         page = values.get("page", "1")
         found = cls(**texts, page=int(page) if page.isdecimal() and len(page) < 8 else 0)
-        if found.page < 1:
-            raise FilterError(f"there is no page {page:.20}", "Pages are counted from 1.")
-        if found.show not in ("", *SHOWN):
-            raise FilterError(f"there is no filter {found.show:.60}", f"There are: {', '.join(SHOWN)}.")
-        if found.sort not in ("", *SORTS):
-            raise FilterError(f"there is no order {found.sort:.60}", f"There are: {', '.join(SORTS)}.")
-        if found.step and not (found.step.isdecimal() and len(found.step) < 10):
-            raise FilterError(f"{found.step:.60} is no step", "Steps are whole numbers.")
-        if any(len(text) > _LONGEST for text in texts.values()):
-            raise FilterError("a value is too long", f"Keep it below {_LONGEST} characters.")
+        too_long = any(len(text) > _LONGEST for text in texts.values())
+        is_step = not found.step or (found.step.isdecimal() and len(found.step) < 10)
+        for is_wrong, message, remedy in (
+            (found.page < 1, f"there is no page {page:.20}", "Pages are counted from 1."),
+            (found.show not in ("", *SHOWN), f"there is no filter {found.show:.60}", f"There are: {', '.join(SHOWN)}."),
+            (found.sort not in ("", *SORTS), f"there is no order {found.sort:.60}", f"There are: {', '.join(SORTS)}."),
+            (not is_step, f"{found.step:.60} is no step", "Steps are whole numbers."),
+            (too_long, "a value is too long", f"Keep it below {_LONGEST} characters."),
+        ):
+            if is_wrong:
+                raise FilterError(message, remedy)
         return found
 
     @property
@@ -88,13 +89,10 @@ class GroupFilter:
     def condition(self) -> tuple[str, list[Any]]:
         """Of SQL, over the columns of `groups`, with its values."""
         parts, values = ["1"], list[Any]()
-        for name in ("run", "split", "task"):
+        for name in ("run", "split", "task", "step"):
             if value := getattr(self, name):
                 parts.append(f"{name} = ?")
-                values.append(value)
-        if self.step:
-            parts.append("step = ?")
-            values.append(int(self.step))
+                values.append(int(value) if name == "step" else value)
         if self.show:
             parts.append(f"({SHOWN[self.show][1]})")
         if words := search_words(self.q):

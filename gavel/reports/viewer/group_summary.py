@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any, cast
 
 from gavel.reports.transcript import shortened
+from gavel.scenarios.formats.row import as_list, is_object
 
 Row = Mapping[str, Any]
 
@@ -56,13 +57,13 @@ class GroupSummary:
 
 
 def summarize(row: Row) -> GroupSummary:
-    members = [_mapping(each) for each in _list(row.get("trajectories"))]
+    members = [_mapping(each) for each in as_list(row.get("trajectories"))]
     judgement = _mapping(row.get("judgement"))
     scores = [_score(member) for member in members]
     known = [score for score in scores if score is not None]
     successes = [_number(_mapping(member.get("metrics")).get("success")) for member in members]
     told = [value for value in successes if value is not None]
-    flags = {str(flag) for member in members for flag in _list(_mapping(member.get("judgement")).get("flags"))}
+    flags = {str(flag) for member in members for flag in as_list(_mapping(member.get("judgement")).get("flags"))}
     first = members[0] if members else {}
     task = _mapping(_mapping(first.get("metadata")).get("task"))
     status = judgement.get("status")
@@ -73,7 +74,7 @@ def summarize(row: Row) -> GroupSummary:
         status=status if isinstance(status, str) else "unjudged",
         members=len(members),
         unscored=len(scores) - len(known),
-        failed=sum(member.get("status") == "failed" for member in members) + len(_list(row.get("exceptions"))),
+        failed=sum(member.get("status") == "failed" for member in members) + len(as_list(row.get("exceptions"))),
         truncated=sum(member.get("status") == "truncated" for member in members),
         mean=sum(known) / len(known) if known else None,
         spread=max(known) - min(known) if known else None,
@@ -93,25 +94,20 @@ def _score(member: Row) -> float | None:
 
 def _discordant(members: Sequence[Row]) -> int:
     judged = [_number(_mapping(member.get("judgement")).get("score")) for member in members]
-    for name in _TRUTHS:
-        truths = [_number(_mapping(member.get("metrics")).get(name)) for member in members]
-        if any(truth is not None for truth in truths):
-            pairs = [
-                (score, truth)
-                for score, truth in zip(judged, truths, strict=True)
-                if score is not None and truth is not None
-            ]
-            return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in combinations(pairs, 2))
-    return 0
+    metrics = [_mapping(member.get("metrics")) for member in members]
+    name = next((name for name in _TRUTHS if any(_number(each.get(name)) is not None for each in metrics)), "")
+    truths = [_number(each.get(name)) for each in metrics]
+    pairs = [(s, truth) for s, truth in zip(judged, truths, strict=True) if s is not None and truth is not None]
+    return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in combinations(pairs, 2))
 
 
 def _is_edited(member: Row) -> bool:
-    turns = [item for item in map(_mapping, _list(member.get("messages_and_choices"))) if "message" in item]
+    turns = [item for item in map(_mapping, as_list(member.get("messages_and_choices"))) if "message" in item]
     return any(turn.get("continues_sampled") is False for turn in turns[1:])
 
 
 def _asked(member: Row) -> str:
-    messages = [item for item in map(_mapping, _list(member.get("messages_and_choices"))) if item.get("role")]
+    messages = [item for item in map(_mapping, as_list(member.get("messages_and_choices"))) if item.get("role")]
     asked = [item for item in messages if item["role"] == "user"] + messages
     texts = ("\n".join(_strings(item.get("content"))) for item in asked)
     return next(filter(str.strip, texts), "")
@@ -121,8 +117,8 @@ def _texts(members: Sequence[Row]) -> Iterator[str]:
     """Each text once: members share their opening."""
     seen: set[str] = set()
     for member in members:
-        histories = [member, *map(_mapping, _list(member.get("additional_histories")))]
-        for item in (each for history in histories for each in _list(history.get("messages_and_choices"))):
+        histories = [member, *map(_mapping, as_list(member.get("additional_histories")))]
+        for item in (each for history in histories for each in as_list(history.get("messages_and_choices"))):
             message = _mapping(_mapping(item).get("message")) or _mapping(item)
             parts = [message.get("content"), message.get("reasoning_content"), message.get("tool_calls")]
             for text in _strings(parts):
@@ -150,11 +146,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    return value if is_object(value) else {}
 
 
 def _number(value: Any) -> float | None:

@@ -5,19 +5,19 @@ for pair in compared(before, after):
     pair.left, pair.right                   # turns' texts as pieces: (text, whether only this side has it)
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gavel.judge.service.http.pages.views import ScoreBar
 from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
 from gavel.reports.viewer.index import is_inside
+from gavel.scenarios.formats.row import is_list, is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import Trajectory
@@ -208,11 +208,7 @@ def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
 
 
 def _messages(text: str) -> list[tuple[str, str]]:
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        return [("", text)]
-    if not isinstance(found, list):
-        return [("", pretty_json(found))]
-    messages = [cast("dict[str, Any]", each) for each in cast("list[Any]", found) if isinstance(each, dict)]
+    if not is_list(found := loaded(text)):
+        return [("", pretty_json(text))]
+    messages = filter(is_object, found)
     return [(str(message.get("role", "")), shown_text(message.get("content"))) for message in messages]

@@ -87,14 +87,6 @@ class GroupEntry:
     """The fields of `GroupSummary`, without the words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Of an update."""
-
-    done_bytes: int
-    all_bytes: int
-
-
 class Index:
     """Used by several threads; one of them updates."""
 
@@ -104,13 +96,13 @@ class Index:
         """
         self.root = root
         self._only = only or root
-        self.progress: Progress | None = None
-        """Of the update that is going on; None while there is none."""
+        self.progress: float | None = None
+        """Share of the bytes that the update going on has read; None while there is none."""
         self._left_out: dict[str, str] = {}
         """Files that are not read, with the reason."""
-        self._read_to_end: dict[str, tuple[int, int]] = {}
-        """Size and time of change of each file when it was read to its end: one that stays so is not read again, though
-        its end may be an unfinished record."""
+        self._read_to_end: dict[str, _State] = {}
+        """Each file as it was when it was read to its end: one that stays so is not read again, though its end may be
+        an unfinished record."""
         self._told: set[str] = set()
         self._database = database
         self._updating = threading.Lock()
@@ -119,9 +111,8 @@ class Index:
             with closing(sqlite3.connect(database)) as connection:
                 if connection.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
                     return
-            database.unlink()
-            for leftover in (f"{database}-wal", f"{database}-shm"):
-                Path(leftover).unlink(missing_ok=True)
+            for end in ("", "-wal", "-shm"):
+                Path(f"{database}{end}").unlink(missing_ok=True)
             with closing(sqlite3.connect(database)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(f"BEGIN;{_TABLES}PRAGMA user_version = {_FORMAT};COMMIT;")
@@ -137,30 +128,29 @@ class Index:
             rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
             known = {path: (inode, seen) for path, inode, seen in rows}
             files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
-            self._left_out = {
-                path: why for path, file in files.items() if (why := self._reason_not_to_read(path, file))
-            }
-            for path in self._left_out:
-                del files[path]
+            reasons = {path: self._reason_not_to_read(path, file) for path, file in files.items()}
+            self._left_out = {path: why for path, why in reasons.items() if why}
+            files = {path: file for path, file in files.items() if path not in self._left_out}
             for path in known.keys() - files.keys():
                 _forget(connection, path)
             news: dict[str, int] = {}
             for path, file in files.items():
-                size, inode = _size_and_inode(file)
-                before = known.get(path)
-                if before is not None and (before[0] != inode or before[1] > size):
+                state = _state(file)
+                inode, seen = known.get(path, (state.inode, -1))
+                if inode != state.inode or seen > state.size:
                     _forget(connection, path)
-                    before = None
-                if before is None or (before[1] < size and self._read_to_end.get(path) != _state(file)):
-                    news[path] = size - (before[1] if before else 0)
-            done, everything = 0, sum(news.values())
+                    seen = -1
+                if seen < state.size and (seen < 0 or self._read_to_end.get(path) != state):
+                    news[path] = state.size - max(seen, 0)
+            done, everything = 0, max(sum(news.values()), 1)
             try:
-                for path, size in sorted(news.items(), key=lambda item: files[item[0]].name, reverse=True):
-                    self.progress = Progress(done, everything)
-                    self._enter(connection, path, files[path], stop, done, everything)
-                    done += size
-                    if stop():
-                        return
+                for path in sorted(news, key=lambda path: files[path].name, reverse=True):
+                    self.progress = done / everything
+                    for read in self._enter(connection, path, files[path]):
+                        self.progress = (done + read) / everything
+                        if stop():
+                            return
+                    done += news[path]
             finally:
                 self.progress = None
 
@@ -177,33 +167,31 @@ class Index:
 
     def entry(self, path: str, number: int) -> GroupEntry:
         """Raises `NoSuchGroup`."""
-        with self._connection() as connection:
-            row = connection.execute(f"{_SELECT} WHERE path = ? AND number = ?", (path, number)).fetchone()
-        if row is None:
-            raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
-        return _entry(row)
+        return _entry(self._one(_SELECT, path, number))
 
     def group(self, path: str, number: int) -> TrajectoryGroup:
         """The group itself, from its file. Raises `NoSuchGroup`, and `StoreError` for a file that changed meanwhile."""
-        with self._connection() as connection:
-            found = connection.execute(
-                "SELECT offset FROM groups JOIN files ON files.id = file WHERE path = ? AND number = ?", (path, number)
-            ).fetchone()
-        if found is None:
-            raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
+        (offset,) = self._one("SELECT offset FROM groups JOIN files ON files.id = file", path, number)
         if not is_inside(self.root, self.root / path):
             raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
-        for _, _, row in _stored_rows(self.root / path, found[0]):
+        for _, _, row in _stored_rows(self.root / path, offset):
             try:
                 return from_row(row)
             except (ValueError, TypeError) as error:
                 raise StoreError(f"group {number} of {path} cannot be read: {error}", "Look at the file.") from error
         raise StoreError(f"{path} is shorter than it was", "Reload the page.")
 
-    def same_task(self, entry: GroupEntry, most: int = 200) -> list[GroupEntry]:
+    def _one(self, select: str, path: str, number: int) -> Any:
+        with self._connection() as connection:
+            row = connection.execute(f"{select} WHERE path = ? AND number = ?", (path, number)).fetchone()
+        if row is None:
+            raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
+        return row
+
+    def same_task(self, entry: GroupEntry) -> list[GroupEntry]:
         """Groups of the same task in the same run, by step."""
         wanted = GroupFilter(run=entry.place.run, task=str(entry.summary["task"]), sort="oldest")
-        return self.groups(wanted)[0][:most] if wanted.task else []
+        return self.groups(wanted)[0] if wanted.task else []
 
     def draw(self, wanted: GroupFilter, without: Set[tuple[str, int]]) -> tuple[str, int] | None:
         """File and number of a group of several members, at random; None where all are among `without`."""
@@ -237,55 +225,42 @@ class Index:
         return [*found, *left_out]
 
     def _reason_not_to_read(self, path: str, file: Path) -> str:
-        if not _is_text(path):
+        if any("\udc80" <= character <= "\udcff" for character in path):  # no valid UTF-8
             return "its name is no text; rename it"
         return "" if is_inside(self.root, file) else "it is a link to a file elsewhere; copy that one here"
 
-    def _enter(
-        self,
-        connection: sqlite3.Connection,
-        path: str,
-        file: Path,
-        stop: Callable[[], bool],
-        done: int,
-        everything: int,
-    ) -> None:
-        size, inode = _size_and_inode(file)
+    def _enter(self, connection: sqlite3.Connection, path: str, file: Path) -> Iterator[int]:
+        """Enters what the file has anew; gives the bytes that were read after every batch."""
         state = _state(file)
         connection.execute(
             "INSERT OR IGNORE INTO files (path, inode, size, seen, problem) VALUES (?, ?, ?, 0, '')",
-            (path, inode, size),
+            (path, state.inode, state.size),
         )
         id, begin = connection.execute("SELECT id, seen FROM files WHERE path = ?", (path,)).fetchone()
         number = connection.execute("SELECT count(*) FROM groups WHERE file = ?", (id,)).fetchone()[0]
-        place, end, problem, waiting = place_of(path), begin, "", 0
+        place, end, problem = place_of(path), begin, ""
         try:
             for offset, end, row in _stored_rows(file, begin):
                 _insert(connection, id, number, offset, place, summarize(row))
-                number, waiting = number + 1, waiting + 1
-                if waiting == _BATCH:
+                number += 1
+                if number % _BATCH == 0:
                     connection.execute("UPDATE files SET seen = ? WHERE id = ?", (end, id))
                     connection.commit()
-                    waiting = 0
-                    self.progress = Progress(done + end - begin, everything)
-                    if stop():
-                        return
-            if end < size:
-                problem = (
-                    f"its last {size - end:,} bytes are no whole record: being written, left by a kill, or damaged"
-                )
+                    yield end - begin
+            if end < state.size:
+                rest = f"its last {state.size - end:,} bytes are no whole record"
+                problem = f"{rest}: being written, left by a kill, or damaged"
         except GavelError as error:
             problem = f"{error.message}. {error.remedy}"
-            self._warn(problem)
+            if problem not in self._told:
+                self._told.add(problem)
+                logger.warning("%s", problem)
         self._read_to_end[path] = state
-        connection.execute("UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, size, problem, id))
+        connection.execute(
+            "UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, state.size, problem, id)
+        )
         connection.commit()
-
-    def _warn(self, sentence: str) -> None:
-        """Once for each sentence; of an unfinished end the store itself warns."""
-        if sentence not in self._told:
-            self._told.add(sentence)
-            logger.warning("%s", sentence)
+        yield end - begin
 
     @contextmanager
     def _connection(self) -> Generator[sqlite3.Connection]:
@@ -322,18 +297,14 @@ def _trajectory_files(root: Path) -> Iterator[Path]:
         names[:] = [name for name in names if not name.startswith(".")]
         for name in files:
             file = Path(directory, name)
-            if name.startswith("."):
-                continue
-            if name.endswith(_STORE) or (name.endswith(_LINES) and _is_judged(file)):
+            if not name.startswith(".") and name.endswith((_STORE, _LINES)) and _begins_as_groups(file):
                 yield file
 
 
-def _is_text(path: str) -> bool:
-    """Whether a file's name was valid UTF-8."""
-    return not any("\udc80" <= character <= "\udcff" for character in path)
-
-
-def _is_judged(file: Path) -> bool:
+def _begins_as_groups(file: Path) -> bool:
+    """Whether a file is named as a trajectory store, or begins with a line of a judged file."""
+    if file.name.endswith(_STORE):
+        return True
     try:
         with file.open("rb") as stream:
             return stream.read(len(_BEGINNING)) == _BEGINNING
@@ -343,12 +314,12 @@ def _is_judged(file: Path) -> bool:
 
 def holds_groups(file: Path) -> bool:
     """Whether a file is named as a trajectory store, is empty as yet, or begins with a group as a line of JSON."""
-    if file.name.endswith(_STORE):
+    if _begins_as_groups(file):
         return True
     try:
         with file.open("rb") as stream:
             line = stream.readline()
-        return not line or line.startswith(_BEGINNING) or "trajectories" in json.loads(line)
+        return not line or "trajectories" in json.loads(line)
     except (OSError, ValueError, TypeError, RecursionError):
         return False
 
@@ -374,21 +345,18 @@ def _stored_rows(file: Path, offset: int) -> Iterator[tuple[int, int, dict[str, 
         raise StoreError(f"{file} cannot be read at byte {offset}: {error}", "Look at the file.") from error
 
 
-def _size_and_inode(file: Path) -> tuple[int, int]:
+class _State(NamedTuple):
+    size: int
+    inode: int
+    changed_ns: int
+
+
+def _state(file: Path) -> _State:
     try:
         found = file.stat()
     except OSError:
-        return 0, 0
-    return found.st_size, found.st_ino
-
-
-def _state(file: Path) -> tuple[int, int]:
-    """Size, and time of the last change in nanoseconds."""
-    try:
-        found = file.stat()
-    except OSError:
-        return 0, 0
-    return found.st_size, found.st_mtime_ns
+        return _State(0, 0, 0)
+    return _State(found.st_size, found.st_ino, found.st_mtime_ns)
 
 
 def _forget(connection: sqlite3.Connection, path: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from openai.types.chat.chat_completion import Choice
 
+from gavel.base.errors import first_error
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyled
@@ -77,12 +78,10 @@ async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode)
 async def _candidates(
     branches: int, sampler: Sampler, items: list[MessageOrChoice], tools: list[Message]
 ) -> list[Choice]:
-    """Raises `StyleError`."""
-    try:
+    """Raises `NoTurnError`."""
+    with first_error():
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(sampler.turn(items, tools, len(items), branch)) for branch in range(branches)]
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from group
     return [each.result() for each in asked]
 
 

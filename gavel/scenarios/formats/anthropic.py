@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats.row import as_json, is_list, is_object
+from gavel.scenarios.formats.row import as_json, as_list, is_list, is_object, joined, rest_of
 
 NAME = "Anthropic messages"
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -22,13 +22,7 @@ _CACHE = "cache_control"
 
 def has_blocks(message: Message) -> bool:
     """Whether a message holds blocks that OpenAI's chat messages do not have."""
-    return "role" in message and any(_is_foreign(block) for block in _blocks(message.get("content")))
-
-
-def _blocks(content: Any) -> list[Message]:
-    if not isinstance(content, list):
-        return []
-    return [cast(Message, block) for block in cast(list[Any], content) if isinstance(block, dict)]
+    return "role" in message and any(_is_foreign(each) for each in as_list(message.get("content")) if is_object(each))
 
 
 def _is_foreign(block: Message) -> bool:
@@ -54,47 +48,46 @@ def system(value: Any) -> list[Message]:
 def messages(message: Message) -> list[Message]:
     """One message as the chat messages that say the same, in the same order."""
     content = message.get("content")
-    if not isinstance(content, list):
+    if not is_list(content):
         return [message]
-    called = message.get("tool_calls")
-    rest = _rest(message, "content", *(["tool_calls"] if is_list(called) else []))
+    known = as_list(message.get("tool_calls"))
+    rest = rest_of(message, "content", *(["tool_calls"] if is_list(message.get("tool_calls")) else []))
     found: list[Message] = []
-    parts: list[Any] = []
-    calls: list[Any] = list(called) if is_list(called) else []
-    known = list(calls)
-    thoughts: list[str] = []
-
-    def flush() -> None:
-        if parts or calls or thoughts:
-            said: Message = {**rest, "content": _content(parts) if parts else None}
-            if thoughts:
-                said["reasoning_content"] = "\n".join(thoughts)
-            if calls:
-                said["tool_calls"] = list(calls)
-            found.append(said)
-            parts.clear()
-            calls.clear()
-            thoughts.clear()
-
-    for block in cast(list[Any], content):
-        fields: Message = cast(Message, block) if isinstance(block, dict) else {}
-        kind = fields.get("type")
-        if kind in _CALLS:
-            if not any(_is_same_call(fields, call) for call in known):
-                function = {"name": fields.get("name", ""), "arguments": as_json(fields.get("input"))}
-                more = _rest(fields, "type", "id", "name", "input", "caller", _CACHE)
-                calls.append({**more, "id": fields.get("id"), "type": "function", "function": function})
-        elif _is_result(fields):
-            flush()
-            found.append(_result(fields))
-        elif kind in _THOUGHTS:
-            thoughts.append(str(fields.get("thinking") or "[redacted]"))
-        else:
-            parts.append(block)
-    flush()
+    blocks: list[Any] = []
+    calls = known
+    for block in content:
+        if not (is_object(block) and _is_result(block)):
+            blocks.append(block)
+            continue
+        found += [*_said(blocks, rest, calls, known), _result(block)]
+        blocks, calls = [], []
+    found += _said(blocks, rest, calls, known)
     if found and all(each.get("role") == "tool" for each in found):  # nothing was said that could hold the rest
         found[0] = {**rest, **found[0]}
     return found or [{**rest, "content": ""}]
+
+
+def _said(blocks: list[Any], rest: Message, calls: list[Any], known: list[Any]) -> list[Message]:
+    """The message of the blocks between two results; none where nothing is said. `known`: calls that stand already."""
+    parts: list[Any] = []
+    thoughts: list[str] = []
+    calls = list(calls)
+    for block in blocks:
+        kind = block.get("type") if is_object(block) else None
+        if kind in _THOUGHTS:
+            thoughts.append(str(block.get("thinking") or "[redacted]"))
+        elif kind not in _CALLS:
+            parts.append(block)
+        elif not any(_is_same_call(block, call) for call in known):
+            function = {"name": block.get("name", ""), "arguments": as_json(block.get("input"))}
+            more = rest_of(block, "type", "id", "name", "input", "caller", _CACHE)
+            calls.append({**more, "id": block.get("id"), "type": "function", "function": function})
+    if not (parts or calls or thoughts):
+        return []
+    said: Message = {**rest, "content": _content(parts) if parts else None}
+    if thoughts:
+        said["reasoning_content"] = "\n".join(thoughts)
+    return [{**said, "tool_calls": calls} if calls else said]
 
 
 def _is_same_call(block: Message, call: Any) -> bool:
@@ -110,12 +103,8 @@ def _is_same_call(block: Message, call: Any) -> bool:
         return False
 
 
-def _rest(block: Message, *used: str) -> Message:
-    return {name: value for name, value in block.items() if name not in used and value is not None}
-
-
 def _result(block: Message) -> Message:
-    more = _rest(block, "type", "tool_use_id", "content", "caller", _CACHE)
+    more = rest_of(block, "type", "tool_use_id", "content", "caller", _CACHE)
     if not more.get("is_error"):
         more.pop("is_error", None)
     content = _content(block.get("content", ""))
@@ -126,12 +115,7 @@ def _content(content: Any) -> Any:
     """Text where there is nothing else, or the parts, images in OpenAI's form."""
     if not isinstance(content, list):
         return content
-    parts = [_part(part) for part in cast(list[Any], content)]
-    match parts:
-        case [{"type": "text", "text": str() as text, **rest}] if not rest:
-            return text
-        case _:
-            return parts
+    return joined([_part(part) for part in cast(list[Any], content)])
 
 
 def _part(part: Any) -> Any:
@@ -145,7 +129,7 @@ def _part(part: Any) -> Any:
         case {"type": "image", "data": str() as data, "mimeType": media, **rest}:  # of the Model Context Protocol
             return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}, **rest}
         case {"type": "text", **rest}:
-            return {"type": "text", **_rest(rest, _CACHE)}
+            return {"type": "text", **rest_of(rest, _CACHE)}
         case _:
             return part
 
@@ -230,27 +214,23 @@ def _gemini(part: Message) -> Blocks:
     elif not is_object(value):
         yield {"type": "part", **part} if kinds[1:] else part
     elif kind == "function_call":
-        more = _beside(value, "id", "name", "args")
+        more = rest_of(value, "id", "name", "args")
         yield _call(value.get("id"), value.get("name"), value.get("args")) | more | rest
     elif kind == "function_response":
         found = _tool_result(value.get("id"), value.get("response"), name=value.get("name"))
         if is_list(parts := value.get("parts")):
             found["content"] = [{"type": "text", "text": found["content"]}]
             found["content"] += [block for each in parts if is_object(each) for block in _gemini(each)]
-        yield found | _beside(value, "id", "name", "response", "parts") | rest
+        yield found | rest_of(value, "id", "name", "response", "parts") | rest
     elif kind == "inline_data" and str(media := value.get("mimeType", value.get("mime_type"))).startswith("image/"):
         source = {"type": "base64", "media_type": media, "data": value.get("data")}
-        yield {"type": "image", "source": source} | _beside(value, "mimeType", "mime_type", "data") | rest
+        yield {"type": "image", "source": source} | rest_of(value, "mimeType", "mime_type", "data") | rest
     elif kind == "executable_code":
         yield _call(None, kind, value) | rest
     elif kind == "code_execution_result":
         yield _tool_result(None, value, name="executable_code") | rest
     else:
         yield part
-
-
-def _beside(value: Message, *used: str) -> Message:
-    return {name: more for name, more in value.items() if name not in used and more is not None}
 
 
 def _bedrock(part: Message) -> Blocks:

@@ -7,7 +7,6 @@ additional histories. Writing: what a step has no field for is kept in its `extr
 document's `extra.gavel`.
 """
 
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -34,7 +33,18 @@ from gavel.scenarios.formats.exported import (
     tool_definitions,
     turns,
 )
-from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, as_json, is_list, is_object, trajectory
+from gavel.scenarios.formats.row import (
+    Attempt,
+    Format,
+    Row,
+    RowError,
+    Source,
+    as_json,
+    as_list,
+    is_list,
+    is_object,
+    trajectory,
+)
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
@@ -43,42 +53,33 @@ _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    _validate(rows, source)
     for row in rows:
         document: Message = row.value
+        try:
+            atif.Trajectory.model_validate(document)
+        except ValidationError as error:
+            raise RowError(
+                f"{row.where} is no valid {document['schema_version']} document: {_problem(error)}",
+                "Write it again with its program. A later version of ATIF needs: pip install --upgrade atif",
+            ) from error
         fields: Message = {name: document[name] for name in _KEPT if document.get(name) is not None}
         for holder in (document.get("final_metrics"), document):
             if is_object(holder) and is_object(extra := holder.get("extra")):
                 fields |= extra
         if name := document.get("continued_trajectory_ref"):
             source.notes.append(f"{row.where} goes on in {name}, which is an attempt of its own.")
-        parts: list[Message] = document.get("subagent_trajectories") or []
         others = [
             History(messages_and_choices=list[MessageOrChoice](_messages(each, row.where)), tools=_tools(each))
-            for each in parts
+            for each in as_list(document.get("subagent_trajectories"))
         ]
         said, tools = _messages(document, row.where), _tools(document)
         found = trajectory(said, row.where, tools=tools, fields=fields, additional_histories=others)
         yield Attempt(found, row, ATIF.name)
 
 
-def _validate(rows: Sequence[Row], source: Source) -> None:
-    """Raises `RowError` for a document that `atif` refuses."""
-    try:
-        atif: Any = importlib.import_module("atif")
-    except ImportError:
-        source.notes.append("the documents are not validated: pip install 'atif>=1.8'")
-        return
-    for row in rows:
-        try:
-            atif.Trajectory.model_validate(row.value)
-        except ValidationError as error:
-            first = error.errors()[0]
-            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise RowError(
-                f"{row.where} is no valid {row.value['schema_version']} document: {problem}",
-                "Write it again with its program. A later version of ATIF needs: pip install --upgrade atif",
-            ) from error
+def _problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _messages(document: Message, where: str) -> list[Message]:
@@ -94,9 +95,8 @@ def _messages(document: Message, where: str) -> list[Message]:
             said["tool_calls"] = [_call(call) for call in calls]
         found.append(said)
         observation = step.get("observation")
-        results = observation.get("results") if is_object(observation) else None
-        told = [_result(each, step["source"]) for each in results or () if is_object(each)]
-        found += [message for message in told if message is not None]
+        results = as_list(observation.get("results")) if is_object(observation) else []
+        found += (each for result in results if is_object(result) for each in _result(result, step["source"]))
     return found
 
 
@@ -105,26 +105,28 @@ def _call(call: Message) -> Message:
     return {"id": call.get("tool_call_id"), "type": "function", "function": function}
 
 
-def _result(result: Message, source: str) -> Message | None:
+def _result(result: Message, source: str) -> list[Message]:
     """The answer to a call; what answers none, such as a terminal's output, is what the agent is told next."""
     content = result.get("content")
     if content is None and is_list(delegated := result.get("subagent_trajectory_ref")):
         content = as_json(delegated)
     text = _content(content) or ""
     if call := result.get("source_call_id"):
-        return {"role": "tool", "content": text, "tool_call_id": call}
-    return {"role": "system" if source == "system" else "user", "content": text} if text else None
+        return [{"role": "tool", "content": text, "tool_call_id": call}]
+    return [{"role": "system" if source == "system" else "user", "content": text}] if text else []
 
 
 def _content(content: Any) -> Any:
     """Images in OpenAI's form; all else as it is."""
-    if not is_list(content):
-        return content
-    parts: list[Any] = []
-    for part in content:
-        source = part.get("source") if is_object(part, "source") and part.get("type") == "image" else None
-        parts.append({"type": "image_url", "image_url": {"url": source["path"]}} if is_object(source, "path") else part)
-    return parts
+    return [_read_part(part) for part in content] if is_list(content) else content
+
+
+def _read_part(part: Any) -> Any:
+    match part:
+        case {"type": "image", "source": {"path": path}}:
+            return {"type": "image_url", "image_url": {"url": path}}
+        case _:
+            return part
 
 
 def _tools(document: Message) -> list[Message] | None:
@@ -174,7 +176,7 @@ def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Mess
         document["notes"] = f"{status}: {losses.text(reason or 'no reason is recorded')}"
     numbers = {"reward": reward_or_none(attempt), **known.get("metrics", {})}
     document |= {
-        "session_id": attempt.group_id,
+        "session_id": attempt.place.id,
         "trajectory_id": attempt.id,
         "final_metrics": {
             "total_steps": len(document["steps"]),
@@ -220,9 +222,7 @@ def _conversation(history: History, agent: str, model: str | None, losses: Losse
 
 
 def _step(number: int, turn: Turn, losses: Losses) -> Message:
-    extra = dict(turn.rest)
-    if turn.name is not None:
-        extra["name"] = turn.name
+    extra = turn.beside
     step: Message = {"step_id": number, "source": _SOURCES[turn.role], "message": _content_of(turn, extra, losses)}
     if turn.role == "assistant":
         step["reasoning_content"] = turn.reasoning or None
@@ -253,9 +253,7 @@ def _call_of(call: Call, step: int, place: int, losses: Losses) -> Message:
 
 
 def _result_of(turn: Turn, step: Message, losses: Losses) -> Message:
-    extra = dict(turn.rest)
-    if turn.name is not None:
-        extra["name"] = turn.name
+    extra = turn.beside
     calls = [call["tool_call_id"] for call in step.get("tool_calls") or ()]
     known = turn.call_id if turn.call_id in calls else None
     if turn.call_id is not None and known is None:
@@ -307,8 +305,5 @@ def _validated(document: Message, attempt: StoredAttempt) -> Message:
     try:
         return atif.Trajectory.model_validate(document).to_json_dict()
     except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise AtifError(
-            f"the attempt {attempt.id} is no valid ATIF document: {problem}", "Export it in another --format."
-        ) from error
+        problem = f"the attempt {attempt.id} is no valid ATIF document: {_problem(error)}"
+        raise AtifError(problem, "Export it in another --format.") from error

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic
-from gavel.scenarios.formats.row import as_json, as_message, is_list, is_object
+from gavel.scenarios.formats.row import as_json, as_list, as_message, first_of, is_list, is_object, joined, rest_of
 from gavel.scenarios.formats.row import tools as openai_tools
 
 QUESTIONS = ("messages", "contents", "input", "prompt")
@@ -72,13 +72,11 @@ def tools(body: Message) -> list[Message] | None:
 
 def gemini_system(body: Message) -> list[Message]:
     """Gemini's system instruction as a message."""
-    given = next((body[name] for name in _SYSTEM if body.get(name)), None)
-    if isinstance(given, str):
-        return [{"role": "system", "content": given}]
-    parts = given.get("parts") if is_object(given) else None
-    parts = [parts] if is_object(parts) else parts
-    texts = [part["text"] for part in parts or () if is_object(part, "text")]
-    return [{"role": "system", "content": "\n".join(map(str, texts))}] if texts else []
+    given = first_of(body, *_SYSTEM)
+    parts = [{"text": given}] if isinstance(given, str) else given.get("parts") if is_object(given) else []
+    parts = [parts] if is_object(parts) else as_list(parts)
+    texts = [str(part["text"]) for part in parts if is_object(part, "text")]
+    return [{"role": "system", "content": "\n".join(texts)}] if texts else []
 
 
 def contents(given: Any) -> list[Any]:
@@ -117,11 +115,7 @@ def problem(error: Any, otherwise: str) -> str:
     """The code or the type of an error, however deep it stands."""
     while is_object(error, "error"):
         error = error["error"]
-    return (
-        str(error.get("code") or error.get("type") or error.get("status") or otherwise)
-        if is_object(error)
-        else otherwise
-    )
+    return str(first_of(error, "code", "type", "status") or otherwise) if is_object(error) else otherwise
 
 
 NAME = "OpenAI Responses items"
@@ -137,7 +131,7 @@ def is_item(fields: Message) -> bool:
     if kind == "message":
         return "role" in fields
     if "role" in fields:
-        return any(is_object(part) and part.get("type") in _TEXTS[:2] for part in _list(fields.get("content")))
+        return any(is_object(part) and part.get("type") in _TEXTS[:2] for part in as_list(fields.get("content")))
     return isinstance(kind, str) and (
         kind in ("reasoning", "item_reference", "compaction", "mcp_list_tools")
         or kind.endswith(("_call", "_call_output", "_approval_request", "_approval_response"))
@@ -149,10 +143,6 @@ def is_plain(fields: Message) -> bool:
     return fields.keys() == {"role", "content"} and isinstance(fields["content"], str)
 
 
-def _list(value: Any) -> list[Any]:
-    return cast(list[Any], value) if isinstance(value, list) else []
-
-
 def messages(items: Sequence[Message]) -> list[Message]:
     """The chat messages that say the same; what the assistant said and called in one turn is one message."""
     found: list[Message] = []
@@ -160,7 +150,7 @@ def messages(items: Sequence[Message]) -> list[Message]:
     for item in items:
         kind = str(item.get("type") or "message") if "role" not in item else "message"
         if kind == "reasoning":
-            parts = _list(item.get("content")) or _list(item.get("summary"))
+            parts = as_list(item.get("content")) or as_list(item.get("summary"))
             thoughts += [str(part["text"]) for part in parts if is_object(part, "text")]
             continue
         if kind.endswith("_call_output"):
@@ -214,7 +204,7 @@ def _call(item: Message, kind: str) -> Message:
 
 
 def _rest(item: Message, *used: str) -> Message:
-    return {name: value for name, value in item.items() if name not in (*_ENVELOPE, *used) and value is not None}
+    return rest_of(item, *_ENVELOPE, *used)
 
 
 def _content(content: Any) -> Any:
@@ -223,14 +213,7 @@ def _content(content: Any) -> Any:
         return content
     if not isinstance(content, list):
         return [_part(content)] if is_object(content, "type") else as_json(content)
-    parts = [_part(part) for part in cast(list[Any], content)]
-    match parts:
-        case []:
-            return ""
-        case [{"type": "text", "text": str() as text, **rest}] if not rest:
-            return text
-        case _:
-            return parts
+    return joined([_part(part) for part in cast(list[Any], content)]) or ""
 
 
 def _part(part: Any) -> Any:

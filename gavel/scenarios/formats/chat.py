@@ -8,14 +8,13 @@ Responses, a ShareGPT turn or a LangChain message. Items that are chat messages 
 counterpart (images, audio, unknown blocks) stays in the content as it is, and so do fields that are unknown.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic, bodies
 from gavel.scenarios.formats.anthropic import with_blocks
-from gavel.scenarios.formats.row import RowError, is_foreign, is_list, is_object, tool_call
+from gavel.scenarios.formats.row import RowError, as_list, is_list, is_object, loaded, tool_call
 from gavel.scenarios.formats.text import PRINTED, cell, is_printed
 
 OPENAI = "OpenAI messages"
@@ -89,7 +88,7 @@ def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
     """An item as chat messages, and the name of its form; none where it is a chat message already."""
     if (foreign := with_blocks(fields)) is not None:
         return [said for each in foreign[0] for said in anthropic.messages(each)], foreign[1]
-    if is_turn(fields):
+    if ("role" not in fields and is_object(fields, "from", "value")) or is_exchange(fields):
         return sharegpt_messages(fields, number, where), NAME
     if is_message(fields):
         return anthropic.messages(message(fields)), LANGCHAIN_NAME
@@ -114,11 +113,11 @@ def _chat(message: Message, where: str) -> Message:
         raise RowError(f"{where}.role: field required", "Rows hold messages and tools in OpenAI's chat format.")
     role = message["role"]
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
-    changed = {"role": _KNOWN.get(role.lower(), role)} if isinstance(role, str) else {}
-    calls = message.get("tool_calls")
-    if isinstance(calls, list) and any(is_foreign(call) for call in cast(list[Any], calls)):
-        changed["tool_calls"] = [tool_call(call) for call in cast(list[Any], calls)]  # pyright: ignore
-    return {**message, **changed} if changed else message
+    if isinstance(role, str):
+        message["role"] = _KNOWN.get(role.lower(), role)
+    if is_list(calls := message.get("tool_calls")):
+        message["tool_calls"] = [tool_call(call) for call in calls]
+    return message
 
 
 def _linked(found: list[Message]) -> list[Message]:
@@ -142,7 +141,7 @@ def _linked(found: list[Message]) -> list[Message]:
             message = {**message, "tool_calls": _named(calls, f"call_{len(linked)}")}
             pending = []  # what comes without an id answers the newest turn
         linked.append(message)
-        for call in message["tool_calls"] if is_list(message.get("tool_calls")) else []:
+        for call in as_list(message.get("tool_calls")):
             if is_object(call, "id"):
                 body = call.get("function")
                 pending.append((str(call["id"]), str(body.get("name")) if is_object(body) else ""))
@@ -180,10 +179,6 @@ _SHAREGPT_ROLES = {
 _CALLS = ("function_call", "tool_call", "function")
 
 
-def is_turn(fields: Message) -> bool:
-    return ("from" in fields and "value" in fields and "role" not in fields) or is_exchange(fields)
-
-
 def is_exchange(fields: Message) -> bool:
     """Whether one object holds what both said: `{"human": "Hi", "assistant": "Hello"}`."""
     return fields.keys() <= {"human", "assistant", "gpt"} and "human" in fields and len(fields) == 2
@@ -210,10 +205,7 @@ def sharegpt_messages(turn: Message, number: int, where: str) -> list[Message]:
 
 def _calls(value: Any, name: str) -> list[Any]:
     """The calls that a turn holds as JSON, as they are called in OpenAI's form; none when it holds none."""
-    try:
-        parsed: Any = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return []
+    parsed = loaded(value) if isinstance(value, str) else value
     calls = parsed if is_list(parsed) else [parsed]
     if not calls or not all(is_object(call, "name", "arguments|parameters") for call in calls):
         return []
@@ -234,17 +226,15 @@ _LANGCHAIN_ROLES = {
 
 def unwrapped(fields: Message) -> Message:
     """The message itself, where it stands inside another object; anything else unchanged."""
-    kind, data, path = fields.get("type"), fields.get("data"), fields.get("id")
-    if is_object(fields, "lc", "kwargs") and is_object(fields["kwargs"]) and is_list(path) and path:
-        return {"type": _kind(str(path[-1])), **fields["kwargs"]}
-    if (
-        isinstance(kind, str)
-        and kind in _LANGCHAIN_ROLES
-        and is_object(data, "content")
-        and fields.keys() == {"type", "data"}
-    ):
-        return {**data, "type": kind}
-    return fields
+    match fields:
+        case {"lc": _, "kwargs": {**inner}, "id": [*_, last]}:
+            return {"type": _kind(str(last)), **inner}
+        case {"type": str(kind), "data": {"content": _, **_rest} as data, **others} if (
+            kind in _LANGCHAIN_ROLES and not others
+        ):
+            return {**data, "type": kind}
+        case _:
+            return fields
 
 
 def _kind(name: str) -> str:

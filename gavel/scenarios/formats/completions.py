@@ -42,6 +42,7 @@ from gavel.scenarios.formats.row import (
     Source,
     as_message,
     at,
+    first_of,
     is_list,
     is_object,
     trajectory,
@@ -61,11 +62,11 @@ def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> tuple[list[
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
     """Text as one message, and messages (also as JSON text) as they are. Raises `RowError` for anything else."""
-    given = cell(value) if isinstance(value, str) else value
-    if isinstance(value, str) and not (is_list(given) and _are_messages(given)):
-        if is_printed(value):
-            raise RowError(f"{row.where} cannot be judged: {name}: it is text, and no JSON list.", PRINTED)
-        given = value
+    given = value
+    if isinstance(value, str) and is_list(items := cell(value)) and _are_messages(items):
+        given = items
+    elif isinstance(value, str) and is_printed(value):
+        raise RowError(f"{row.where} cannot be judged: {name}: it is text, and no JSON list.", PRINTED)
     if not isinstance(given, str | list | dict) or given == [] or (is_object(given) and not is_conversation([given])):
         problem = f"{row.where} cannot be judged: {name}: it is neither text nor messages."
         raise RowError(problem, "Write text, or a list of messages.")
@@ -82,8 +83,7 @@ _COMPLETION = "completion|response|output"
 
 def _system(fields: Message) -> list[Message]:
     """The system message that stands in a field of its own."""
-    given = next((fields[name] for name in _SYSTEM if fields.get(name)), None)
-    return [{"role": "system", "content": given}] if isinstance(given, str) else anthropic.system(given)
+    return anthropic.system(first_of(fields, *_SYSTEM))
 
 
 def _is_completion(value: Any) -> bool:
@@ -134,7 +134,7 @@ def _each_sample(row: Row) -> Iterator[Row]:
         yield Row(row.where, {**own, "completion": sample})
 
 
-def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
     for row in chain.from_iterable(map(_each_sample, rows)):
         fields = cast(Message, row.value)
         asked = "prompt" if "prompt" in fields else "messages"
@@ -208,7 +208,7 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        return [*([self.prompt] if self.prompt else ()), *self.answers]
+        return [*filter(None, [self.prompt]), *self.answers]
 
     def rename(self, row: Row, known: Collection[str], source: Source) -> Iterator[Row]:
         """A row with `prompt` and `completion` for each answer; empty cells are counted.
@@ -273,7 +273,7 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
     for row in rows:
         if not is_object(row.value):
             raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
-        for attempt in _read_completions(list(columns.rename(row, known, source)), source):
+        for attempt in _read_completions(columns.rename(row, known, source), source):
             yield replace(attempt, row=row, form="prompt and answer columns")
 
 
@@ -313,10 +313,10 @@ def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: floa
             yield row
             continue
         losses.groups += 1
-        if clear:
-            losses.add("group whose members answer no common prompt, or alike: left out")
-        else:
-            losses.add(f"group of which no two scores differ by {margin:g} and twice their standard error: left out")
+        why = "whose members answer no common prompt, or alike"
+        if not clear:
+            why = f"of which no two scores differ by {margin:g} and twice their standard error"
+        losses.add(f"group {why}: left out")
 
 
 def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: float | None) -> Iterator[Message]:
@@ -411,13 +411,10 @@ def _conversation(attempt: StoredAttempt, losses: Losses) -> list[Message]:
 
 def _message(turn: Turn, losses: Losses) -> Message:
     message: Message = {"role": turn.role, "content": losses.text(turn.text)}
-    if turn.reasoning:
-        message["reasoning_content"] = losses.text(turn.reasoning)
     if turn.calls:
         message["tool_calls"] = [_call(call, losses) for call in turn.calls]
-    if turn.call_id is not None:
-        message["tool_call_id"] = losses.text(turn.call_id)
-    return message | ({"name": losses.text(turn.name)} if turn.name else {})
+    given = {"reasoning_content": turn.reasoning or None, "tool_call_id": turn.call_id, "name": turn.name or None}
+    return message | {name: losses.text(text) for name, text in given.items() if text is not None}
 
 
 def _call(call: Call, losses: Losses) -> Message:

@@ -25,6 +25,7 @@ from gavel.scenarios.formats.row import (
     RowError,
     Source,
     WholeGroup,
+    as_list,
     checked,
     is_list,
     is_object,
@@ -37,6 +38,7 @@ from gavel.scenarios.group import RecordVersionError, from_row
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
 
 GROUPS, TRAJECTORIES = "Gavel groups", "Gavel trajectories"
+_OWN = "trajectories|messages_and_choices"
 _LISTS = ("messages", "conversations", "conversation", "contents")
 _SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction")
 
@@ -44,11 +46,7 @@ _SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction")
 def fits(value: Any) -> bool:
     if is_list(value):
         return not value or is_conversation(value)
-    return _is_own(value) or _list_name(value) is not None or _is_response(value)
-
-
-def _is_own(value: Any) -> bool:
-    return is_object(value, "trajectories|messages_and_choices")
+    return is_object(value, _OWN) or _list_name(value) is not None or _is_response(value)
 
 
 def _list_name(value: Any) -> str | None:
@@ -73,7 +71,7 @@ def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:
     for row in rows:
         if is_list(row.value):
             yield _attempt(row, {"messages": row.value}, "messages")
-        elif _is_own(row.value):
+        elif is_object(row.value, _OWN):
             yield _own(row)
         elif (name := _list_name(row.value)) is not None:
             yield from _samples(row, name)
@@ -95,22 +93,17 @@ def _own(row: Row) -> Found:
 def _samples(row: Row, name: str) -> Iterator[Attempt]:
     """One attempt for each choice that the row keeps beside the messages of its request; without any, the messages."""
     fields = cast(Message, row.value)
-    choices = fields.get("choices")
-    if not is_list(choices) or not choices or not all(is_object(choice, "message") for choice in choices):
+    choices = as_list(fields.get("choices"))
+    if not choices or not all(is_object(choice, "message") for choice in choices):
         yield _attempt(row, fields, name)
         return
-    rest = {key: value for key, value in fields.items() if key != "choices"}
-    for choice in cast(list[Message], choices):
-        ended = {"status": "truncated"} if choice.get("finish_reason") == "length" else {}
-        asked = as_list(rest[name], row)
-        found = _attempt(row, {**rest, name: [*asked, choice["message"]]}, name, **ended)
-        yield replace(found, prompt=len(found.trajectory.messages_and_choices) - 1)
-
-
-def as_list(value: Any, row: Row) -> list[Any]:
-    if not isinstance(value, list):
+    if not is_list(fields[name]):
         raise RowError(f"{row.where} cannot be judged: messages: it is no list.", "Write a list of messages.")
-    return cast(list[Any], value)
+    rest = {key: value for key, value in fields.items() if key != "choices"}
+    for choice in choices:
+        ended = {"status": "truncated"} if choice.get("finish_reason") == "length" else {}
+        found = _attempt(row, {**rest, name: [*rest[name], choice["message"]]}, name, **ended)
+        yield replace(found, prompt=len(found.trajectory.messages_and_choices) - 1)
 
 
 def _attempt(row: Row, fields: Message, name: str, **more: Any) -> Attempt:
@@ -137,18 +130,13 @@ def _system(fields: Message, row: Row) -> list[Message]:
 def _response(row: Row) -> Attempt:
     """A response with the input that it answers."""
     fields = cast(Message, row.value)
-    given = fields.get("input")
-    items: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or [])
-    if fields.get("instructions"):
-        items.insert(0, {"role": "system", "content": fields["instructions"]})
+    items = bodies.asked({"input": fields["input"] or [], "instructions": fields.get("instructions")})
     said, _ = chat.messages([*items, *fields["output"]], row.where)
     rest = {key: value for key, value in fields.items() if key not in ("input", "instructions", "output", "tools")}
-    tools = openai_tools(fields.get("tools"))
-    prompt = len(chat.messages(items, row.where)[0])
-    attempt = trajectory(said, row.where, tools=tools, fields=rest)
+    attempt = trajectory(said, row.where, tools=openai_tools(fields.get("tools")), fields=rest)
     earlier = fields.get("previous_response_id")
     task = {"previous_response_id": earlier} if earlier else None
-    return Attempt(attempt, row, bodies.NAME, task, prompt)
+    return Attempt(attempt, row, bodies.NAME, task, len(chat.messages(items, row.where)[0]))
 
 
 CONVERSATIONS = Format(chat.OPENAI, ("messages|conversations|messages_and_choices",), fits, read)

@@ -15,12 +15,12 @@ from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.completions import side
 from gavel.scenarios.formats.row import (
-    INDEPENDENT,
     Attempt,
     Format,
     Row,
     Source,
     as_json,
+    as_list,
     as_message,
     as_number,
     first_line,
@@ -28,6 +28,7 @@ from gavel.scenarios.formats.row import (
     is_object,
     tool_call,
     trajectory,
+    with_single_score,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.formats.text import cell
@@ -50,23 +51,21 @@ def _promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         ended: dict[str, Any] = {}
         if value.get("failureReason") == _ERROR or output is None:
             ended = {"status": "failed", "status_reason": first_line(value.get("error") or "it has no output")}
+        asserted = (each for each in as_list(test.get("assert")) if is_object(each, "type", "value"))
+        expected = (each["value"] for each in asserted if each["type"] in _TELLING)
         provider = value.get("provider")
         fields = {
             "provider": (provider.get("label") or provider.get("id")) if is_object(provider) else provider,
             "prompt": value["prompt"].get("label"),
             **{name: value.get(name) for name in ("testIdx", "vars", "score", "success")},
             "description": test.get("description"),
-            "reference": next((each["value"] for each in test.get("assert") or () if _tells(each)), None),
+            "reference": next((each for each in expected if isinstance(each, str)), None),
         }
         fields = {name: each for name, each in fields.items() if each not in (None, "")}
         metrics: Message = value.get("namedScores") or {}
         tools = openai_tools(config.get("tools")) if is_object(config) else None
         made = trajectory([*before, *answer], row.where, tools=tools, fields=fields, metrics=metrics, **ended)
         yield Attempt(made, row, PROMPTFOO.name, prompt=len(before))
-
-
-def _tells(assertion: Any) -> bool:
-    return is_object(assertion, "value") and assertion.get("type") in _TELLING and isinstance(assertion["value"], str)
 
 
 def _conversation(value: Any, role: str) -> list[Any]:
@@ -187,13 +186,12 @@ def _samples(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 def _metrics(found: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers; a single one is what the attempt came with."""
-    numbers = {name: number for name, value in found.items() if (number := as_number(value)) is not None}
-    return {**numbers, INDEPENDENT: next(iter(numbers.values()))} if len(numbers) == 1 else numbers
+    """The numbers among them."""
+    return with_single_score({name: n for name, value in found.items() if (n := as_number(value)) is not None})
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if is_list(value) else [value] if value else []
+    return as_list(value) or ([value] if value else [])
 
 
 def _text(value: Any) -> str:
@@ -217,11 +215,12 @@ def _is_sample(value: Any) -> bool:
     return is_object(value, "question", "answer", "contexts")
 
 
-def _is_result(value: Any) -> bool:
-    return is_object(value, "prompt", "provider", "vars|testIdx|testCase") and is_object(value["prompt"], "raw")
-
-
-PROMPTFOO = Format("promptfoo results", ("prompt", "provider", "testIdx", "vars"), _is_result, _promptfoo)
+PROMPTFOO = Format(
+    "promptfoo results",
+    ("prompt", "provider", "testIdx", "vars"),
+    lambda value: is_object(value, "prompt", "provider", "vars|testIdx|testCase") and is_object(value["prompt"], "raw"),
+    _promptfoo,
+)
 DEEPEVAL = Format("DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, _test_cases)
 RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, _samples)
 EVALUATIONS = (PROMPTFOO, DEEPEVAL, RAGAS)

@@ -10,14 +10,26 @@
 Each choice is an attempt. Requests that failed are counted, not judged.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from gavel.llm.types import Message
 from gavel.scenarios.formats import bodies, chat, tracers
-from gavel.scenarios.formats.row import Attempt, Format, Row, Source, first_line, is_list, is_object, trajectory
+from gavel.scenarios.formats.row import (
+    Attempt,
+    Format,
+    Row,
+    Source,
+    as_list,
+    first_line,
+    is_list,
+    is_object,
+    loaded,
+    trajectory,
+)
 from gavel.scenarios.formats.text import cell
 
 _PAIRS = (("request", "response"), ("modelInput", "modelOutput"), ("request_body", "response_body"))
@@ -27,16 +39,30 @@ _ANSWERS = "choices|candidates|content|output|error"
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         request, response, used = _halves(row.value) or ({}, {}, ())
-        found = bodies.answered(response)
-        if found.problem:
-            source.left_out[f"request failed ({found.problem})"] += 1
-        before = bodies.asked(request)
-        prompt = len(chat.messages(before, row.where)[0]) if found.attempts else 0
-        rest = {name: value for name, value in row.value.items() if name not in used}
-        for answer in found.attempts:
-            said, _ = chat.messages([*before, *answer], row.where)
-            attempt = trajectory(said, row.where, tools=bodies.tools(request), fields=rest, **found.ended)
-            yield Attempt(attempt, row, EXCHANGES.name, prompt=prompt)
+        fields = {name: value for name, value in row.value.items() if name not in used}
+        yield from _attempts(row, request, bodies.answered(response), source, EXCHANGES.name, fields)
+
+
+def _attempts(
+    row: Row,
+    request: Message,
+    answers: bodies.Answers,
+    source: Source,
+    form: str,
+    fields: Message,
+    task: dict[str, JsonValue] | None = None,
+) -> Iterator[Attempt]:
+    """One for each answer; a request that failed is counted. Without a `request` it is not known what was asked."""
+    if answers.problem:
+        source.left_out[f"request failed ({answers.problem})"] += 1
+    if not answers.attempts:
+        return
+    before = bodies.asked(request) if request else []
+    prompt = len(chat.messages(before, row.where)[0]) if request else None
+    for answer in answers.attempts:
+        said, _ = chat.messages([*before, *answer], row.where)
+        made = trajectory(said, row.where, tools=bodies.tools(request), fields=dict(fields), **answers.ended)
+        yield Attempt(made, row, form, task, prompt)
 
 
 def _halves(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
@@ -91,11 +117,12 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         yield Attempt(found, row, LOGGED.name, prompt=len(before) if said[: len(before)] == before else None)
 
 
-def _is_logged(value: Any) -> bool:
-    return is_object(value, "output", "input|instruction") or is_object(value, "inputs", "outputs")
-
-
-LOGGED = Format("inputs and outputs", ("input|inputs|instruction", "output|outputs"), _is_logged, _read_logged)
+LOGGED = Format(
+    "inputs and outputs",
+    ("input|inputs|instruction", "output|outputs"),
+    lambda value: is_object(value, "output", "input|instruction") or is_object(value, "inputs", "outputs"),
+    _read_logged,
+)
 
 
 _ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
@@ -132,11 +159,13 @@ def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         yield Attempt(made, row, NEMO_GYM.name, {"task": value[_TASK]} if _TASK in value else None, prompt)
 
 
-def _is_rollout(value: Any) -> bool:
-    return is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED])
-
-
-NEMO_GYM = Format("NeMo Gym rollouts", (_ASKED, "response"), _is_rollout, _rollouts, task="task index")
+NEMO_GYM = Format(
+    "NeMo Gym rollouts",
+    (_ASKED, "response"),
+    lambda value: is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED]),
+    _rollouts,
+    task="task index",
+)
 
 
 def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -148,20 +177,12 @@ def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         )
     for row in rows:
         found, name = _answers(row.value), _name(row.value)
-        if found.problem:
-            source.left_out[f"request failed ({found.problem})"] += 1
-        request = requests.get(name)
-        if request is None and requests and not found.problem:
+        request = requests.get(name, {})
+        if requests and not request and not found.problem:
             source.left_out["answer to no request of the input file"] += 1
             continue
-        tools = bodies.tools(request) if request else None
-        before = bodies.asked(request) if request else []
-        prompt = len(chat.messages(before, row.where)[0])
-        for answer in found.attempts:
-            said, _ = chat.messages([*before, *answer], row.where)
-            fields = {"custom_id": name}
-            attempt = trajectory(said, row.where, tools=tools, fields=fields, **found.ended)
-            yield Attempt(attempt, row, BATCH.name, None if request else dict(fields), prompt if request else None)
+        fields = {"custom_id": name}
+        yield from _attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
 
 
 def _name(row: Message) -> Any:
@@ -176,13 +197,11 @@ def _answers(row: Message) -> bodies.Answers:
             return bodies.answered(result["message"])
         return bodies.Answers([], {}, bodies.problem(result.get("error"), str(result.get("type"))))
     response: Message = row.get("response") or {}
-    body = response.get("body", response)
-    if not is_object(body) or response.get("status_code", 200) != 200 or row.get("error"):
-        error = body.get("error") if is_object(body) else None
-        return bodies.Answers(
-            [], {}, bodies.problem(error or row.get("error"), f"status {response.get('status_code')}")
-        )
-    return bodies.answered(body)
+    body, status = response.get("body", response), response.get("status_code", 200)
+    if is_object(body) and status == 200 and not row.get("error"):
+        return bodies.answered(body)
+    error = body.get("error") if is_object(body) else None
+    return bodies.Answers([], {}, bodies.problem(error or row.get("error"), f"status {response.get('status_code')}"))
 
 
 def _requests(outputs: Sequence[Path], names: set[Any]) -> dict[Any, Message]:
@@ -200,11 +219,10 @@ def _bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
     found: dict[Any, Message] = {}
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         if path.suffix == ".json":
-            whole = _json(lines.read())
-            listed = whole.get("requests") if is_object(whole) else whole
-            rows: Iterator[Any] = iter(listed if is_list(listed) else [])
+            whole = loaded(lines.read())
+            rows: Iterable[Any] = as_list(whole.get("requests") if is_object(whole) else whole)
         else:
-            rows = map(_json, filter(str.strip, lines))
+            rows = map(loaded, filter(str.strip, lines))
         for row in rows:
             if not is_object(row, "custom_id|key", "body|params|request"):
                 return found
@@ -214,17 +232,13 @@ def _bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
     return found
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _fits(value: Any) -> bool:
-    if is_object(value, "request"):
-        return False
-    return is_object(value, "custom_id", "response|result|error") or is_object(value, "key", "response|error")
-
-
-BATCH = Format("batch output", ("custom_id", "response|result"), _fits, _read_batch, task="custom_id")
+BATCH = Format(
+    "batch output",
+    ("custom_id", "response|result"),
+    lambda value: (
+        not is_object(value, "request")
+        and (is_object(value, "custom_id", "response|result|error") or is_object(value, "key", "response|error"))
+    ),
+    _read_batch,
+    task="custom_id",
+)

@@ -71,21 +71,6 @@ class Exported:
     notes: list[str]
 
 
-@dataclass(slots=True)
-class _Counted:
-    """Groups that count themselves as they pass."""
-
-    groups: Iterable[StoredGroup]
-    seen: int = 0
-    attempts: int = 0
-
-    def __iter__(self) -> Iterator[StoredGroup]:
-        for stored in self.groups:
-            self.seen += 1
-            self.attempts += len(stored.group)
-            yield stored
-
-
 def stored_groups(groups: Iterable[TrajectoryGroup]) -> Iterator[StoredGroup]:
     """Groups of a file, as they are exported."""
     for index, group in enumerate(groups):
@@ -113,24 +98,30 @@ def export_file(
     if form not in formats:
         raise ExportError(f"there is no format {form!r} to export to.", f"There are: {', '.join(formats)}.")
     export = formats[form]
-    losses, passing = Losses(), _Counted(groups)
+    losses, sizes = Losses(), list[int]()
+
+    def passing() -> Iterator[StoredGroup]:
+        for stored in groups:
+            sizes.append(len(stored.group))
+            yield stored
+
     address = str(out) if str(out).startswith(("http://", "https://")) else None
     if address is not None and form != "otel":
         raise ExportError(f"{address} is an address, and {export.title} are files.", "Give -o the name of a file.")
     if address is not None:
         with OtlpEndpoint(address) as endpoint:
-            for request in export.documents(passing, model, losses):
+            for request in export.documents(passing(), model, losses):
                 assert not isinstance(request, str)
                 endpoint.send(request)
     else:
         path = Path(out)
         _check_name(path, export)
-        _write(path, export, export.documents(passing, model, losses))
-        if form in ("dpo", "sft") and losses.groups == passing.seen:
+        _write(path, export, export.documents(passing(), model, losses))
+        if form in ("dpo", "sft") and losses.groups == len(sizes):
             path.unlink()
             raise ExportError(f"nothing to write as {export.title}: {'; '.join(losses.notes())}.", _NOTHING[form])
-    attempts = counted(passing.attempts - losses.attempts, "attempt")
-    written = counted(passing.seen - losses.groups, "group")
+    attempts = counted(sum(sizes) - losses.attempts, "attempt")
+    written = counted(len(sizes) - losses.groups, "group")
     summary = f"wrote {attempts} of {written} as {export.title} to {out}"
     return Exported(summary, [f"left out or changed: {note}" for note in losses.notes()])
 

@@ -13,7 +13,7 @@ import json
 import math
 import mimetypes
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -21,6 +21,7 @@ from openai.types.chat.chat_completion import Choice
 from pydantic_core import to_jsonable_python
 
 from gavel.llm.types import Message
+from gavel.scenarios.formats.row import is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
@@ -133,13 +134,9 @@ class StoredAttempt:
     member: int
 
     @property
-    def group_id(self) -> str:
-        return self.place.id
-
-    @property
     def id(self) -> str:
         """Unique within an export, and the same each time."""
-        return f"{self.group_id}/{self.member}"
+        return f"{self.place.id}/{self.member}"
 
     @property
     def agent(self) -> str:
@@ -187,6 +184,17 @@ def reward_or_none(attempt: StoredAttempt) -> float | None:
     """The reward as JSON can hold it: what is not finite is counted with the `facts`."""
     reward = attempt.reward
     return reward if reward is not None and Losses().number(reward) is not None else None
+
+
+def scores(attempt: StoredAttempt, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Reward, judge's score and metrics of `facts` by name, without what is not known."""
+    judgement: dict[str, Any] = known.get("judgement") or {}
+    given = {"reward": reward_or_none(attempt), "judge": judgement.get("score")}
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in known.get("metrics", {}).items():
+        if value is not None:
+            found[name if name not in found else f"metric/{name}"] = value
+    return found
 
 
 def hex_id(*parts: Any, size: int) -> str:
@@ -286,6 +294,11 @@ class Turn:
     sampled: Sampled | None = None
     rest: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the message with no place above."""
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """The fields of the message with no place above, its name among them, where it has one."""
+        return {**self.rest, **({} if self.name is None else {"name": self.name})}
 
     @property
     def text(self) -> str:
@@ -390,16 +403,8 @@ def _call(call: Any, losses: Losses) -> Call:
     rest = {name: value for name, value in fields.items() if name not in ("id", "function", "name", "arguments")}
     if rest.get("type") == "function":
         del rest["type"]
-    values = losses.plain(_object(arguments))
+    values = losses.plain(found if is_object(found := loaded(arguments)) else None)
     return Call(_text_or_none(fields.get("id")), str(body.get("name") or ""), arguments, values, rest)
-
-
-def _object(arguments: str) -> Any:
-    try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
-    return cast(Message, found) if isinstance(found, dict) else None
 
 
 def _sampled(choice: Choice, losses: Losses) -> Sampled:

@@ -6,6 +6,7 @@ temporary file.
 
 import base64
 import gzip
+import importlib
 import json
 import shutil
 import struct
@@ -14,7 +15,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -109,8 +110,8 @@ def _files(directory: Path) -> list[Path]:
 
 def _rows(path: Path, said: Sequence[str]) -> list[Row]:
     data = path.read_bytes()
-    if data.startswith((PARQUET, ARROW_FILE, ARROW_STREAM)) and b"\n" not in data[:1]:
-        return parquet_rows(path) if data.startswith(PARQUET) else arrow_rows(path)
+    if data.startswith((PARQUET, ARROW_FILE, ARROW_STREAM)):
+        return table_rows(path, data)
     if data.startswith(ZIP):
         return inspect_samples(path)
     return rows(decode(_unpacked(data, str(path)), str(path)), str(path), said)
@@ -209,12 +210,11 @@ def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
             name = _NAME if path == STDIN else str(path)
             copy = Path(directory) / str(number)
             try:
-                with copy.open("wb") as stream:
-                    if path == STDIN:
-                        shutil.copyfileobj(sys.stdin.buffer, stream)
-                    else:
-                        with path.open("rb") as source:
-                            shutil.copyfileobj(source, stream)
+                with (
+                    copy.open("wb") as stream,
+                    nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as source,
+                ):
+                    shutil.copyfileobj(source, stream)
             except OSError as error:
                 raise RowError(f"{name} cannot be read: {error.strerror or error}", "Check the path.") from error
             inputs.paths.append(copy)
@@ -222,44 +222,28 @@ def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
         yield inputs
 
 
-def parquet_rows(path: Path) -> list[Row]:
-    """The rows of a parquet file. Raises `RowError` when it is damaged, or pyarrow is not installed."""
-    pyarrow = _pyarrow("parquet", path)
-    from pyarrow import parquet  # pyright: ignore
+def table_rows(path: Path, data: bytes) -> list[Row]:
+    """The rows of a parquet file, or of an Arrow file or stream, whose bytes are `data`.
 
+    Raises `RowError` when it is damaged, or pyarrow is not installed.
+    """
+    kind = "parquet" if data.startswith(PARQUET) else "Arrow"
     try:
-        with parquet.ParquetFile(str(path)) as file:  # pyright: ignore
-            return _table_rows(file.read(), path)  # pyright: ignore
-    except pyarrow.ArrowException as error:
-        raise RowError(f"{path} is a damaged parquet file: {error}", "Write it again.") from error
-
-
-def arrow_rows(path: Path) -> list[Row]:
-    """The rows of an Arrow file or stream. Raises `RowError` as `parquet_rows` does."""
-    pyarrow = _pyarrow("Arrow", path)
-    from pyarrow import ipc  # pyright: ignore
-
-    try:
-        with pyarrow.memory_map(str(path)) as file:
-            opened = ipc.open_file if file.read(6) == b"ARROW1" else ipc.open_stream  # pyright: ignore
-            file.seek(0)
-            return _table_rows(opened(file).read_all(), path)  # pyright: ignore
-    except pyarrow.ArrowException as error:
-        raise RowError(f"{path} is a damaged Arrow file: {error}", "Write it again.") from error
-
-
-def _pyarrow(kind: str, path: Path) -> Any:
-    try:
-        import pyarrow  # pyright: ignore
+        pyarrow = importlib.import_module("pyarrow")
     except ImportError as error:
         raise RowError(
             f"{path} is a {kind} file, and pyarrow, which reads it, is not installed.",
             f"{install_line('parquet')}, or convert the file to JSON lines.",
         ) from error
-    return cast(Any, pyarrow)
-
-
-def _table_rows(table: Any, path: Path) -> list[Row]:
+    ipc, parquet = importlib.import_module("pyarrow.ipc"), importlib.import_module("pyarrow.parquet")
+    try:
+        if kind == "parquet":
+            table: Any = parquet.ParquetFile(pyarrow.BufferReader(data)).read()
+        else:
+            opened = ipc.open_file if data.startswith(ARROW_FILE) else ipc.open_stream
+            table = opened(pyarrow.BufferReader(data)).read_all()
+    except pyarrow.ArrowException as error:
+        raise RowError(f"{path} is a damaged {kind} file: {error}", "Write it again.") from error
     return [Row(f"{path}:{number}", plain(row)) for number, row in enumerate(table.to_pylist(), 1)]
 
 

@@ -119,8 +119,6 @@ _SHARED = (*TRUTHS, "answer", "target")
 OPENING = "opening messages"
 BY_OPENING = "opening"
 """The `by` that ignores ids of tasks, unless the rows have a field of that name."""
-_WHOLE = "group "
-"""How the key of a group that stands in the file begins."""
 
 
 @dataclass(slots=True)
@@ -138,6 +136,8 @@ class Groups:
 class _Group:
     group: TrajectoryGroup
     name: str
+    is_whole: bool = False
+    """Whether it stands in the file as a group."""
     tasks: dict[str, str] = field(default_factory=dict[str, str])
     """What was asked -> where the first row stands that asks it."""
 
@@ -146,58 +146,44 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
     """`own`: what the format's own task ids are told as. Raises `RowError` for a row without the field `by`."""
     attempts = [each for each in found if isinstance(each, Attempt)]
     only_opening = by == BY_OPENING and not any(is_object(each.row.value, by) for each in attempts)
-    unasked = [each for each in attempts if _asks_nothing(each, only_opening)] if by is None or only_opening else []
-    if unasked:
-        left = {id(each) for each in unasked}
-        found = [each for each in found if id(each) not in left]
-        attempts = [each for each in attempts if id(each) not in left]
+    by, own = (None, "") if only_opening else (by, own)
+    left = {id(each): each for each in attempts if by is None and _asks_nothing(each, only_opening)}
+    attempts = [each for each in attempts if id(each) not in left]
     openings = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
-    if only_opening:
-        by, own = None, ""
-    names: dict[int, dict[str, JsonValue] | None] = {id(e): None if only_opening else e.task for e in attempts}
-    fields: dict[str, None] = {}
-    if by is None and not only_opening:
-        fields = _name_tasks(attempts, names, openings)
+    fields = {} if by or only_opening else _fields_of_tasks(attempts, openings)
     gathered: dict[str, _Group] = {}
     split: dict[str, set[str]] = {}
-    for number, each in enumerate(found):
+    for number, each in enumerate(each for each in found if id(each) not in left):
         if isinstance(each, WholeGroup):
-            whole = _Group(each.group, each.row.where)
-            for trajectory in each.group.trajectories:
-                whole.tasks.setdefault(asked(trajectory), each.row.where)
-            gathered[f"{_WHOLE}{number}"] = whole
+            tasks = {asked(trajectory): each.row.where for trajectory in each.group.trajectories}
+            gathered[f"group {number}"] = _Group(each.group, each.row.where, True, tasks)
             continue
-        task, named = openings[id(each)], names[id(each)]
+        task = openings[id(each)]
+        metadata: dict[str, JsonValue] = {}
         if by is not None:
-            metadata: dict[str, JsonValue] = {by: _field(each.row, by)}
-            key = json.dumps(metadata[by], sort_keys=True)
-        elif named:
-            metadata = dict(named)
-            name = json.dumps(metadata, sort_keys=True)
-            if each.task is not None:
-                split.setdefault(name, set()).add(task)
-            key = name + task
-        else:
-            metadata = {}
-            key = task if opening(each.trajectory, each.prompt) else f"row {number}"
+            metadata = {by: _field(each.row, by)}
+        elif not only_opening:
+            metadata = dict(each.task or (named_task(each.trajectory) if fields and each.task is None else {}))
+        name = json.dumps(metadata, sort_keys=True)
+        if metadata and by is None and each.task is not None:
+            split.setdefault(name, set()).add(task)
+        is_told = bool(metadata or opening(each.trajectory, each.prompt))
+        key = name if by is not None else f"{name if metadata else ''}{task if is_told else f'row {number}'}"
         if key not in gathered:
             gathered[key] = _Group(TrajectoryGroup(metadata=metadata), _name(metadata) or each.row.where)
         gathered[key].group.trajectories.append(each.trajectory)
         gathered[key].tasks.setdefault(task, each.row.where)
-    for each in gathered.values():
+    groups = list(gathered.values())
+    for each in groups:
         _share(each.group)
     by_own = own if any(each.task is not None for each in attempts) else ""
     told = by or ", ".join(filter(None, (by_own, *fields))) or OPENING
-    notes = [
-        *_different(gathered.values(), by),
-        *_split(split),
-        *_single(gathered.values(), attempts, by, bool(fields)),
-    ]
+    notes = [*_different(groups, by), *_split(split), *_single(groups, attempts, by, bool(fields))]
     if by is None and not own:
-        notes += _examples([each for key, each in gathered.items() if not key.startswith(_WHOLE)])
+        notes += _examples([each for each in groups if not each.is_whole])
     if by and not attempts:
         notes.append(f"--by {by} is not used: the file holds groups already.")
-    return Groups([each.group for each in gathered.values()], told if attempts else "", notes, unasked)
+    return Groups([each.group for each in groups], told if attempts else "", notes, list(left.values()))
 
 
 def _asks_nothing(attempt: Attempt, only_opening: bool) -> bool:
@@ -216,20 +202,14 @@ def _says_something(message: Mapping[str, Any]) -> bool:
     return bool(str(content or "").strip())
 
 
-def _name_tasks(
-    attempts: Sequence[Attempt], names: dict[int, dict[str, JsonValue] | None], openings: Mapping[int, str]
-) -> dict[str, None]:
-    """Adds to `names` the fields of the rows that name a task, where rows of different tasks have equal openings.
-
-    Returns the names of these fields.
-    """
+def _fields_of_tasks(attempts: Sequence[Attempt], openings: Mapping[int, str]) -> dict[str, None]:
+    """The fields of the rows that name a task, where rows of different tasks have equal openings; else none."""
     tasks = {id(each): named_task(each.trajectory) for each in attempts if each.task is None}
     of_opening: dict[str, set[str]] = {}
     for key, task in tasks.items():
         of_opening.setdefault(openings[key], set()).add(json.dumps(task, sort_keys=True))
     if all(len(each) == 1 for each in of_opening.values()):
         return {}
-    names |= tasks
     return dict.fromkeys(name for task in tasks.values() for name in task)
 
 
@@ -247,12 +227,12 @@ def _name(metadata: dict[str, JsonValue]) -> str:
 def _share(group: TrajectoryGroup) -> None:
     """Puts what all members are judged by into the group's metadata."""
     for name in _SHARED:
-        values = [trajectory.metadata.get(name) for trajectory in group.trajectories]
-        if name not in group.metadata and values and values[0] is not None and all(v == values[0] for v in values):
+        values = [trajectory.metadata.get(name) for trajectory in group.trajectories] or [None]
+        if name not in group.metadata and values[0] is not None and all(v == values[0] for v in values):
             group.metadata[name] = values[0]
 
 
-def _different(groups: Any, by: str | None) -> list[str]:
+def _different(groups: Sequence[_Group], by: str | None) -> list[str]:
     odd = [each for each in groups if len(each.tasks) > 1]
     if not odd:
         return []
@@ -276,7 +256,7 @@ def _split(split: dict[str, set[str]]) -> list[str]:
     ]
 
 
-def _single(groups: Any, attempts: Sequence[Attempt], by: str | None, named: bool) -> list[str]:
+def _single(groups: Sequence[_Group], attempts: Sequence[Attempt], by: str | None, named: bool) -> list[str]:
     single = [each for each in groups if len(each.group.trajectories) == 1]
     if not single:
         return []
@@ -292,7 +272,7 @@ def _single(groups: Any, attempts: Sequence[Attempt], by: str | None, named: boo
     return [note]
 
 
-def _examples(groups: Any) -> list[str]:
+def _examples(groups: Sequence[_Group]) -> list[str]:
     """Members that differ first in what a user says may have been asked different things after the same examples."""
     odd = [each for each in groups if _differ_in_the_user(each.group.trajectories)]
     if not odd:
@@ -304,9 +284,7 @@ def _examples(groups: Any) -> list[str]:
 
 
 def _differ_in_the_user(members: Sequence[Trajectory]) -> bool:
-    if not members:
-        return False
-    first, *others = [each.messages_and_choices for each in members]
+    first, *others = [each.messages_and_choices for each in members] or [[]]
     for other in others:
         pair = next((pair for pair in zip(first, other, strict=False) if _differ(*pair)), ())
         if pair and all(is_object(item) and item.get("role") == "user" for item in pair):

@@ -28,12 +28,11 @@ from gavel.scenarios.formats.exported import (
     count_untold,
     facts,
     hex_id,
-    reward_or_none,
+    scores,
     tool_functions,
     turns,
 )
 from gavel.scenarios.formats.row import (
-    INDEPENDENT,
     Attempt,
     Format,
     Row,
@@ -42,7 +41,9 @@ from gavel.scenarios.formats.row import (
     first_line,
     is_list,
     is_object,
+    joined,
     trajectory,
+    with_single_score,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History
@@ -64,9 +65,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         given: Message = sample.get("scores") or {}
         if is_object(older := sample.get("score"), "value"):  # logs of 2024 and before
             given = {"score": older, **given}
-        scores = {name: _value(score) for name, score in given.items()}
-        if len(scores) == 1:
-            scores[INDEPENDENT] = next(iter(scores.values()))
+        scores = with_single_score({name: _value(score) for name, score in given.items()})
         found = trajectory(said, row.where, tools=_tools(sample), fields=fields, metrics=scores, **_ended(sample))
         yield Attempt(found, row, INSPECT.name, task={"id": sample["id"]})
 
@@ -87,9 +86,7 @@ def _message(message: Message) -> Message:
         found["content"] = error["message"]
     if is_list(content):
         thoughts = [part for part in content if is_object(part) and part.get("type") == "reasoning"]
-        parts = [_part(part) for part in content if part not in thoughts]
-        only = parts[0] if len(parts) == 1 and is_object(parts[0], "text") else None
-        found["content"] = only["text"] if only else parts
+        found["content"] = joined([_part(part) for part in content if part not in thoughts])
         if thoughts:
             found["reasoning_content"] = "\n".join(str(part.get("reasoning") or "") for part in thoughts)
     return found
@@ -180,7 +177,7 @@ def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) ->
         more = turns(other, losses)
         events.add(other, more, [_written_message(turn, losses) for turn in more])
     sample: Message = {
-        **{"id": attempt.group_id, "epoch": attempt.member + 1, "uuid": hex_id(attempt.id, created, size=11)},
+        **{"id": attempt.place.id, "epoch": attempt.member + 1, "uuid": hex_id(attempt.id, created, size=11)},
         **{"input": messages[:first] or "", "target": losses.text(reference) if isinstance(reference, str) else ""},
         **{"messages": messages, "output": _output(said, messages, model, losses)},
         **{"scores": _scores(attempt, known), "metadata": {"gavel": known}},
@@ -245,15 +242,13 @@ class _Events:
 
 def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losses: Losses) -> Message:
     """What the last sampled turn said, with its log-probs."""
-    found = [(turn, message) for turn, message in zip(said, messages, strict=True) if turn.sampled is not None]
+    found = [(turn.sampled, message) for turn, message in zip(said, messages, strict=True) if turn.sampled is not None]
     if not found:
         return {"model": model}
-    turn, message = found[-1]
-    assert turn.sampled is not None
-    sampled = turn.sampled
+    sampled, message = found[-1]
     choice: Message = {"message": message, "stop_reason": _STOP.get(sampled.finish_reason or "", "unknown")}
     if sampled.logprobs is not None:
-        tokens = sampled.tokens if sampled.tokens is not None else [str(each) for each in sampled.ids or ()]
+        tokens = sampled.tokens or [str(each) for each in sampled.ids or ()]
         if len(tokens) == len(sampled.logprobs):
             pairs = zip(tokens, sampled.logprobs, strict=True)
             choice["logprobs"] = {"content": [{"token": token, "logprob": logprob} for token, logprob in pairs]}
@@ -269,14 +264,12 @@ def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losse
 def _written_message(turn: Turn, losses: Losses) -> Message:
     content = _content(turn, losses)
     message: Message = {"role": turn.role, "content": content}
-    rest = dict(turn.rest)
-    if turn.name is not None:
-        rest["name"] = turn.name
+    rest = turn.beside
     if turn.role == "assistant":
         message["source"] = None if turn.sampled is None else "generate"
         message["tool_calls"] = [_call(call, place, losses) for place, call in enumerate(turn.calls)] or None
     elif turn.calls:
-        rest["tool_calls"] = [[call.id, call.name, call.arguments] for call in turn.calls]
+        rest = {**rest, "tool_calls": [[call.id, call.name, call.arguments] for call in turn.calls]}
         losses.add("tool call of a message that is not the agent's: kept in the message's metadata")
     if turn.role == "tool":
         message |= {"tool_call_id": turn.call_id, "function": turn.name}
@@ -325,12 +318,7 @@ def _tool(body: Message) -> Message:
 
 def _scores(attempt: StoredAttempt, known: Message) -> Message:
     judgement: Message = known.get("judgement") or {}
-    scores: Message = {}
-    if (reward := reward_or_none(attempt)) is not None:
-        scores["reward"] = {"value": reward}
+    found: Message = {name: {"value": value} for name, value in scores(attempt, known).items()}
     if judgement.get("score") is not None:
-        scores["judge"] = {"value": judgement["score"], "explanation": judgement.get("explanation") or None}
-    for name, value in known.get("metrics", {}).items():
-        if value is not None:
-            scores[name if name not in scores else f"metric/{name}"] = {"value": value}
-    return scores
+        found["judge"]["explanation"] = judgement.get("explanation") or None
+    return found

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from types import TracebackType
+from itertools import count
 from typing import Any, Self, cast
 from urllib.parse import unquote, urlsplit
 
@@ -40,10 +40,11 @@ from gavel.scenarios.formats.exported import (
     facts,
     hex_id,
     inline,
-    reward_or_none,
+    scores,
     tool_definitions,
     turns,
 )
+from gavel.scenarios.formats.row import loaded
 from gavel.scenarios.trajectory import History
 
 _MILLISECOND = 1_000_000
@@ -54,20 +55,12 @@ _PROVIDER = "gavel"
 
 
 @dataclass(slots=True)
-class _Clock:
-    nanoseconds: int
-
-    def tick(self) -> int:
-        self.nanoseconds += _MILLISECOND
-        return self.nanoseconds
-
-
-@dataclass(slots=True)
 class _Trace:
     """The spans of an attempt as they are made."""
 
     id: str
-    clock: _Clock
+    clock: Iterator[int]
+    """Nanoseconds, a millisecond further each time."""
     model: str | None
     losses: Losses
     spans: list[Message] = field(default_factory=list[Message])
@@ -79,7 +72,7 @@ class _Trace:
             "spanId": hex_id(self.id, len(self.spans), size=8),
             "name": name,
             "kind": kind,
-            "startTimeUnixNano": str(self.clock.tick()),
+            "startTimeUnixNano": str(next(self.clock)),
             "attributes": _attributes(attributes),
         }
         if parent is not None:
@@ -88,12 +81,12 @@ class _Trace:
         return span
 
     def close(self, span: Message) -> None:
-        span["endTimeUnixNano"] = str(self.clock.tick())
+        span["endTimeUnixNano"] = str(next(self.clock))
 
 
 def requests(groups: Iterable[StoredGroup], model: str | None, losses: Losses, now_ns: int) -> Iterator[Message]:
     """An ExportTraceServiceRequest for each attempt, with all of its spans. `now_ns`: the time of the export."""
-    clock = _Clock(now_ns)
+    clock = count(now_ns + _MILLISECOND, _MILLISECOND)
     scope = {"name": "gavel", "version": version("gavel-rl")}
     for stored in groups:
         count_untold(stored, losses)
@@ -122,10 +115,7 @@ def _attempt(attempt: StoredAttempt, trace: _Trace) -> None:
 
 def _evaluations(attempt: StoredAttempt, known: Message, time: str) -> Iterator[Message]:
     judgement: Message = known.get("judgement") or {}
-    scores = {"reward": reward_or_none(attempt), "judge": judgement.get("score"), **known.get("metrics", {})}
-    for name, value in scores.items():
-        if value is None:
-            continue
+    for name, value in scores(attempt, known).items():
         attributes = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
         if name == "judge" and judgement.get("explanation"):
             attributes["gen_ai.evaluation.explanation"] = judgement["explanation"]
@@ -295,21 +285,31 @@ class OtlpEndpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def send(self, request: Message) -> None:
         """Sends the spans; tries again when the collector is busy. Raises `OtlpError`."""
-        content = json.dumps(request, ensure_ascii=False, allow_nan=False).encode()
+        content = _json(request).encode()
         answer = self._post(content)
         for number in range(_TRIES - 1):
             if answer.status_code not in _PASSING:
                 break
-            time.sleep(_wait(answer, number))
+            said = answer.headers.get("retry-after", "")
+            time.sleep(min(float(said) if said.isdecimal() else 2.0**number, _LONGEST_WAIT))
             answer = self._post(content)
-        self._check(answer, len(content))
+        if not answer.is_success:
+            told = " ".join(answer.text.split())[:200]
+            remedy = "Check the address, and OTEL_EXPORTER_OTLP_HEADERS for its key."
+            if answer.status_code == _TOO_LARGE:
+                remedy = f"An attempt takes {len(content):,} bytes: raise the collector's limit, or give -o FILE.jsonl."
+            raise OtlpError(f"the collector at {self._shown} answered {answer.status_code}: {told}", remedy)
+        match loaded(answer.text):
+            case {"partialSuccess": {"rejectedSpans": rejected, **rest}} if int(rejected or 0):
+                why = rest.get("errorMessage") or "no reason"
+                raise OtlpError(f"the collector at {self._shown} refused spans: {why}", "Its log says why.")
+            case _:
+                return
 
     def _post(self, content: bytes) -> httpx.Response:
         try:
@@ -319,39 +319,6 @@ class OtlpEndpoint:
                 f"the collector at {self._shown} does not answer: {str(error) or type(error).__name__}",
                 "Start it, or give -o FILE.jsonl.",
             ) from error
-
-    def _check(self, answer: httpx.Response, size: int) -> None:
-        if answer.is_success:
-            refused = _refused(answer)
-            if refused:
-                raise OtlpError(f"the collector at {self._shown} refused spans: {refused}", "Its log says why.")
-            return
-        told = " ".join(answer.text.split())[:200]
-        remedy = "Check the address, and OTEL_EXPORTER_OTLP_HEADERS for its key."
-        if answer.status_code == _TOO_LARGE:
-            remedy = f"An attempt takes {size:,} bytes: raise the collector's limit, or give -o FILE.jsonl."
-        raise OtlpError(f"the collector at {self._shown} answered {answer.status_code}: {told}", remedy)
-
-
-def _wait(answer: httpx.Response, number: int) -> float:
-    """Seconds to wait, as the collector says."""
-    said = answer.headers.get("retry-after", "")
-    return min(float(said) if said.isdecimal() else 2.0**number, _LONGEST_WAIT)
-
-
-def _refused(answer: httpx.Response) -> str:
-    """Why spans of a request that was taken are not kept; empty where all are."""
-    try:
-        told: Any = answer.json()
-    except ValueError:
-        return ""
-    if not isinstance(told, dict):
-        return ""
-    partial: Any = cast("dict[str, Any]", told).get("partialSuccess")
-    if not isinstance(partial, dict):
-        return ""
-    fields = cast("dict[str, Any]", partial)
-    return str(fields.get("errorMessage") or "no reason") if int(fields.get("rejectedSpans") or 0) else ""
 
 
 def _headers() -> dict[str, str]:

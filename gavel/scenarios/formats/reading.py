@@ -55,7 +55,11 @@ _RECORDS = ("trajectory", "group_record")
 
 
 def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
-    records = [{name: _record_text(row.value.get(name)) for name in _RECORDS} for row in rows]
+    values = [{name: row.value.get(name) for name in _RECORDS} for row in rows]
+    records = [
+        {name: json.dumps(each) if is_object(each) else str(each or "") for name, each in value.items()}
+        for value in values
+    ]
     first = [row for row, record in zip(rows, records, strict=True) if record["group_record"]]
     try:
         groups = list(groups_of_rows(records))
@@ -67,16 +71,15 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
         yield WholeGroup(checked(whole, row.where), row, JUDGED.name)
 
 
-def _record_text(record: Any) -> str:
-    return json.dumps(record) if is_object(record) else str(record or "")
-
-
-def _fits_table(value: Any) -> bool:
-    """A column may be missing where a row has no value in it."""
-    return is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
-
-
-JUDGED = Format("Gavel's judged table", ("group", "status", "trajectory", "group_record"), _fits_table, _read_table)
+JUDGED = Format(
+    "Gavel's judged table",
+    ("group", "status", "trajectory", "group_record"),
+    # a column may be missing where a row has no value in it
+    lambda value: (
+        is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
+    ),
+    _read_table,
+)
 
 
 _BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, *EVALUATIONS, BATCH, EXCHANGES)
@@ -131,7 +134,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     source = Source(list(paths))
     rows: list[Row] = []
     found: list[Found] = []
-    own = ""
+    form: Format | None = None
     for path in (each for named in paths for each in expanded(named)):
         if is_store(path):
             for number, each in enumerate(TrajectoryStore(path).read()):
@@ -149,19 +152,18 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         found = list(read_columns(rows, columns, source))
     elif rows:
         form = _format(rows)
-        found, own = [*found, *form.read(rows, source)], form.task
+        found += form.read(rows, source)
     for each in found:
         if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
             each.trajectory.status, each.trajectory.status_reason = "failed", "no turn of the assistant"
-    grouped = group(found, by, own)
+    grouped = group(found, by, form.task if form else "")
     if grouped.unasked:
         reason = "row with an empty prompt: fill its cells, or name the task with --by FIELD; first: "
         source.left_out[reason + grouped.unasked[0].row.where] = len(grouped.unasked)
     if not any(each.trajectories for each in grouped.groups):
-        raise RowError(
-            f"{', '.join(map(str, paths))} holds no trajectory{_left_out(source.left_out)}.",
-            "Give a file with one trajectory or group on each line.",
-        )
+        reasons = "".join(f"; {number:,} × {reason}" for reason, number in source.left_out.items())
+        problem = f"{', '.join(map(str, paths))} holds no trajectory{reasons}."
+        raise RowError(problem, "Give a file with one trajectory or group on each line.")
     names = Counter(each.form for each in found)
     forms = ", ".join(names) if len(names) == 1 else " and ".join(f"{n} ({count:,})" for n, count in names.items())
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
@@ -178,38 +180,32 @@ def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     others = [
         file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
     ]
-    if others and len(others) < len(files):
+    if len(others) == len(files):  # none of them holds attempts: the error names the first one's fields
+        others = []
+    if others:
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
-        files = {file: rows for file, rows in files.items() if file not in others}
-    return [row for rows in files.values() for row in rows]
-
-
-def _left_out(reasons: Counter[str]) -> str:
-    return "".join(f"; {number:,} × {reason}" for reason, number in reasons.items())
+    return [row for file, rows in files.items() if file not in others for row in rows]
 
 
 def _format(rows: Sequence[Row]) -> Format:
     """The format of the first row, which all others must have."""
-    first = _fitting(rows[0])
+    first: Format | None = None
     for row in rows:
-        if first is None:
-            raise _unknown(row, all_formats())
-        if first.fits(row.value):
+        if first is not None and first.fits(row.value):
             continue
-        if (other := _fitting(row)) is not None:
+        form = next((each for each in all_formats() if each.fits(row.value)), None)
+        if form is None:
+            raise _unknown(row, all_formats() if first is None else (first, *all_formats()))
+        if first is not None:
             raise RowError(
-                f"{rows[0].where} is of the format {first.name}, and {row.where} of {other.name}.",
+                f"{rows[0].where} is of the format {first.name}, and {row.where} of {form.name}.",
                 "Put rows of different formats into different files, and score each of them.",
             )
-        raise _unknown(row, (first, *all_formats()))
+        first = form
     assert first is not None
     return first
-
-
-def _fitting(row: Row) -> Format | None:
-    return next((each for each in all_formats() if each.fits(row.value)), None)
 
 
 def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
@@ -220,9 +216,9 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     if is_object(fields, "choices|output") and not is_object(fields, "input|prompt"):
         return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
     problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
-    nearest = max(forms, key=lambda form: _likeness(form, fields))
-    lacking = [each.replace("|", " or ") for each in nearest.fields if not _has(each, fields)]
-    if _likeness(nearest, fields) >= _NEAR:
+    likeness, nearest = max(((_likeness(form, fields), form) for form in forms), key=lambda pair: pair[0])
+    lacking = [each.replace("|", " or ") for each in nearest.fields if not is_object(fields, each)]
+    if likeness >= _NEAR:
         lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
@@ -253,21 +249,13 @@ _NEAR = 0.5
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
 
 
-def _has(name: str, fields: dict[str, Any]) -> bool:
-    return any(each in fields for each in name.split("|"))
-
-
 def _likeness(form: Format, fields: dict[str, Any]) -> float:
     """The share of the format's fields that the row has; one of a similar name counts half."""
-
-    def like(name: str) -> float:
-        return (
-            1.0
-            if _has(name, fields)
-            else 0.5 * any(get_close_matches(n, list(fields), cutoff=0.8) for n in name.split("|"))
-        )
-
-    return sum(map(like, form.fields)) / len(form.fields)
+    found = 0.0
+    for name in form.fields:
+        similar = any(get_close_matches(each, list(fields), cutoff=0.8) for each in name.split("|"))
+        found += 1.0 if is_object(fields, name) else 0.5 * similar
+    return found / len(form.fields)
 
 
 def shortfalls(found: Sequence[Found]) -> list[str]:

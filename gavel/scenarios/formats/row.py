@@ -101,6 +101,16 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
+def as_list(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if is_list(value) else []
+
+
+def first_of(fields: Mapping[str, Any], *names: str) -> Any:
+    """The value of the first field that is there and not empty; None without one."""
+    return next((value for name in names if (value := fields.get(name))), None)
+
+
 Item = TypeVar("Item", bound=Trajectory | TrajectoryGroup)
 INDEPENDENT = "independent_reward"
 """The metric that holds a reward which no judge of Gavel's gave."""
@@ -184,6 +194,25 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def rest_of(fields: Message, *used: str) -> Message:
+    """The other fields that hold something."""
+    return {name: value for name, value in fields.items() if name not in used and value is not None}
+
+
+def joined(parts: list[Any]) -> Any:
+    """The text of a content that is one plain text, else its parts."""
+    match parts:
+        case [{"type": "text", "text": str() as text, **rest}] if not rest:
+            return text
+        case _:
+            return parts
+
+
+def with_single_score(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores; a single one is the reward that the attempt came with."""
+    return {**scores, INDEPENDENT: next(iter(scores.values()))} if len(scores) == 1 else dict(scores)
+
+
 _LONGEST_REASON = 300
 
 
@@ -225,29 +254,19 @@ def as_message(value: Any, role: str) -> list[Message]:
     return [cast(Message, value)] if isinstance(value, dict) else [{"role": role, "content": value}]
 
 
-def is_foreign(call: Any) -> bool:
-    """Whether a tool call must be rewritten to have OpenAI's form."""
-    if isinstance(call, str):
-        return _object(call) is not None
-    if not isinstance(call, dict):
-        return False
-    body = cast(Message, call).get("function")
-    if isinstance(body, dict):
-        return not isinstance(cast(Message, body).get("arguments", ""), str)
-    return "custom" not in call and ("name" in call or isinstance(body, str))
-
-
 def tool_call(call: Any) -> Any:
-    """A tool call in OpenAI's form: other programs keep it flat, with arguments as an object, or as JSON text."""
-    if isinstance(call, str):
-        return tool_call(found) if (found := _object(call)) is not None else call
-    if not is_foreign(call):
+    """A tool call in OpenAI's form, where it can be read: other programs keep it flat, with arguments as an object, or
+    as JSON text."""
+    fields = loaded(call) if isinstance(call, str) else call
+    if not is_object(fields):
         return call
-    fields = cast(Message, call)
     body = fields.get("function")
-    if isinstance(body, dict):
-        function = cast(Message, body)
-        return {**fields, "function": {**function, "arguments": as_json(function.get("arguments"))}}
+    if is_object(body):
+        if isinstance(body.get("arguments", ""), str):
+            return fields
+        return {**fields, "function": {**body, "arguments": as_json(body["arguments"])}}
+    if "custom" in fields or not ("name" in fields or isinstance(body, str)):
+        return fields
     name = body if isinstance(body, str) else fields["name"]
     arguments = fields.get("arguments", fields.get("args", fields.get("input")))
     extra = {k: v for k, v in fields.items() if k not in ("name", "arguments", "args", "input", "function", "type")}
@@ -261,21 +280,18 @@ def as_json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
 
 
-def _object(text: str) -> Message | None:
+def loaded(text: str) -> Any:
+    """What a text is as JSON; None where it is none."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return cast(Message, value) if isinstance(value, dict) else None
 
 
 def tools(value: Any) -> list[Message] | None:
     """Tool schemas in OpenAI's form, from a list, its JSON text, Anthropic's or Responses' flat form; None = none."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+        value = loaded(value)
     if isinstance(value, dict):
         value = [{"name": name, **schema} for name, schema in cast(dict[str, Message], value).items()]
     if not isinstance(value, list) or not value:
@@ -285,7 +301,7 @@ def tools(value: Any) -> list[Message] | None:
 
 def _tool(value: Any) -> Any:
     if isinstance(value, str):
-        value = _object(value) or value
+        value = found if is_object(found := loaded(value)) and found else value
     if not isinstance(value, dict) or "function" in value or "name" not in value:
         return cast(Any, value)
     fields = cast(Message, value)

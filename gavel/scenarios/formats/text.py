@@ -7,17 +7,19 @@ Any encoding of Unicode is read, with a byte order mark or without. Only empty l
 """
 
 import ast
+import contextlib
 import csv
 import io
 import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import jiter
 
-from gavel.scenarios.formats.row import Row, RowError, is_list, is_object
+from gavel.scenarios.formats.row import Row, RowError, is_list, is_object, loaded
 
 READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of other programs; see docs/files.md."
 _DECODER = json.JSONDecoder()
@@ -53,7 +55,7 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
         return []
     if _is_quoted_row(text):
         return [Row(row.where, json.loads(row.value)) for row in _json_lines(lines, where)]
-    if _parsed(lines[first]) is not None and any(line.strip() for line in lines[first + 1 :]):
+    if _is_json(lines[first]) and any(line.strip() for line in lines[first + 1 :]):
         return list(_json_lines(lines, where))
     documents = _documents(text, where)
     if documents is None:
@@ -66,8 +68,8 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
 def _is_quoted_row(text: str) -> bool:
     """Whether the first line is a JSON string that holds a row as JSON: written with `json.dumps` twice."""
     first = text.lstrip().partition("\n")[0]
-    outer = _parsed(first) if first[:2] in ('"{', '"[') else None
-    return outer is not None and isinstance(outer[0], str) and _parsed(outer[0]) is not None
+    inner = loaded(first) if first[:2] in ('"{', '"[') else None
+    return isinstance(inner, str) and loaded(inner) is not None
 
 
 def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
@@ -94,27 +96,23 @@ def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Ro
             raise RowError(f"{place} is no JSON value: {problem}", remedy) from error
 
 
+def _is_json(text: str) -> bool:
+    return loaded(text) is not None or text.strip() == "null"
+
+
 def _first_problem(document: str, where: str) -> tuple[str, str] | None:
     """Where a document of several lines stops being JSON."""
-    try:
-        json.loads(document)
-    except json.JSONDecodeError as error:
-        return f"{where}:{error.lineno}", error.msg
-    except (ValueError, RecursionError):
-        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        try:
+            json.loads(document)
+        except json.JSONDecodeError as error:
+            return f"{where}:{error.lineno}", error.msg
     return None
 
 
-def _parsed(line: str) -> tuple[Any] | None:
-    try:
-        return (json.loads(line),)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _is_row(line: str) -> bool:
-    parsed = _parsed(line)
-    return parsed is not None and parsed[0] not in ({}, []) and isinstance(parsed[0], dict | list)
+    parsed = loaded(line)
+    return bool(parsed) and isinstance(parsed, dict | list)
 
 
 def _documents(text: str, where: str) -> list[Any] | None:
@@ -150,33 +148,35 @@ def _space_from(text: str, at: int) -> int:
 
 def _items(document: Any, where: str) -> list[Row]:
     """The rows of one JSON document: those of an array or of a page of an API, or else the document itself."""
+
+    def numbered(name: str, items: Sequence[Any]) -> list[Row]:
+        return [Row(f"{where}{name}[{number}]", item) for number, item in enumerate(items)]
+
     match document:
         case list() if not is_conversation(cast(list[Any], document)):
-            return [Row(f"{where}[{n}]", item) for n, item in enumerate(cast(list[Any], document))]
+            return numbered("", cast(list[Any], document))
         case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
-            return [Row(f"{where} rows[{n}]", item["row"]) for n, item in enumerate(cast(list[Any], page))]
+            return numbered(" rows", [item["row"] for item in cast(list[Any], page)])
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
-            return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
+            return numbered(" samples", cast(list[Any], samples))
         case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
-            return [Row(f"{where} results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+            return numbered(" results", cast(list[Any], page))
         case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
-            return [Row(f"{where} test_results[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+            return numbered(" test_results", cast(list[Any], page))
         case {"testCases": list()} | {"conversationalTestCases": list()} if not is_object(document, "prompt|messages"):
-            names = ("testCases", "conversationalTestCases")
-            run: dict[str, list[Any]] = {name: document.get(name) or [] for name in names}
             absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # what a run leaves out of a case
             return [
-                Row(f"{where} {name}[{n}]", {**absent, **item} if is_object(item) else item)
-                for name, items in run.items()
-                for n, item in enumerate(items)
+                replace(row, value={**absent, **row.value} if is_object(row.value) else row.value)
+                for name in ("testCases", "conversationalTestCases")
+                for row in numbered(f" {name}", document.get(name) or [])
             ]
         case {"data": [{}, *_] as page, **rest} if _is_beside_rows(cast(dict[str, Any], rest), list(page)):
             items = cast(list[Any], page)
-            if _is_page_of_items(items):
-                return [Row(f"{where} data", items)]
-            return [Row(f"{where} data[{n}]", item) for n, item in enumerate(items)]
+            # the items of one conversation of OpenAI's, unless they are a thread's, the newest first
+            is_one = is_conversation(items) and not any(is_object(item, "object") for item in items)
+            return [Row(f"{where} data", items)] if is_one else numbered(" data", items)
         case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
-            return [Row(f"{where} runs[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+            return numbered(" runs", cast(list[Any], page))
         case dict() if (table := _by_columns(cast(dict[str, Any], document))) is not None:
             return [Row(f"{where} row {number}", row) for number, row in table.items()]
         case _:
@@ -207,11 +207,6 @@ def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
     return {n: dict(zip(document, each, strict=True)) for n, each in enumerate(zip(*columns, strict=True))}
 
 
-def _is_page_of_items(page: list[Any]) -> bool:
-    """Whether the rows of a page are the items of one conversation of OpenAI's, and none a thread's newest first."""
-    return is_conversation(page) and not any(is_object(item, "object") for item in page)
-
-
 def _is_beside_rows(fields: dict[str, Any], rows: list[Any]) -> bool:
     """Whether fields only describe the rows beside them, as `version` does: none is of an API's or holds anything."""
     plain = not any(isinstance(each, list | dict) for each in fields.values())
@@ -231,16 +226,17 @@ def is_conversation(items: list[Any]) -> bool:
 
 
 def _is_message(item: dict[str, Any]) -> bool:
-    if "role" in item or {"from", "value"} <= item.keys():
-        return not item.keys() & {"messages", "prompt", "completion", "chosen", "conversations", "trajectories"}
-    kind = item.get("type")
-    if {"kind", "parts"} <= item.keys() or item.keys() == {"human", "assistant"}:
+    names = item.keys()
+    if "role" in item or {"from", "value"} <= names:
+        return not names & {"messages", "prompt", "completion", "chosen", "conversations", "trajectories"}
+    if names in ({"human", "assistant"}, {"type", "data"}) or any(pair <= names for pair in _PAIRS):
         return True
-    if {"message", "finish_reason"} <= item.keys() or {"lc", "kwargs"} <= item.keys():
-        return True
-    if item.keys() == {"type", "data"}:  # as LangChain serialises messages
-        return True
-    return isinstance(kind, str) and "messages" not in item and bool({"call_id", "summary", "content"} & item.keys())
+    is_typed = isinstance(item.get("type"), str) and "messages" not in item
+    return is_typed and bool({"call_id", "summary", "content"} & names)
+
+
+_PAIRS = ({"kind", "parts"}, {"message", "finish_reason"}, {"lc", "kwargs"})
+"""Fields of a message of Pydantic AI, of a choice, and of what LangChain serialises."""
 
 
 _PRINTED = re.compile(r"""\s*(?:(?:np\.|numpy\.)?array\()?\s*\[?\s*\{\s*['"]""")
@@ -331,12 +327,12 @@ def cell(text: str) -> Any:
     """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
     else its text."""
     start = text.lstrip()[:2]
-    if start in ('"{', '"[') and (quoted := _parsed(text)) is not None and isinstance(quoted[0], str):
-        return cell(quoted[0])
+    if start in ('"{', '"[') and isinstance(quoted := loaded(text), str):
+        return cell(quoted)
     if start[:1] not in ("[", "{"):
         return text
-    if (value := _parsed(text)) is not None:
-        return value[0]
+    if (value := loaded(text)) is not None:
+        return value
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -10,76 +10,117 @@ conversations that none repeats (of sub-agents) are additional histories.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic, chat
 from gavel.scenarios.formats.row import (
-    INDEPENDENT,
     Attempt,
     Format,
     Row,
     Source,
     as_json,
+    as_list,
     first_line,
+    first_of,
     is_list,
     is_object,
     trajectory,
+    with_single_score,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.formats.text import cell, is_conversation
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
-_KEPT = (
-    "name",
-    "userId",
-    "user_id",
-    "sessionId",
-    "session_id",
-    "metadata",
-    "tags",
-    "environment",
-    "version",
-    "release",
-)
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """One trace, of either tracer."""
+
+    id: Any
+    row: Row
+    root: Message
+    calls: list[tuple[Any, Any, list[Message] | None]]
+    """Input, output and offered tools of each call to a model, in order of time; of the root where there is none."""
+    scores: dict[str, Any]
+    error: Any
+    """What ended it; None = nothing did."""
+    has_output: bool
+    missing: str
+    """Why it has failed if it has no output and nobody answers."""
+
+
+def _attempts(
+    traces: Iterator[_Trace], source: Source, form: str, kept: Sequence[str], empty: str
+) -> Iterator[Attempt]:
+    for trace in traces:
+        where = trace.row.where
+        found = longest([conversation(given, answered, where) for given, answered, _ in trace.calls])
+        if not found:
+            source.left_out[f"trace without {empty}"] += 1
+            continue
+        tools = next((offered for *_, offered in trace.calls if offered), None)
+        said, *others = found
+        ended: dict[str, Any] = {}
+        if trace.error is not None:
+            ended = {"status": "failed", "status_reason": first_line(trace.error)}
+        elif not trace.has_output and not any(message.get("role") == "assistant" for message in said):
+            ended = {"status": "failed", "status_reason": trace.missing}
+        made = trajectory(
+            said,
+            where,
+            tools=tools,
+            fields={name: trace.root[name] for name in kept if trace.root.get(name) is not None}
+            | {"trace_id": trace.id},
+            metrics=with_single_score(trace.scores),
+            additional_histories=[History(messages_and_choices=list[MessageOrChoice](m), tools=tools) for m in others],
+            **ended,
+        )
+        example = trace.root.get("reference_example_id")
+        yield Attempt(made, trace.row, form, {"reference_example_id": example} if example else None)
+
+
 _TRACE_IDS = ("traceId", "trace_id")
 
 
-def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _langfuse(rows: Sequence[Row]) -> Iterator[_Trace]:
     traces: dict[Any, list[Row]] = {}
     known: Counter[Any] = Counter()
     for row in rows:
-        name = _trace_id(row.value)
-        if not _is_observation(row.value):
+        record: Message = row.value
+        inner = record.get("trace")
+        name = inner.get("id") if is_object(inner) else first_of(record, *_TRACE_IDS, "id")
+        if not _is_observation(record):
             known[name] += 1
         key = name if known[name] < 2 else f"{name} ({known[name]})"  # rows of other programs may share an id
         traces.setdefault(key, []).append(row)
     for name, records in traces.items():
-        whole, observations = _records(records)
-        found = _histories(whole, observations, records[0].where)
-        if not found:
-            source.left_out["trace without input and output"] += 1
-            continue
-        (said, tools), *others = found
-        fields: dict[str, Any] = {key: whole[key] for key in _KEPT if whole.get(key) is not None} | {"trace_id": name}
-        metrics = _scores(whole)
-        histories = [History(messages_and_choices=list[MessageOrChoice](m), tools=t) for m, t in others]
-        place, ended = records[0].where, _ended(whole, observations, said)
-        attempt = trajectory(
-            said, place, tools=tools, fields=fields, metrics=metrics, additional_histories=histories, **ended
+        root, observations = _records(records)
+        calls = [each for each in observations if str(each.get("type")).upper() == "GENERATION"] or [root]
+        scores = parsed(root.get("scores"))
+        last = observations[-1] if observations else root
+        ended = next(
+            (each for each in (root, root if last.get("output") else last) if each.get("level") == "ERROR"), None
         )
-        yield Attempt(attempt, records[0], LANGFUSE.name)
-
-
-def _trace_id(record: Message) -> Any:
-    inner = record.get("trace")
-    if is_object(inner):
-        return inner.get("id")
-    return next((record[name] for name in _TRACE_IDS if record.get(name)), record.get("id"))
+        yield _Trace(
+            id=name,
+            row=records[0],
+            root=root,
+            calls=[
+                (each.get("input"), each.get("output"), offered_tools(each.get("input")))
+                for each in calls
+                if each.get("input") or each.get("output")
+            ],
+            scores={str(each["name"]): each["value"] for each in as_list(scores) if is_object(each, "name", "value")},
+            error=None if ended is None else first_of(ended, "statusMessage", "status_message") or "level ERROR",
+            has_output=bool(root.get("output")),
+            missing="it has no output",
+        )
 
 
 def _is_observation(record: Message) -> bool:
-    return any(record.get(name) for name in _TRACE_IDS) and "type" in record
+    return first_of(record, *_TRACE_IDS) is not None and "type" in record
 
 
 def _records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
@@ -88,49 +129,14 @@ def _records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
     observations: list[Message] = []
     for row in rows:
         record: Message = row.value
-        trace = record["trace"] if is_object(record.get("trace")) else record
-        inner = record.get("observations")
-        if is_list(inner):
-            observations += [each for each in inner if is_object(each)]
+        observations += filter(is_object, as_list(record.get("observations")))
         if _is_observation(record):
             observations.append(record)
         else:
-            whole = trace
-    observations.sort(key=lambda each: str(_either(each, "startTime", "start_time") or ""))
-    roots = [each for each in observations if not _either(each, "parentObservationId", "parent_observation_id")]
+            whole = record["trace"] if is_object(record.get("trace")) else record
+    observations.sort(key=lambda each: str(first_of(each, "startTime", "start_time") or ""))
+    roots = [each for each in observations if not first_of(each, "parentObservationId", "parent_observation_id")]
     return whole or (roots or observations)[0], observations
-
-
-def _either(record: Message, *names: str) -> Any:
-    return next((record[name] for name in names if record.get(name) is not None), None)
-
-
-def _histories(
-    whole: Message, observations: Sequence[Message], where: str
-) -> list[tuple[list[Message], list[Message] | None]]:
-    calls = [each for each in observations if str(each.get("type")).upper() == "GENERATION"] or [whole]
-    calls = [each for each in calls if each.get("input") or each.get("output")]
-    said = [conversation(each.get("input"), each.get("output"), where) for each in calls]
-    tools = next((found for each in calls if (found := offered_tools(each.get("input")))), None)
-    return [(each, tools) for each in longest(said) if each]
-
-
-def _scores(whole: Message) -> dict[str, Any]:
-    scores = parsed(whole.get("scores"))
-    found = {str(s["name"]): s["value"] for s in scores if is_object(s, "name", "value")} if is_list(scores) else {}
-    return {**found, INDEPENDENT: next(iter(found.values()))} if len(found) == 1 else found
-
-
-def _ended(whole: Message, observations: Sequence[Message], said: Sequence[Message]) -> dict[str, Any]:
-    """A trace whose root, or last call, ends with an error has failed, and so has one that never answered."""
-    last = observations[-1] if observations else whole
-    for each in (whole, last if not last.get("output") else whole):
-        if each.get("level") == "ERROR":
-            reason = _either(each, "statusMessage", "status_message")
-            return {"status": "failed", "status_reason": first_line(reason or "level ERROR")}
-    if not whole.get("output") and not any(message.get("role") == "assistant" for message in said):
-        return {"status": "failed", "status_reason": "it has no output"}
-    return {}
 
 
 def _fits(value: Any) -> bool:
@@ -141,56 +147,44 @@ def _fits(value: Any) -> bool:
     return (observation or trace) and "run_type" not in value
 
 
-LANGFUSE = Format("Langfuse export", ("id", "traceId|trace_id|timestamp", "input|output"), _fits, _read)
+_TRACE_FIELDS = (
+    *("name", "userId", "user_id", "sessionId", "session_id", "metadata", "tags"),
+    *("environment", "version", "release"),
+)
+LANGFUSE = Format(
+    "Langfuse export",
+    ("id", "traceId|trace_id|timestamp", "input|output"),
+    _fits,
+    lambda rows, source: _attempts(_langfuse(rows), source, LANGFUSE.name, _TRACE_FIELDS, "input and output"),
+)
 
 
-_CALLS = ("llm", "chat_model")
-_RUN_FIELDS = ("name", "session_id", "session_name", "tags", "extra")
-
-
-def _read_runs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _langsmith(rows: Sequence[Row]) -> Iterator[_Trace]:
     traces: dict[Any, list[tuple[Row, Message]]] = {}
     for row in rows:
-        for run in _with_children(row.value):
-            traces.setdefault(_run_trace(row.value), []).append((row, run))
+        name = first_of(row.value, "trace_id", "id", "run_id")
+        traces.setdefault(name, []).extend((row, run) for run in _with_children(row.value))
     for name, members in traces.items():
-        runs = sorted((run for _, run in members), key=_time)
-        root = next((run for run in runs if _is_root(run)), runs[0])
-        row = next(row for row, run in members if run is root)
-        found = _run_histories(root, runs, row.where)
-        if not found:
-            source.left_out["trace without inputs and outputs"] += 1
-            continue
-        said, *others = found
-        fields: dict[str, Any] = {key: root[key] for key in _RUN_FIELDS if root.get(key) is not None} | {
-            "trace_id": name
-        }
+        members.sort(key=lambda member: str(first_of(member[1], "dotted_order", "start_time")))
+        row, root = next((member for member in members if _is_root(member[1])), members[0])
+        runs = [run for _, run in members]
+        calls = [
+            run for run in runs if run.get("run_type") in ("llm", "chat_model") and has_messages(run.get("inputs"))
+        ]
         tools = next((tools for run in runs if (tools := _tools(run))), None)
-        histories = [History(messages_and_choices=list[MessageOrChoice](each), tools=tools) for each in others]
-        attempt = trajectory(
-            said,
-            row.where,
-            tools=tools,
-            fields=fields,
-            metrics=_feedback(root),
-            additional_histories=histories,
-            **_run_ended(root, runs, said),
+        stats = parsed(root.get("feedback_stats"))
+        last = root if _is_root(root) else runs[-1]
+        state = str(last.get("status") or "")
+        yield _Trace(
+            id=name,
+            row=row,
+            root=root,
+            calls=[(run.get("inputs"), run.get("outputs"), tools) for run in calls or [root]],
+            scores={n: each["avg"] for n, each in stats.items() if is_object(each, "avg")} if is_object(stats) else {},
+            error=last.get("error") or (f"status {state}" if state.lower() in ("error", "failed") else None),
+            has_output=bool(last.get("outputs")),
+            missing=f"it has no outputs{f' (status {state})' if state else ''}",
         )
-        example = root.get("reference_example_id")
-        yield Attempt(attempt, row, LANGSMITH.name, {"reference_example_id": example} if example else None)
-
-
-def _run_ended(root: Message, runs: Sequence[Message], said: Sequence[Message]) -> dict[str, str]:
-    """A run with an error has failed, and so has one that never answered: it was cut off, or still ran."""
-    run = root if _is_root(root) else runs[-1]
-    state = str(run.get("status") or "")
-    if error := run.get("error"):
-        return {"status": "failed", "status_reason": first_line(error)}
-    if state.lower() in ("error", "failed"):
-        return {"status": "failed", "status_reason": f"status {state}"}
-    if not run.get("outputs") and not any(message.get("role") == "assistant" for message in said):
-        return {"status": "failed", "status_reason": f"it has no outputs{f' (status {state})' if state else ''}"}
-    return {}
 
 
 def _is_root(run: Message) -> bool:
@@ -199,26 +193,10 @@ def _is_root(run: Message) -> bool:
     return not (run.get("parent_run_id") or run.get("parent_run_ids"))
 
 
-def _time(run: Message) -> str:
-    return str(run.get("dotted_order") or run.get("start_time"))
-
-
-def _run_trace(run: Message) -> Any:
-    return run.get("trace_id") or run.get("id") or run.get("run_id")
-
-
 def _with_children(run: Message) -> Iterator[Message]:
     yield run
-    children = run.get("child_runs")
-    for child in children if is_list(children) else []:
-        if is_object(child):
-            yield from _with_children(child)
-
-
-def _run_histories(root: Message, runs: Sequence[Message], where: str) -> list[list[Message]]:
-    calls = [run for run in runs if run.get("run_type") in _CALLS and has_messages(run.get("inputs"))] or [root]
-    said = [conversation(run.get("inputs"), run.get("outputs"), where) for run in calls]
-    return longest([each for each in said if each])
+    for child in filter(is_object, as_list(run.get("child_runs"))):
+        yield from _with_children(child)
 
 
 def _tools(run: Message) -> list[Message] | None:
@@ -227,19 +205,14 @@ def _tools(run: Message) -> list[Message] | None:
     return offered_tools(offered) or offered_tools(run.get("inputs"))
 
 
-def _feedback(root: Message) -> dict[str, Any]:
-    stats = parsed(root.get("feedback_stats"))
-    found = {name: value["avg"] for name, value in stats.items() if is_object(value, "avg")} if is_object(stats) else {}
-    return {**found, INDEPENDENT: next(iter(found.values()))} if len(found) == 1 else found
-
-
 LANGSMITH = Format(
     "LangSmith runs",
     ("id|run_id", "run_type", "inputs|outputs"),
     lambda value: is_object(value, "run_type", "id|run_id", "inputs|outputs"),
-    _read_runs,
+    lambda rows, source: _attempts(_langsmith(rows), source, LANGSMITH.name, _RUN_FIELDS, "inputs and outputs"),
     task="reference example",
 )
+_RUN_FIELDS = ("name", "session_id", "session_name", "tags", "extra")
 
 
 _LISTS = ("messages", "input", "prompt", "chat_history")
@@ -275,6 +248,7 @@ def parsed(value: Any) -> Any:
 def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
     """Those that are not the beginning of a later one: a call repeats the conversation so far. The longest first."""
     kept: list[list[Message]] = []
+    conversations = [each for each in conversations if each]
     cores = [[_core(message) for message in each] for each in conversations]
     for number, core in enumerate(cores):
         later = cores[number + 1 :]

@@ -156,16 +156,9 @@ Kind = Literal["book", "change", "cancel"]
 FARES: tuple[Fare, ...] = ("light", "classic", "flex")
 CITIES = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague", "Rome", "Bergen")
 NAMES = (
-    "Ada Abel",
-    "Bruno Costa",
-    "Chen Ito",
-    "Dora Lund",
-    "Emil Grau",
-    "Farah Kaya",
-    "Goran Hale",
-    "Hanna Fuchs",
+    "Ada Abel", "Bruno Costa", "Chen Ito", "Dora Lund", "Emil Grau", "Farah Kaya", "Goran Hale", "Hanna Fuchs",
     "Ivo Duran",
-)
+)  # fmt: skip
 _DECLINED = 0.22
 
 
@@ -271,19 +264,17 @@ class Case(BaseModel):
     def _right_of_cancel(self) -> Change:
         mine = self.airline.booking(self.wish.leaves)
         flown = self.airline.flight(mine.flight)
-        refund = refund_of(mine, flown, self.rules[mine.fare])
+        refund = refund_of(mine.paid, flown.day, self.rules[mine.fare], is_cancelled=flown.is_cancelled)
         if refund < self.wish.limit:
             return Change(tool="decline", reason="refund_too_low")
         return Change(tool="cancel_booking", amount=refund)
 
 
-def refund_of(booking: Booking, flight: Flight, rule: FareRule) -> int:
-    """Whole euros, rounded down; all of it where the airline itself has cancelled the flight."""
-    if flight.is_cancelled:
-        return booking.paid
-    if flight.day < rule.refund_days:
-        return 0
-    return max(0, booking.paid * rule.refund_percent // 100 - rule.refund_fee)
+def refund_of(paid: int, day: int, rule: FareRule, *, is_cancelled: bool) -> int:
+    """Whole euros, rounded down, of a flight in so many days; all of it where the airline itself has cancelled it."""
+    if is_cancelled:
+        return paid
+    return max(0, paid * rule.refund_percent // 100 - rule.refund_fee) if day >= rule.refund_days else 0
 
 
 @cache
@@ -336,15 +327,9 @@ def _case(dice: random.Random, kind: Kind) -> Case | None:
     if kind == "change":
         wish.leaves, wish.limit = mine.booking, dice.choice((60, 100, 150, 250))
     case = Case(airline=airline, rules=rules, wish=wish)
-    if kind == "book" and len(case.fitting()) < 2:
-        return None
-    return case if _is_plain(case) else None
-
-
-def _is_plain(case: Case) -> bool:
-    """Whether no two flights are equally cheap: there is one right answer."""
-    prices = [each.prices[case.wish.fare] for each in case.fitting()]
-    return len(set(prices)) == len(prices)
+    prices = [each.prices[wish.fare] for each in case.fitting()]
+    is_plain = len(set(prices)) == len(prices)  # no two flights are equally cheap: there is one right answer
+    return case if is_plain and (kind != "book" or len(prices) > 1) else None
 
 
 def _flight(dice: random.Random, flight: str, origin: str, destination: str, day: int) -> Flight:

@@ -85,15 +85,10 @@ class Shop(BaseModel):
         found.state = f"exchanged for {wanted}"
 
     def cancel_order(self, order_id: str) -> None:
-        order = self.order(order_id)
-        if order.status in ("sent", "delivered", "cancelled"):
-            raise ValueError(f"order {order_id} is {order.status}")
-        order.status = "cancelled"
+        self._not_sent(order_id).status = "cancelled"
 
     def change_address(self, order_id: str, address: str) -> None:
-        order = self.order(order_id)
-        if order.status in ("sent", "delivered", "cancelled"):
-            raise ValueError(f"order {order_id} is {order.status}")
+        order = self._not_sent(order_id)
         if not 0 < len(address.strip()) <= _LONGEST:
             raise ValueError(f"an address has 1 to {_LONGEST} characters")
         order.address = address
@@ -117,6 +112,12 @@ class Shop(BaseModel):
             for each in self.orders
         ]
         return (orders, sorted(self.declined))
+
+    def _not_sent(self, order_id: str) -> Order:
+        order = self.order(order_id)
+        if order.status in ("sent", "delivered", "cancelled"):
+            raise ValueError(f"order {order_id} is {order.status}")
+        return order
 
     def _delivered(self, order_id: str, item: str) -> Item:
         order = self.order(order_id)
@@ -143,21 +144,8 @@ ITEMS = (
 )  # fmt: skip
 COLOURS: tuple[str, ...] = ("red", "blue", "green", "black", "white", "yellow")
 NAMES = (
-    "Ada",
-    "Bruno",
-    "Chen",
-    "Dora",
-    "Emil",
-    "Farah",
-    "Goran",
-    "Hanna",
-    "Ivo",
-    "Jana",
-    "Kofi",
-    "Lena",
-    "Musa",
-    "Nora",
-)
+    "Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena", "Musa", "Nora",
+)  # fmt: skip
 SURNAMES = ("Abel", "Brandt", "Costa", "Duran", "Eriksen", "Fuchs", "Grau", "Hale", "Ito", "Jansen", "Kaya", "Lund")
 STREETS = ("Mill Lane", "Harbour Road", "Oak Street", "Station Road", "Church Hill", "Bridge Street", "Elm Avenue")
 MOVED = "I have moved. Please send all my orders that you can still redirect to my new address."
@@ -178,15 +166,13 @@ class Policies(BaseModel):
 
     def read(self, topic: Topic) -> dict[str, object]:
         """What the agent reads."""
-        match topic:
-            case "returns":
-                return {"within_days": self.return_days, "opened_items_refunded_to": self.opened_returns}
-            case "exchanges":
-                return {"within_days": self.exchange_days, "opened_items": self.opened_exchanges}
-            case "cancellations":
-                return {"allowed_statuses": self.cancel_statuses}
-            case "addresses":
-                return {"allowed_statuses": self.address_statuses}
+        told: dict[Topic, dict[str, object]] = {
+            "returns": {"within_days": self.return_days, "opened_items_refunded_to": self.opened_returns},
+            "exchanges": {"within_days": self.exchange_days, "opened_items": self.opened_exchanges},
+            "cancellations": {"allowed_statuses": self.cancel_statuses},
+            "addresses": {"allowed_statuses": self.address_statuses},
+        }
+        return told[topic]
 
 
 class Wish(BaseModel):
@@ -363,13 +349,11 @@ def _wish(dice: random.Random, order: Order) -> Wish | None:
 
 def words_of(wish: Wish) -> str:
     """What the customer says of a wish at first."""
-    match wish.request:
-        case "return":
-            return f"I want to send the {wish.item} back and get my money."
-        case "exchange":
-            return f"I would like the {wish.item} in another colour."
-        case "cancel":
-            return f"Please cancel the order with the {wish.item}."
+    return {
+        "return": f"I want to send the {wish.item} back and get my money.",
+        "exchange": f"I would like the {wish.item} in another colour.",
+        "cancel": f"Please cancel the order with the {wish.item}.",
+    }[wish.request]
 
 
 def who_of(customer: Customer) -> str:

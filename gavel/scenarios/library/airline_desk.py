@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import Any
 
 from gavel.prompts import render
-from gavel.scenarios.library._airline import Case, Fare, Reason, Request, draw_task
+from gavel.scenarios.library._airline import Case, Fare, FareRule, Reason, Request, draw_task, refund_of
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Call, Player, Turns
 from gavel.scenarios.task import DrawnTasks, Task
@@ -86,10 +86,9 @@ class AirlineDesk:
 
     def success(self, trajectory: Trajectory) -> bool:
         """Whether the records are as they must be, nothing was done unseen, and the passenger was told something."""
-        last = trajectory.messages()[-1]
-        told = last["role"] == "assistant" and bool((last.get("content") or "").strip())
+        told = trajectory.status == "finished" and bool(trajectory.closing_text().strip())
         looked = bool(self._changes) and not self._unseen
-        return trajectory.status == "finished" and told and looked and self._airline.same_as(self._after)
+        return told and looked and self._airline.same_as(self._after)
 
     def reward(self, trajectory: Trajectory) -> float:
         """What somebody might write by hand: half for the right tool, the rest for its flight, amount or reason."""
@@ -187,11 +186,7 @@ def _change(opening: str, day: int, mine: Any, rule: Any, limit: int) -> Generat
 
 
 def _cancel(mine: Any, rule: Any, limit: int) -> Generator[Call | str, str, str | None]:
-    refund = max(0, mine["paid"] * rule["refund_percent"] // 100 - rule["refund_fee"])
-    if mine["day"] < rule["refund_days"]:
-        refund = 0
-    if mine["is_cancelled"]:
-        refund = mine["paid"]
+    refund = refund_of(mine["paid"], mine["day"], FareRule(**rule), is_cancelled=mine["is_cancelled"])
     if refund < limit:
         return "refund_too_low"
     yield Call("cancel_booking", {"booking": mine["booking"], "refund": refund})

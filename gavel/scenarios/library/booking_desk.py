@@ -2,10 +2,9 @@
 
 Every episode has a hotel of its own. Whether it went well is read from the books, which the judge does not see.
 
-Demonstrations of the booking desk, most of them with a bad habit.
-
-The embedded policy is cloned from these. Four clerks take turns: the careful one works by the book, the hasty one
-books and cancels unseen, the seller looks but books the dearest room, and the sloppy one does half of what was asked.
+The embedded policy is cloned from `demonstrate`, mostly of bad habits. Four clerks take turns: the careful one works by
+the book, the hasty one books and cancels unseen, the seller looks but books the dearest room, and the sloppy one does
+half of what was asked.
 """
 
 import json
@@ -198,9 +197,8 @@ class BookingDesk:
 
     def success(self, trajectory: Trajectory) -> bool:
         """Whether the books are as they must be, and the guest was told something."""
-        last = trajectory.messages()[-1]
-        told = last["role"] == "assistant" and bool((last.get("content") or "").strip())
-        return trajectory.status == "finished" and told and self._hotel.books == self._right
+        told = trajectory.status == "finished" and bool(trajectory.closing_text().strip())
+        return told and self._hotel.books == self._right
 
     def reward(self, trajectory: Trajectory) -> float:
         """What somebody might write by hand: the share of right entries among those that are right or there."""

@@ -3,10 +3,9 @@
 Every episode has a mailbox of its own, in SQLite's full-text index. Success is the exact answer, from the right mail,
 which was read before.
 
-Generated mailboxes, and a question to each whose answer one mail has. All of it follows from the number of the task.
-
-Around the right mail stand near misses: earlier versions of it, the same from another sender, and the same sender on
-another thing. So a search alone, without reading and comparing, finds a wrong answer more often than the right one.
+Mailbox and question follow from the number of the task. Around the right mail stand near misses: earlier versions of
+it, the same from another sender, and the same sender on another thing. So a search alone, without reading and
+comparing, finds a wrong answer more often than the right one.
 """
 
 import json
@@ -282,7 +281,7 @@ class EmailSearch:
         self._question = Question.model_validate(task.data)
         self._mailbox = Mailbox(self._question.mails)
         self._read: set[str] = set()
-        self._answered: tuple[str, str] | None = None
+        self._answer = self._source = ""
 
     def search(self, query: str, limit: int = MOST_FOUND) -> list[dict[str, str]]:
         """Find mails by words of sender, subject, text and date; shows at most 10, without their text."""
@@ -301,29 +300,24 @@ class EmailSearch:
             answer: The amount, time, room or code alone.
             source: The id of one mail.
         """
-        if self._answered is not None:
+        if self._source:
             raise ValueError("the question is answered already")
         if len(answer) > _LONGEST:
             raise ValueError(f"an answer has at most {_LONGEST} characters: give the value alone")
-        self._answered = (answer, self._mailbox.mail(source).mail_id)
+        self._source, self._answer = self._mailbox.mail(source).mail_id, answer
         return done("The answer is noted.")
 
     def success(self, trajectory: Trajectory) -> bool:
         """Whether the answer is the right one and no other, and its mail was read."""
-        if self._answered is None:
-            return False
-        answer, source = self._answered
-        is_right = is_answer(answer, self._question.answer, self._question.others)
-        return is_right and source == self._question.source and source in self._read
+        return self._is_right() and self._source == self._question.source and self._source in self._read
 
     def reward(self, trajectory: Trajectory) -> float:
         """What somebody might write by hand: the answer, its source, and a little for having read the right mail."""
         read = 0.2 * (self._question.source in self._read)
-        if self._answered is None:
-            return read
-        answer, source = self._answered
-        is_right = is_answer(answer, self._question.answer, self._question.others)
-        return read + 0.5 * is_right + 0.3 * (source == self._question.source)
+        return read + 0.5 * self._is_right() + 0.3 * (self._source == self._question.source)
+
+    def _is_right(self) -> bool:
+        return is_answer(self._answer, self._question.answer, self._question.others)
 
     def close(self) -> None:
         self._mailbox.close()

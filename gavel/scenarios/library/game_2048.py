@@ -43,9 +43,9 @@ class Board:
         return Board(tuple(cells))
 
     @property
-    def moves(self) -> list[str]:
-        """The directions that change something."""
-        return [direction for direction in DIRECTIONS if self.slid(direction) != self]
+    def moves(self) -> dict[str, "Board"]:
+        """The directions that change something, and the board after each, before a new tile comes."""
+        return {move: after for move in DIRECTIONS if (after := self.slid(move)) != self}
 
     def with_tile(self, dice: random.Random) -> "Board":
         """The board with a new tile in an empty cell."""
@@ -145,7 +145,7 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     """Looks two moves ahead, and prefers boards with large tiles and much space."""
     said = opening
     while True:
-        after = _after_moves(_board_in(said))
+        after = _board_in(said).moves
         said = yield max(after, key=lambda move: _promise(after[move], ahead=2))
 
 
@@ -154,12 +154,7 @@ def _promise(board: Board, ahead: int) -> float:
     value = float(sum(cell * cell for cell in board.cells))
     if ahead == 0:
         return value
-    return value + max((_promise(after, ahead - 1) for after in _after_moves(board).values()), default=0.0)
-
-
-def _after_moves(board: Board) -> dict[str, Board]:
-    """The board after each move that changes something."""
-    return {move: after for move in DIRECTIONS if (after := board.slid(move)) != board}
+    return value + max((_promise(after, ahead - 1) for after in board.moves.values()), default=0.0)
 
 
 def _board_in(said: str) -> Board:
@@ -177,7 +172,7 @@ def wanderer(task: Task, opening: str, dice: random.Random) -> Turns:
     """Goes anywhere."""
     said = opening
     while True:
-        said = yield dice.choice(_board_in(said).moves)
+        said = yield dice.choice(list(_board_in(said).moves))
 
 
 def cornerer(task: Task, opening: str, dice: random.Random) -> Turns:

@@ -10,18 +10,17 @@ from functools import cache
 from pydantic import BaseModel
 
 from gavel.prompts import render
+from gavel.scenarios.library._grid import DIRECTIONS, Cell, beside, shortest_ways
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
-DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 SIZE = 6
 _LOOPS = 5
 _NEAREST = 8
 """Steps from start to exit, at least."""
-Cell = tuple[int, int]
 
 
 class Maze(BaseModel):
@@ -34,20 +33,13 @@ class Maze(BaseModel):
 
     def ways(self, cell: Cell) -> dict[str, Cell]:
         """The open directions from a cell, and where they lead."""
-        x, y = cell
-        beside = {name: (x + dx, y + dy) for name, (dx, dy) in DIRECTIONS.items()}
-        return {name: other for name, other in beside.items() if (min(cell, other), max(cell, other)) in self.doors}
+        around = beside(cell)
+        return {name: other for name, other in around.items() if (min(cell, other), max(cell, other)) in self.doors}
 
     @property
     def shortest(self) -> int:
         """Steps of a shortest way from start to exit."""
-        steps: dict[Cell, int] = {self.start: 0}
-        for cell in (queue := [self.start]):
-            for other in self.ways(cell).values():
-                if other not in steps:
-                    steps[other] = steps[cell] + 1
-                    queue.append(other)
-        return steps[self.exit]
+        return len(shortest_ways(self.start, self.ways)[self.exit])
 
 
 def draw_maze(dice: random.Random) -> Maze:
@@ -71,9 +63,8 @@ def _tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
     """Doors that lead everywhere in one way: a walk that turns back where nothing new is left."""
     path, seen, doors = [(0, 0)], {(0, 0)}, set[tuple[Cell, Cell]]()
     while path:
-        x, y = cell = path[-1]
-        beside = [(x + dx, y + dy) for dx, dy in DIRECTIONS.values()]
-        new = [each for each in beside if each not in seen and 0 <= each[0] < SIZE and 0 <= each[1] < SIZE]
+        cell = path[-1]
+        new = [each for each in beside(cell).values() if each not in seen and all(0 <= at < SIZE for at in each)]
         if not new:
             path.pop()
             continue
@@ -158,24 +149,12 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     while True:
         ways[cell] = _ways(said)
         target = _exit_from(said, cell)
-        paths = _paths(cell, ways)
+        paths = shortest_ways(cell, lambda known: {way: beside(known)[way] for way in ways.get(known, ())})
         unseen = [each for each in paths if each not in ways]
         goal = min(unseen, key=lambda each: len(paths[each]) + abs(target[0] - each[0]) + abs(target[1] - each[1]))
         step = paths[goal][0]
-        cell = _moved(cell, step)
+        cell = beside(cell)[step]
         said = yield step
-
-
-def _paths(start: Cell, ways: dict[Cell, list[str]]) -> dict[Cell, list[str]]:
-    """The shortest known way to each cell that was seen, or that lies beside one."""
-    paths: dict[Cell, list[str]] = {start: []}
-    for cell in (queue := [start]):
-        for way in ways.get(cell, []):
-            other = _moved(cell, way)
-            if other not in paths:
-                paths[other] = [*paths[cell], way]
-                queue.append(other)
-    return paths
 
 
 def _ways(said: str) -> list[str]:
@@ -188,11 +167,6 @@ def _exit_from(said: str, cell: Cell) -> Cell:
         dx, dy = DIRECTIONS[way]
         x, y = x + dx * int(steps), y + dy * int(steps)
     return x, y
-
-
-def _moved(cell: Cell, way: str) -> Cell:
-    dx, dy = DIRECTIONS[way]
-    return cell[0] + dx, cell[1] + dy
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:

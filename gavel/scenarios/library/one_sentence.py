@@ -2,11 +2,6 @@
 
 A small language model answers with a long one, or with several. It needs no tools, and whether a reply is short can be
 counted; whether it makes sense, a judge has to say.
-
-Which words of a text are English: those that pyspellchecker's dictionary has.
-
-No reward looks at it, so it tells whether a policy that learned to be short still writes words: `theseaisblue` is one
-word to a counter, and none to a dictionary.
 """
 
 import random
@@ -23,17 +18,6 @@ from gavel.scenarios.trajectory import Trajectory
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 HAS_DICTIONARY = find_spec("spellchecker") is not None
 """Whether pyspellchecker is installed (the extra `real`)."""
-
-
-def dictionary_share(text: str) -> float:
-    """The share of the words that the dictionary has, from 0 to 1; 0 for a text without words."""
-    words = [word.replace("’", "'").lower() for word in _WORD.findall(text)]
-    return sum(map(_is_english, words)) / len(words) if words else 0.0
-
-
-@lru_cache(16_384)
-def _is_english(word: str) -> bool:
-    return word in _dictionary() or word.removesuffix("'s") in _dictionary()
 
 
 @lru_cache(1)
@@ -71,31 +55,31 @@ SHORTEST, LONGEST = 4, 12
 """Words of a short sentence."""
 
 
-def reply_of(trajectory: Trajectory) -> str:
-    """What the agent answered; empty where it did not."""
-    last = trajectory.messages()[-1]
-    return (last.get("content") or "") if last["role"] == "assistant" else ""
-
-
 def words(trajectory: Trajectory) -> int:
-    return len(reply_of(trajectory).split())
+    return len(trajectory.closing_text().split())
 
 
 def names_topic(trajectory: Trajectory) -> bool:
     """Whether the reply has the topic's last word in it, also with another ending."""
     topic = str(Task.of(trajectory.metadata).data["topic"]).split()[-1].casefold()
     stem = topic[: max(3, len(topic) - 2)] if topic.endswith("s") else topic
-    return re.search(rf"\b{re.escape(stem)}", reply_of(trajectory).casefold()) is not None
+    return re.search(rf"\b{re.escape(stem)}", trajectory.closing_text().casefold()) is not None
 
 
 def dictionary_words(trajectory: Trajectory) -> float:
-    """The share of the reply's words that an English dictionary has."""
-    return dictionary_share(reply_of(trajectory))
+    """The share of the reply's words that the dictionary has, from 0 to 1; 0 for a text without words.
+
+    No reward looks at it, so it tells whether a policy that learned to be short still writes words: `theseaisblue` is
+    one word to a counter, and none to a dictionary.
+    """
+    said = [word.replace("’", "'").lower() for word in _WORD.findall(trajectory.closing_text())]
+    known = sum(word in _dictionary() or word.removesuffix("'s") in _dictionary() for word in said)
+    return known / len(said) if said else 0.0
 
 
 def succeeded(trajectory: Trajectory) -> bool:
     """Whether the reply is one finished sentence of 4 to 12 words that names its topic."""
-    reply = reply_of(trajectory).strip().strip('"')
+    reply = trajectory.closing_text().strip().strip('"')
     one = re.fullmatch(r"[^.!?]+[.!?]", reply) is not None
     return (
         trajectory.status == "finished" and one and SHORTEST <= words(trajectory) <= LONGEST and names_topic(trajectory)

@@ -1,12 +1,11 @@
 """The retail desk: find out who writes, what they ordered and what today's policies allow, then change the records.
 
 Every episode has a shop of its own, with policies drawn for it. The customer is scripted and answers questions;
-GAVEL_USER_MODEL names a language model to play it. Success is the one right end state, reached after looking.
+GAVEL_USER_MODEL names a language model to play it, from `goal`. Success is the one right end state, reached after
+looking.
 
-The customer at the other end: says who it is, which colour it likes and where it lives, when it is asked.
-
-It answers by keywords, the same for the same words, and goes when its wishes have been dealt with, well or badly, or
-when its patience is at an end. With GAVEL_USER_MODEL a language model plays it, from `goal`.
+The customer says who it is, which colour it likes and where it lives, when it is asked. It answers by keywords, the
+same for the same words, and goes when its wishes have been dealt with, well or badly, or when its patience ends.
 """
 
 import json
@@ -282,24 +281,24 @@ scenario = Scenario(
 
 
 _WHO = re.compile(r"I am (\w+ \w+), postcode (\d+)")
-_RETURN, _EXCHANGE = re.compile(r"send the (\w+) back"), re.compile(r"the (\w+) in another colour")
-_CANCEL, _NEW_ADDRESS = re.compile(r"order with the (\w+)"), re.compile(r"My new address is ([^.]+)")
+_NEW_ADDRESS = re.compile(r"My new address is ([^.]+)")
+_WISHES: tuple[tuple[Request, re.Pattern[str]], ...] = (
+    ("return", re.compile(r"send the (\w+) back")),
+    ("exchange", re.compile(r"the (\w+) in another colour")),
+    ("cancel", re.compile(r"order with the (\w+)")),
+)
 _COLOURS = re.compile(r"the (\w+) in (\w+), or in (\w+)")
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     """Finds the customer, looks, asks, decides by the policies, and tells."""
-    words = opening
-    if not _WHO.search(words):
-        words += " " + (yield "Could you tell me your name and postcode?")
-    name, postcode = _WHO.findall(words)[0]
-    customer = json.loads((yield Call("find_customer", {"name": name, "postcode": postcode})))
+    customer = yield from _find_customer(opening)
     orders: list[Any] = []
     for number in customer["orders"]:
         orders.append(json.loads((yield Call("get_order", {"order_id": number}))))
     if "redirect" in opening:
         yield from _redirect(orders)
-    for request, pattern in (("return", _RETURN), ("exchange", _EXCHANGE), ("cancel", _CANCEL)):
+    for request, pattern in _WISHES:
         for name in pattern.findall(opening):
             order, item = next((order, item) for order in orders for item in order["items"] if item["name"] == name)
             declined = yield from _deal_with(request, order, item)
@@ -307,6 +306,12 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
                 about = {"customer_id": customer["customer_id"], "item": name, "request": request}
                 yield Call("decline", {**about, "reason": declined})
     yield "Your requests have been dealt with as our policies allow."
+
+
+def _find_customer(opening: str) -> Generator[Call | str, str, Any]:
+    words = opening if _WHO.search(opening) else (yield "Could you tell me your name and postcode?")
+    name, postcode = _WHO.findall(words)[0]
+    return json.loads((yield Call("find_customer", {"name": name, "postcode": postcode})))
 
 
 def _redirect(orders: list[Any]) -> Turns:
@@ -317,10 +322,9 @@ def _redirect(orders: list[Any]) -> Turns:
             yield Call("change_address", {"order_id": order["order_id"], "address": address})
 
 
-def _deal_with(request: str, order: Any, item: Any) -> Generator[Call | str, str, str | None]:
+def _deal_with(request: Request, order: Any, item: Any) -> Generator[Call | str, str, str | None]:
     """Does it, or gives the reason to decline it."""
-    topic = {"return": "returns", "exchange": "exchanges", "cancel": "cancellations"}[request]
-    policy = json.loads((yield Call("read_policy", {"topic": topic})))
+    policy = json.loads((yield Call("read_policy", {"topic": TOPICS[request]})))
     where = {"order_id": order["order_id"], "item": item["name"]}
     if request == "cancel":
         if order["status"] not in policy["allowed_statuses"]:
@@ -349,11 +353,7 @@ def _deal_with(request: str, order: Any, item: Any) -> Generator[Call | str, str
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
     """Finds customer and orders, and grants every wish without reading a policy."""
-    words = opening
-    if not _WHO.search(words):
-        words += " " + (yield "Who are you?")
-    name, postcode = _WHO.findall(words)[0]
-    customer = json.loads((yield Call("find_customer", {"name": name, "postcode": postcode})))
+    customer = yield from _find_customer(opening)
     for number in customer["orders"]:
         order = json.loads((yield Call("get_order", {"order_id": number})))
         for item in order["items"]:
@@ -367,12 +367,8 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
 
 def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
     """Declines whatever is wanted, without a look at orders or policies."""
-    words = opening
-    if not _WHO.search(words):
-        words += " " + (yield "Who are you?")
-    name, postcode = _WHO.findall(words)[0]
-    customer = json.loads((yield Call("find_customer", {"name": name, "postcode": postcode})))
-    for request, pattern in (("return", _RETURN), ("exchange", _EXCHANGE), ("cancel", _CANCEL)):
+    customer = yield from _find_customer(opening)
+    for request, pattern in _WISHES:
         for item in pattern.findall(opening):
             about = {"customer_id": customer["customer_id"], "item": item, "request": request}
             yield Call("decline", {**about, "reason": "too_late"})

@@ -1,17 +1,11 @@
 """The returns desk: look up an order, read the policy of its item, then refund, exchange or deny.
 
-Every customer asks for a refund; what is right depends on facts that only the tools tell.
+Every customer asks for a refund; what is right depends on facts that only the tools tell. The policy is random for
+every case, so an agent that does not look it up can only guess.
 
-The cases of the returns desk: an order, the policy of its item, and the action that follows from both.
-
-The policy is random for every case, so it cannot be memorized: an agent that does not look it up can only
-guess. An order number always belongs to the same split.
-
-Demonstrations of the returns desk, most of them with a bad habit.
-
-The embedded policy is cloned from these. Four clerks take turns: the careful one works by the book,
-the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one looks,
-at the order at least, but acts at random all the same and sometimes forgets to tell the customer.
+The embedded policy is cloned from `demonstrate`, mostly of bad habits. Four clerks take turns: the careful one works by
+the book, the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one looks, at the
+order at least, but acts at random all the same and sometimes forgets to tell the customer.
 """
 
 import random
@@ -150,7 +144,7 @@ def succeeded(trajectory: Trajectory) -> bool:
     """Whether the one right action was taken, and the customer told."""
     actions = [name for name in calls_made(trajectory) if name in ACTIONS]
     right = Case.model_validate(Task.of(trajectory.metadata).data).right_action
-    return actions == [right] and _closed(trajectory)
+    return actions == [right] and trajectory.status == "finished" and bool(trajectory.closing_text().strip())
 
 
 def looked_before_acting(trajectory: Trajectory) -> bool:
@@ -166,11 +160,6 @@ def looked_before_acting(trajectory: Trajectory) -> bool:
 def hand_reward(trajectory: Trajectory) -> float:
     """What somebody might write by hand: the outcome, with a little credit for looking."""
     return 0.8 * succeeded(trajectory) + 0.2 * looked_before_acting(trajectory)
-
-
-def _closed(trajectory: Trajectory) -> bool:
-    last = trajectory.messages()[-1]
-    return trajectory.status == "finished" and last["role"] == "assistant" and bool((last.get("content") or "").strip())
 
 
 scenario = Scenario(
@@ -214,12 +203,8 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> list[Call | st
             before, action = [], anything
         case "sloppy":
             before, action = dice.choice(([look], [look, read])), anything
-    turns: list[Call | str] = [*before, Call(action, order)]
-    if clerk != "sloppy" or dice.random() < 0.7:
-        turns.append(dice.choice(CLOSINGS[action]))
-    else:
-        turns.append("")
-    return turns
+    closing = dice.choice(CLOSINGS[action]) if clerk != "sloppy" or dice.random() < 0.7 else ""
+    return [*before, Call(action, order), closing]
 
 
 def _clerk(clerk: Clerk) -> Player:

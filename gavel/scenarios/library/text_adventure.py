@@ -6,14 +6,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from gavel.prompts import render
+from gavel.scenarios.library._grid import DIRECTIONS, Cell, beside, shortest_ways
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
-
-DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
-Place = tuple[int, int]
 
 
 class House(BaseModel):
@@ -28,18 +26,12 @@ class House(BaseModel):
     def exits(self, place: str) -> dict[str, str]:
         """The place behind each door."""
         x, y = map(int, place.split(","))
-        beside = {name: f"{x + dx},{y + dy}" for name, (dx, dy) in DIRECTIONS.items()}
-        return {name: other for name, other in beside.items() if other in self.rooms}
+        around = {name: f"{x},{y}" for name, (x, y) in beside((x, y)).items()}
+        return {name: other for name, other in around.items() if other in self.rooms}
 
     def way(self, start: str, goal: str) -> list[str]:
         """The directions of a shortest way."""
-        ways: dict[str, list[str]] = {start: []}
-        for place in (queue := [start]):
-            for direction, other in self.exits(place).items():
-                if other not in ways:
-                    ways[other] = [*ways[place], direction]
-                    queue.append(other)
-        return ways[goal]
+        return shortest_ways(start, self.exits)[goal]
 
     @property
     def shortest(self) -> int:
@@ -56,7 +48,7 @@ NAMES = (
 def draw_house(number: int) -> House:
     """The house of a number, always the same one: 5 to 8 rooms."""
     dice = random.Random(f"text adventure {number}")
-    places: list[Place] = [(0, 0)]
+    places: list[Cell] = [(0, 0)]
     size = dice.randint(5, 8)
     while len(places) < size:
         x, y = dice.choice(places)

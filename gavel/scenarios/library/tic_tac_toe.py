@@ -154,20 +154,6 @@ def succeeded(trajectory: Trajectory) -> bool:
     return points(trajectory) >= trajectory.metrics[AT_BEST]
 
 
-def _self_play() -> list[Task]:
-    openings = [opening for opening in _OPENINGS if opening not in _HELD_OUT]
-    return [_task(opening, opponent=SELF) for opening in openings]
-
-
-def _against(opponent: str) -> list[Task]:
-    return [
-        _task(opening, opponent=opponent, side=side)
-        for opening in _HELD_OUT
-        for side in SIDES
-        if value(Board(opening), side) > 0  # where perfect play loses, everything else would do as well
-    ]
-
-
 def _task(opening: tuple[int, int], **who: Any) -> Task:
     words = f"A game of tic-tac-toe, after X took {opening[0]} and O took {opening[1]}."
     name = "-".join(["game", *map(str, opening), *(who[key] for key in ("side",) if key in who)])
@@ -177,8 +163,13 @@ def _task(opening: tuple[int, int], **who: Any) -> Task:
 scenario = Scenario(
     name="tic_tac_toe",
     rollout=play,
-    tasks=_self_play(),
-    held_out=_against(os.environ.get("GAVEL_OPPONENT") or RANDOM),
+    tasks=[_task(opening, opponent=SELF) for opening in _OPENINGS if opening not in _HELD_OUT],
+    held_out=[
+        _task(opening, opponent=os.environ.get("GAVEL_OPPONENT") or RANDOM, side=side)
+        for opening in _HELD_OUT
+        for side in SIDES
+        if value(Board(opening), side) > 0  # where perfect play loses, everything else would do as well
+    ],
     rubric=render("scenarios/tic_tac_toe_rubric.j2").strip(),
     success=succeeded,
     hand_reward=points,

@@ -3,28 +3,21 @@
 Problems are generated; `word_math:FILE` and `word_math:DIRECTORY` read others in GSM8K's form, JSON lines or parquet
 (`gavel.scenarios.math_problems`). Success is GSM8K's strict one: the last number after `####`, and no other.
 
-A calculator: exact arithmetic over an expression, which is read and never run.
-
-    evaluate("(3 + 4) * 2,500 / 7")    # "2500"
-    evaluate("10 / 4")                 # "2.5"
-
-Python's own parser reads the expression into a tree, of which only numbers and arithmetic are followed: names, calls,
-attributes and everything else are refused, so nothing that an agent writes is ever evaluated as code.
-
-Word problems of two to five steps, drawn from templates: the names and all numbers of each follow from its number.
-
-A template is a text with fields and the formula of its answer, which is a whole number above 0. Held-out problems are
-about other people than those that are trained on, so no text is in both splits.
+Generated problems have two to five steps and are drawn from templates: names and numbers of each follow from its
+number, and held-out ones are about other people, so no text is in both splits. The calculator reads an expression by
+Python's parser and follows only numbers and arithmetic of the tree: nothing that an agent writes is run as code.
 """
 
 import ast
+import operator
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
@@ -36,6 +29,15 @@ MAX_CHARACTERS = 200
 _MAX_BITS = 512
 """Of a numerator or denominator on the way."""
 _MAX_EXPONENT = 20
+_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,  # pyright: ignore[reportUnknownMemberType]
+    ast.FloorDiv: operator.floordiv,  # pyright: ignore[reportUnknownMemberType]
+    ast.Mod: operator.mod,  # pyright: ignore[reportUnknownMemberType]
+    ast.Pow: pow,
+}
 _DIGITS = 10
 """Significant digits that are shown of a number that is not whole."""
 
@@ -72,33 +74,19 @@ def _value(node: ast.expr) -> Fraction:
             return -_value(operand)
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return _value(operand)
-        case ast.BinOp(left=left, op=operator, right=right):
-            return _bounded(_combined(_value(left), operator, _value(right)))
+        case ast.BinOp(left=left, op=operation, right=right):
+            return _bounded(_combined(_value(left), operation, _value(right)))
         case _:
             pass
     raise ValueError(f"{ast.unparse(node)!r} is no number and no arithmetic: use + - * / // % ** and brackets")
 
 
-def _combined(left: Fraction, operator: ast.operator, right: Fraction) -> Fraction:
-    match operator:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.Div():
-            return left / right
-        case ast.FloorDiv():
-            return Fraction(left // right)
-        case ast.Mod():
-            return left % right
-        case ast.Pow() if right.denominator == 1 and abs(right) <= _MAX_EXPONENT:
-            return left ** int(right)
-        case ast.Pow():
-            raise ValueError(f"an exponent is a whole number from -{_MAX_EXPONENT} to {_MAX_EXPONENT}")
-        case _:
-            raise ValueError("use + - * / // % ** and brackets")
+def _combined(left: Fraction, operation: ast.operator, right: Fraction) -> Fraction:
+    if type(operation) not in _OPERATIONS:
+        raise ValueError("use + - * / // % ** and brackets")
+    if isinstance(operation, ast.Pow) and (right.denominator != 1 or abs(right) > _MAX_EXPONENT):
+        raise ValueError(f"an exponent is a whole number from -{_MAX_EXPONENT} to {_MAX_EXPONENT}")
+    return Fraction(_OPERATIONS[type(operation)](left, right))
 
 
 def _bounded(value: Fraction) -> Fraction:
@@ -246,20 +234,15 @@ def answer_in(reply: str) -> str | None:
     return found[-1].replace(",", "") if found else None
 
 
-def _reply(trajectory: Trajectory) -> str:
-    last = trajectory.messages()[-1]
-    return (last.get("content") or "") if last["role"] == "assistant" else ""
-
-
 def succeeded(trajectory: Trajectory) -> bool:
     """Whether the answer is the right one, digit by digit."""
-    said = answer_in(_reply(trajectory))
+    said = answer_in(trajectory.closing_text())
     return trajectory.status == "finished" and said == Task.of(trajectory.metadata).data["answer"]
 
 
 def hand_reward(trajectory: Trajectory) -> float:
     """What somebody might write by hand: the answer, and a tenth for the form of the last line."""
-    return 0.9 * succeeded(trajectory) + 0.1 * (answer_in(_reply(trajectory)) is not None)
+    return 0.9 * succeeded(trajectory) + 0.1 * (answer_in(trajectory.closing_text()) is not None)
 
 
 def scenario_of(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> Scenario:
@@ -274,7 +257,7 @@ def scenario_of(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | flo
         rubric=render("scenarios/word_math_rubric.j2").strip(),
         success=succeeded,
         hand_reward=hand_reward,
-        measures={"has_answer": lambda trajectory: answer_in(_reply(trajectory)) is not None},
+        measures={"has_answer": lambda trajectory: answer_in(trajectory.closing_text()) is not None},
     )
 
 

@@ -16,7 +16,6 @@ import pickle
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -224,20 +223,15 @@ class TrainingRun:
             )
             self._server = EndpointServer(
                 self._engine,
-                self.policy.renderer,
-                self.policy.decode,
+                self.policy,
                 model=model.name,
-                max_context=self._engine.max_context,
                 max_reply=serving.max_reply,
                 host=serving.host,
                 port=serving.port,
                 base_model=model.base_model,
-                rendering_by=self.policy.rendering_by,
-                encode=self.policy.encode,
-                vocabulary=self.policy.vocabulary,
             )
             with saving(self.step):
-                self._start.keep(self._write_start)
+                self._start.keep(lambda directory: self._write_policy(directory, self._card(0)))
             undo.pop_all()
         directory.describe(description)
         self._limits = _limits(self._engine.max_context, longest, serving.max_reply)
@@ -255,8 +249,8 @@ class TrainingRun:
         """The learner's, of the trained tokens of each sequence."""
         with self._lock:
             flat = self._replicas.logprobs(*sequences) if sequences else torch.zeros(0)
-        values = iter([value.item() for value in flat])
-        return [list(islice(values, sequence.trained_tokens)) for sequence in sequences]
+        parts = torch.split(flat, [sequence.trained_tokens for sequence in sequences])
+        return [[value.item() for value in part] for part in parts]
 
     def prepare(self, config: TrainConfig) -> None:
         """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
@@ -433,15 +427,13 @@ class TrainingRun:
             latest = checkpoints.latest(before=latest)
         return None, {}
 
-    def _write_start(self, directory: Path) -> None:
+    def _write_policy(self, directory: Path, card: str) -> None:
         self.policy.save_adapter(directory)
         self.policy.tokenizer.save_pretrained(str(directory))
-        (directory / CARD).write_text(self._card(0), encoding="utf-8")
+        (directory / CARD).write_text(card, encoding="utf-8")
 
     def _write(self, directory: Path, step: int, split: str, metrics: dict[str, float]) -> None:
-        self.policy.save_adapter(directory)
-        self.policy.tokenizer.save_pretrained(str(directory))
-        (directory / CARD).write_text(self._card(step, {"step": step, "split": split, **metrics}), encoding="utf-8")
+        self._write_policy(directory, self._card(step, {"step": step, "split": split, **metrics}))
         (directory / _STATE).parent.mkdir()
         if experiment := self.directory.description(EXPERIMENT):
             (directory / TRAINER_STATE / EXPERIMENT).write_text(json.dumps(experiment))

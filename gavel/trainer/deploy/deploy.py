@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gavel.trainer.backends.protocol import Backend
 from gavel.trainer.deploy.host import DeployHost, Deployment, Report, explained, open_host
@@ -22,12 +22,6 @@ logger = logging.getLogger(__name__)
 BEST_BY = "held_out/success"
 Step = int | Literal["latest", "best"]
 _REMOVAL_SECONDS = 900.0
-
-
-class Proof(Protocol):
-    """A smoke test: raises `DeployError` for a deployment that serves something else; gives what it found."""
-
-    async def __call__(self, deployment: Deployment, report: Report) -> str: ...
 
 
 def facts_of_run(run: Path, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
@@ -71,29 +65,6 @@ def _described(directory: Path, description: Mapping[str, Any], step: int) -> Ad
     return read_facts(directory, step=step, **names)
 
 
-async def deploy_step(
-    run: Path,
-    adapter: AdapterFacts,
-    description: Mapping[str, Any],
-    address: str,
-    *,
-    wait: bool,
-    smoke_test: bool,
-    deadline: float,
-    report: Report,
-    options: Mapping[str, Any],
-) -> Deployment:
-    """Serves the adapter at the host of `address`, and asks it the smoke test. Raises `DeployError`."""
-    proof = None
-    if smoke_test:
-        from gavel.trainer.deploy.smoke_test import SmokeTest
-
-        proof = SmokeTest(run, adapter.step, adapter.directory, description)
-    return await deploy(
-        run, adapter, address, wait=wait, deadline=deadline, proof=proof, report=report, options=options
-    )
-
-
 async def deploy(
     run: Path,
     adapter: AdapterFacts,
@@ -101,14 +72,15 @@ async def deploy(
     *,
     wait: bool = True,
     deadline: float = 3600.0,
-    proof: Proof | None = None,
+    description: Mapping[str, Any] | None = None,
     report: Report = logger.info,
     options: Mapping[str, Any] | None = None,
 ) -> Deployment:
     """Serves `adapter` at the host of `address` and proves it; records are kept in `deployments` of `run`.
 
-    `deadline`: seconds to wait until it serves. `proof` None: it is not proven, which the record says. Raises
-    `DeployError`; what was made by then stays in the record, for the same call or for `undeploy`.
+    `deadline`: seconds to wait until it serves. `description`: the run as in model.json, by which the smoke test asks;
+    None: nothing is proven, which the record says. Raises `DeployError`; what was made by then stays in the record, for
+    the same call or for `undeploy`.
     """
     host = open_host(address, **(options or {}))
     if misfits := host.check(adapter):
@@ -142,19 +114,23 @@ async def deploy(
         }
         if wait:
             record.state = "deployed"
-            record.smoke_test = await _proven(deployment, proof, report)
+            record.smoke_test = "not run: it is not proven which weights are served"
+            if description is not None:
+                record.smoke_test = await _proven(deployment, run, adapter, description, report)
             report(f"smoke test: {record.smoke_test}")
         record.save()
     return deployment
 
 
-async def _proven(deployment: Deployment, proof: Proof | None, report: Report) -> str:
-    if proof is None:
-        return "not run: it is not proven which weights are served"
+async def _proven(
+    deployment: Deployment, run: Path, adapter: AdapterFacts, description: Mapping[str, Any], report: Report
+) -> str:
+    from gavel.trainer.deploy.smoke_test import SmokeTest
+
     record = deployment.record
     record.save()
     try:
-        return await proof(deployment, report)
+        return await SmokeTest(run, adapter.step, adapter.directory, description)(deployment, report)
     except DeployError as error:
         record.smoke_test = f"failed: {error.message}"
         record.save()

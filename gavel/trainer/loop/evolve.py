@@ -24,8 +24,7 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.config import SftConfig
-from gavel.trainer.evolve_config import EvolveConfig
+from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.loop.evaluation import Evaluation, counting, evaluate
 from gavel.trainer.loop.experiment import described_experiment
 from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards

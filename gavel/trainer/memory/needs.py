@@ -15,7 +15,7 @@ found by running a small copy of it, as for a real policy.
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from transformers.quantizers.base import get_keys_to_not_convert
 
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
+from gavel.trainer.device_memory import TensorBytes
 from gavel.trainer.engines.kv_cache import SHARE_OF_MEMORY, shared_context, slot_bytes
 from gavel.trainer.kernels.attention_kernels import assume
 from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
@@ -40,7 +41,6 @@ from gavel.trainer.policy.families import usable_context, why_alone, why_unbatch
 from gavel.trainer.policy.loading import auto_class, check_settings, dtype_of, text_decoder
 from gavel.trainer.policy.policy import Policy, adapted, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.tensor_bytes import TensorBytes
 
 
 @contextlib.contextmanager
@@ -115,8 +115,8 @@ class PlannedPolicy(Policy):
                 self.base_bytes = self.quantized_bytes
             self.parameter_count: int = base.num_parameters()
             self.vocabulary: int = base.get_input_embeddings().num_embeddings
-            fuse_norms(torch.nn.ModuleList(_fusible_norms(base)))
-            fuse_mlps(torch.nn.ModuleList(_fusible_mlps(base)))
+            fuse_norms(torch.nn.ModuleList(_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
+            fuse_mlps(torch.nn.ModuleList(_fusible(base, "MLP", fuse_mlps, _small_mlp)))
             self.model = adapted(base, lora, plain=not quantized)
             self.model.eval()
             self.spans = None
@@ -149,40 +149,35 @@ def _nf4_bytes(layer: torch.nn.Linear) -> int:
     return weights // 2 + weights // 64 + weights // (64 * 64)
 
 
-def _fusible_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
+def _fusible(
+    model: torch.nn.Module,
+    name: str,
+    fuse: Callable[[torch.nn.ModuleList], Any],
+    small_copy: Callable[[Any], torch.nn.Module],
+) -> list[torch.nn.Module]:
+    """The modules whose class is named so, of each kind whose fused form is equal in a small copy."""
     found: list[torch.nn.Module] = []
     verdicts: dict[tuple[Any, ...], bool] = {}
     for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if not type(module).__name__.endswith("RMSNorm") or not isinstance(weight, torch.nn.Parameter):
-            continue
-        kind = type(module), weight.shape, weight.dtype
-        if kind not in verdicts:
-            small = copy.deepcopy(module).to_empty(device="cpu")
-            torch.nn.init.ones_(small.weight)  # type: ignore[arg-type]
-            with torch.device("cpu"):
-                verdicts[kind] = bool(fuse_norms(torch.nn.ModuleList([small])))
-        if verdicts[kind]:
-            found.append(module)
+        if type(module).__name__.endswith(name):
+            weight: Any = getattr(module, "weight", None)
+            kind = type(module), getattr(weight, "shape", None), getattr(weight, "dtype", None)
+            if kind not in verdicts:
+                with torch.device("cpu"):
+                    verdicts[kind] = bool(fuse(torch.nn.ModuleList([small_copy(module)])))
+            if verdicts[kind]:
+                found.append(module)
     return found
 
 
-def _fusible_mlps(model: torch.nn.Module) -> list[torch.nn.Module]:
-    found: list[torch.nn.Module] = []
-    verdicts: dict[type, bool] = {}
-    for module in model.modules():
-        if not type(module).__name__.endswith("MLP"):
-            continue
-        kind = type(module)
-        if kind not in verdicts:
-            with torch.device("cpu"):
-                verdicts[kind] = bool(fuse_mlps(torch.nn.ModuleList([_small_copy(module)])))
-        if verdicts[kind]:
-            found.append(module)
-    return found
+def _small_norm(module: Any) -> torch.nn.Module:
+    small = copy.deepcopy(module).to_empty(device="cpu")
+    if isinstance(getattr(small, "weight", None), torch.nn.Parameter):
+        torch.nn.init.ones_(small.weight)
+    return small
 
 
-def _small_copy(module: torch.nn.Module) -> torch.nn.Module:
+def _small_mlp(module: torch.nn.Module) -> torch.nn.Module:
     """The module with linear layers of a few rows and columns."""
     small = copy.copy(module)
     small._modules = {

@@ -68,11 +68,8 @@ class Checkpoints:
 
     def latest(self, before: int | None = None) -> int | None:
         """The newest step (before another) with an undamaged checkpoint; None when there is none."""
-        for step in reversed(self.steps()):
-            if before is not None and step >= before:
-                continue
-            problem = self._problem(step)
-            if problem is None:
+        for step in reversed([each for each in self.steps() if before is None or each < before]):
+            if (problem := self._problem(step)) is None:
                 return step
             logger.warning("checkpoint %s is damaged (%s); going back to the one before", self.path(step), problem)
         return None
@@ -92,9 +89,8 @@ class Checkpoints:
         self.discard(step)
         unfinished.mkdir(parents=True)
         write(unfinished)
-        hashes = {
-            str(file.relative_to(unfinished)): file_sha256(file) for file in _files(unfinished) if file.name != CARD
-        }
+        files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path.name != CARD)
+        hashes = {str(file.relative_to(unfinished)): file_sha256(file) for file in files}
         (unfinished / MANIFEST).write_text(json.dumps(hashes, indent=1))
         sync_all(unfinished)
 
@@ -119,18 +115,15 @@ class Checkpoints:
 
     def write_card(self, step: int, text: str) -> None:
         """Replaces the model card of a checkpoint, unless an earlier version hashed it or there is no checkpoint."""
-        hashes = _read_manifest(self.path(step))
-        if not hashes or CARD in hashes:
-            return
-        write_atomically(self.path(step) / CARD, text)
+        if (hashes := _read_manifest(self.path(step))) and CARD not in hashes:
+            write_atomically(self.path(step) / CARD, text)
 
     def _unfinished(self, step: int) -> Path:
         return self.directory / f"{_UNFINISHED}{step:06d}"
 
     def _problem(self, step: int) -> str | None:
         directory = self.path(step)
-        hashes = _read_manifest(directory)
-        if not hashes:
+        if not (hashes := _read_manifest(directory)):
             return "its manifest cannot be read, or names no files"
         for name, expected in hashes.items():
             file = directory / name
@@ -148,10 +141,6 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", hashes) if isinstance(hashes, dict) else {}
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 EXPORT_MARK = "gavel_export.json"

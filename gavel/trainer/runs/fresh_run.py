@@ -60,8 +60,12 @@ class ReplacedRun:
         try:
             with contextlib.closing(RunDirectory(*self._run)) as run:
                 for entry in run.entries():
-                    if entry.name not in _SERVER_LOGS:  # they tell why the new run did not start
-                        _remove(entry)
+                    if entry.name in _SERVER_LOGS:  # they tell why the new run did not start
+                        continue
+                    if entry.is_dir() and not entry.is_symlink():
+                        shutil.rmtree(entry)
+                    else:
+                        entry.unlink()
                 self._move_back(run)
         except (OSError, RunDirectoryError) as error:
             logger.warning("the earlier run could not be put back and is kept in %s: %s", self._aside, error)
@@ -86,10 +90,3 @@ def replacing_run(root: Path, project: str, name: str) -> Generator[ReplacedRun]
         replaced.put_back()
         raise
     replaced.delete()
-
-
-def _remove(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
-    else:
-        entry.unlink()

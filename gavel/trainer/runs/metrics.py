@@ -93,11 +93,10 @@ class MetricsLog:
 
     def close(self) -> None:
         """Shows the run's report at the tracker, and ends the run there."""
-        if self._tracker is None:
+        if (tracker := self._tracker) is None:
             return
-        tracker, self._tracker = self._tracker, None
-        page = self.path.with_name("report.html")
-        if page.is_file():
+        self._tracker = None
+        if (page := self.path.with_name("report.html")).is_file():
             tracker.log_report(page)
         tracker.finish()
 
@@ -145,9 +144,9 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         if trajectory.judgement is not None and trajectory.judgement.score is not None:
             values.setdefault("judge_score", []).append(trajectory.judgement.score)
         values.setdefault("failed", []).append(float(trajectory.status == "failed"))
-    counts = {"trajectories": len(trajectories), "exceptions": sum(len(group.exceptions) for group in groups)}
+    exceptions = sum(len(group.exceptions) for group in groups)
     means = {name: fmean(numbers) for name, numbers in values.items()}
-    return means | {name: float(count) for name, count in counts.items()}
+    return means | {"trajectories": float(len(trajectories)), "exceptions": float(exceptions)}
 
 
 def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -165,8 +164,7 @@ def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     if known_agreements := [each.order_agreement for each in judgements if each.order_agreement is not None]:
         totals["judge/opposed_groups"] = sum(agreement <= 0 for agreement in known_agreements)
     costs = [each.cost_usd for each in judgements if each.calls]
-    known = [cost for cost in costs if cost is not None]
-    return totals | {"judge/cost_usd": sum(known)} if len(known) == len(costs) else totals
+    return totals if None in costs else totals | {"judge/cost_usd": sum(cost for cost in costs if cost is not None)}
 
 
 def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
@@ -216,10 +214,6 @@ def _append_line(path: Path, line: str) -> None:
 
 
 def _cut_torn_line(path: Path) -> None:
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as stream:
-            stream.truncate(whole)
+    content = path.read_bytes() if path.is_file() else b""
+    if (whole := content.rfind(b"\n") + 1) < len(content):
+        os.truncate(path, whole)

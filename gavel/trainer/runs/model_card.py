@@ -46,25 +46,20 @@ def model_card(
     base_model = description["base_model"]
     adapter = f"LoRA adapter (rank {description['lora']['rank']})"
     what = f"A {adapter} of `{base_model}`" if merged is None else f"`{base_model}` with a {adapter} merged into it"
+    start: Mapping[str, Any] = description.get("from_checkpoint") or {}
+    began = f"`{start['run']}`, step {start['step']}" if "run" in start else f"`{start['named']}`" if start else ""
     lines = [
         f"# {description['name']}, step {step}",
         "",
         f"{what}, trained with Gavel on scores that a judge gave to groups of attempts.",
         *(["", merged] if merged else []),
-        *_start_lines(description.get("from_checkpoint")),
+        *(["", f"Its step 0 is the adapter of {began}."] if began else []),
         "",
         f"- Licence of the base model: {license_name or 'not known here; it holds for the adapter too'}",
         *_experiment_lines(experiment),
         *_curve_lines(rows, step),
     ]
     return f"---\n{head}\n---\n\n" + "\n".join(lines) + "\n"
-
-
-def _start_lines(start: Mapping[str, Any] | None) -> list[str]:
-    if not start:
-        return []
-    named = f"`{start['run']}`, step {start['step']}" if "run" in start else f"`{start['named']}`"
-    return ["", f"Its step 0 is the adapter of {named}."]
 
 
 def base_license(base: str) -> str | None:

@@ -3,8 +3,7 @@
     model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/   cassettes.sqlite
 
 Descriptions (model.json, experiment.json, the trainer state) carry the `format_version`. A reader accepts every version
-from OLDEST_READABLE to FORMAT_VERSION: a change that older readers would misread raises FORMAT_VERSION, one that the
-reader cannot upgrade raises OLDEST_READABLE.
+up to FORMAT_VERSION: a change that older readers would misread raises it.
 
     sft/qwen3-4b        the newest checkpoint of this run; runs/sft/qwen3-4b is the same, by its directory
     sft/qwen3-4b@12     that of its step 12
@@ -30,19 +29,16 @@ from gavel.trainer.runs.metrics import MetricsLog
 from gavel.trainer.runs.trackers import TrackerName, chosen_tracker
 
 FORMAT_VERSION = 1
-OLDEST_READABLE = 0
 
 
 class FormatVersionError(GavelError):
     """A file was written in a format that this version of Gavel cannot read."""
 
 
-def check_format_version(
-    found: object, what: str, *, oldest: int = OLDEST_READABLE, newest: int = FORMAT_VERSION
-) -> int:
+def check_format_version(found: object, what: str) -> int:
     """The version `found` in a file; None, no recorded version, is 0. `what` names the file in the error.
 
-    Raises `FormatVersionError` for a version outside `oldest` … `newest`.
+    Raises `FormatVersionError` for a version that is later than `FORMAT_VERSION`.
     """
     version = 0 if found is None else found
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
@@ -50,15 +46,10 @@ def check_format_version(
             f"{what} has the format version {found!r}, which is not a version number",
             "Restore the file, or give the new run another name.",
         )
-    if version > newest:
+    if version > FORMAT_VERSION:
         raise FormatVersionError(
-            f"{what} has format version {version}, and this Gavel reads up to {newest}",
+            f"{what} has format version {version}, and this Gavel reads up to {FORMAT_VERSION}",
             "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another name.",
-        )
-    if version < oldest:
-        raise FormatVersionError(
-            f"{what} has format version {version}, and this Gavel reads from {oldest} on",
-            "Finish the run with the version of Gavel that began it, or give the new run another name.",
         )
     return version
 
@@ -123,10 +114,6 @@ class RunDirectoryError(GavelError):
     """The run directory cannot be used."""
 
 
-class MountError(OSError):
-    """A directory lacks something that runs need."""
-
-
 def runs_root(path: str | Path | None = None) -> Path:
     """`path`, else GAVEL_RUNS, else `runs` here."""
     return Path(path or os.environ.get("GAVEL_RUNS") or "runs")
@@ -158,9 +145,9 @@ def check_description(run: Path, description: dict[str, Any], file_name: str = E
     """
     file = run / file_name
     if not file.exists():
-        file = max(run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}"), default=file)
-    if not file.exists():
-        return
+        kept = run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}")
+        if (file := max(kept, default=None)) is None:
+            return
     begun = read_description(file)
     check_format_version(begun.get("format_version"), str(file))
     if changed := differences(with_later_settings(begun, description), description):
@@ -243,23 +230,21 @@ class RunDirectory:
                 "Wait for it or stop it, or give this run another name.",
             ) from error
         except OSError as error:
-            self._refuse(f"cannot lock a file: {error.strerror}", error)
-        try:
-            check_mount(self.path)
-        except MountError as error:
-            self._refuse(str(error), error)
+            self._refuse("lock a file", error)
+        if (failed := failing_on(self.path)) is not None:
+            self._refuse(*failed)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name, tracker=tracker)
 
-    def _refuse(self, lacking: str, error: OSError) -> NoReturn:
+    def _refuse(self, doing: str, error: OSError) -> NoReturn:
         self._lock.close()
         self.discard_if_new()
         remedy = "A mounted bucket often lacks this. Keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the "
         remedy += "bucket: gavel push."
-        reason = error.__cause__ or error
-        if isinstance(reason, OSError) and reason.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "Make room there and give the command again: the run goes on. GAVEL_RUNS=… names another place."
-        raise RunDirectoryError(f"{self.path} cannot hold a run: it {lacking}", remedy) from error
+        told = f"it cannot {doing}: {error.strerror or error}"
+        raise RunDirectoryError(f"{self.path} cannot hold a run: {told}", remedy) from error
 
     def check_held(self) -> None:
         """Raises `RunDirectoryError` when the directory was deleted or replaced: another process may then use it."""
@@ -289,13 +274,9 @@ class RunDirectory:
 
         No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
         """
-        if file_name == "model.json" and not (self.path / file_name).exists():
-            self._check_not_begun()
-        check_description(self.path, description, file_name)
-
-    def _check_not_begun(self) -> None:
-        """A prompted model, which has no description, leaves metrics of step 0 alone."""
-        if (
+        is_lost = file_name == "model.json" and not (self.path / file_name).exists()
+        # a prompted model, which has no description, leaves metrics of step 0 alone
+        if is_lost and (
             self.checkpoints.steps()
             or (self.path / EXPERIMENT).exists()
             or any(row["step"] > 0 for row in self.metrics.rows())
@@ -304,6 +285,7 @@ class RunDirectory:
                 f"{self.path} holds a run, but its model.json is missing, so it is not known what was trained",
                 "Restore model.json, start over with --fresh, or give the new run another --name.",
             )
+        check_description(self.path, description, file_name)
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
         """Where the trajectories of a split are kept. Raises `RunDirectoryError` for a split that no directory can be.
@@ -347,9 +329,9 @@ class RunDirectory:
         self._lock.close()
 
 
-def check_mount(directory: Path) -> None:
-    """Raises `MountError`, which says what the directory cannot do: a mounted bucket often cannot append to a file, or
-    rename one, and would lose rows of metrics, or half a checkpoint's files."""
+def failing_on(directory: Path) -> tuple[str, OSError] | None:
+    """What the directory cannot do, and the error: a mounted bucket often cannot append to a file, or rename one, and
+    would lose rows of metrics, or half a checkpoint's files. None = it can hold a run."""
     tried = directory / ".mount_check"
     doing = "make a directory"
     try:
@@ -374,9 +356,10 @@ def check_mount(directory: Path) -> None:
         if (tried / "whole" / "rows").read_text() != "3\n":
             raise OSError("its files did not come along")
     except OSError as error:
-        raise MountError(f"cannot {doing}: {error.strerror or error}") from error
+        return doing, error
     finally:
         shutil.rmtree(tried, ignore_errors=True)
+    return None
 
 
 _ADAPTER = "adapter_config.json"
@@ -396,9 +379,9 @@ class NamedRunError(NamedCheckpointError):
 
 def find_checkpoint(named: str, root: Path) -> Path:
     """The absolute directory of the adapter; `root` is where runs are kept. Raises `NamedCheckpointError`."""
-    place, step = _place(named, root)
-    if place is None:
+    if not (places := _places(named, root)):
         raise NamedRunError(f"there is no run and no directory {named!r}", _HOW)
+    place, step = places[0]
     if (place / _ADAPTER).is_file():
         if step is not None:
             raise NamedCheckpointError(f"{str(place)!r} is one checkpoint, so it has no step {step}", "Leave @ out.")
@@ -412,9 +395,7 @@ def find_checkpoint(named: str, root: Path) -> Path:
     if not (place / "model.json").is_file():
         raise NamedRunError(f"{str(place)!r} is neither a run nor an adapter: it has no {_ADAPTER}", _HOW)
     checkpoints = Checkpoints(place / "checkpoints")
-    if step is None:
-        step = checkpoints.latest()
-    if step is None:
+    if (step := checkpoints.latest() if step is None else step) is None:
         raise NamedCheckpointError(
             f"the run in {place} has no whole checkpoint", "Train it for a step at least, or name another run."
         )
@@ -423,7 +404,7 @@ def find_checkpoint(named: str, root: Path) -> Path:
 
 def names_something(named: str, root: Path) -> bool:
     """Whether there is a run or a directory of this name."""
-    return _place(named, root)[0] is not None
+    return bool(_places(named, root))
 
 
 def split_step(named: str, root: Path | None = None) -> tuple[Path, int | None]:
@@ -442,10 +423,6 @@ def names_checkpoint(named: str, directory: Path, root: Path) -> bool:
     of_step = f"{int(tail):06d}" == directory.name if text != named else True
     places = {os.path.abspath(text), os.path.abspath(root / text)}
     return os.path.abspath(directory) in places or (os.path.abspath(run) in places and of_step)
-
-
-def _place(named: str, root: Path) -> tuple[Path | None, int | None]:
-    return next(iter(_places(named, root)), (None, None))
 
 
 def _places(named: str, root: Path) -> list[tuple[Path, int | None]]:

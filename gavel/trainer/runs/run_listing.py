@@ -58,13 +58,8 @@ def read_runs(root: Path) -> Iterator[RunSummary]:
         try:
             yield _summary(file.parent, name)
         except (OSError, ValueError, GavelError) as error:
-            yield _unreadable(file.parent, name, error)
-
-
-def _unreadable(directory: Path, name: str, error: Exception) -> RunSummary:
-    age = time.time() - directory.stat().st_mtime
-    reason = str(error).splitlines()[0]
-    return RunSummary(name, "unreadable", 0, None, reason, "–", age)
+            age = time.time() - file.parent.stat().st_mtime
+            yield RunSummary(name, "unreadable", 0, None, str(error).splitlines()[0], "–", age)
 
 
 def _summary(directory: Path, name: str) -> RunSummary:
@@ -76,13 +71,10 @@ def _summary(directory: Path, name: str) -> RunSummary:
         raise MetricsError(read.damage)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
     steps = wanted_steps(directory)
+    state = "stopped" if steps is None else "finished" if step >= steps else "interrupted"
     if is_running(directory):
         state = "running"
-    elif steps is None:
-        state = "stopped"
-    else:
-        state = "finished" if step >= steps else "interrupted"
-    judge = _read(directory / "experiment.json").get("judge")
+    judge = read_object(directory / "experiment.json").get("judge")
     names = cast("list[Any]", judge) if isinstance(judge, list) else []
     written = metrics if metrics.exists() else model
     return RunSummary(
@@ -114,12 +106,13 @@ def wanted_steps(directory: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         steps = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]
         return int(steps)
-    steps = _read(directory / "summary.json").get("steps")
+    steps = read_object(directory / "summary.json").get("steps")
     return steps if isinstance(steps, int) else None
 
 
-def _read(file: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         content: Any = json.loads(file.read_text(encoding="utf-8"))
         return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     return {}

@@ -14,7 +14,6 @@ import importlib
 import importlib.util
 import io
 import logging
-import math
 import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -24,8 +23,7 @@ from typing import Any, Literal, Protocol
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
-from gavel.llm.types import Message
-from gavel.scenarios.formats.exported import Losses, Part, Text, Turn, turns
+from gavel.scenarios.formats.exported import Losses, Text, Turn, turns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -93,27 +91,18 @@ def chosen_tracker(name: TrackerName | None) -> TrackerName:
     """The tracker of a run. Raises `TrackerError` for one that is named and not installed."""
     if name is None:
         return "none" if wandb_mode() == "off" else "wandb"
-    _need(name)
+    if name != "none" and importlib.util.find_spec(name) is None:
+        raise TrackerError(
+            f"the tracker {name} is not installed.", f"{install_line(_PACKAGES[name])}, or --tracker none"
+        )
     return name
 
 
 def open_tracker(name: TrackerName, run: Tracked) -> Tracker | None:
     """The run at the tracker; None without one. Raises `TrackerError`."""
-    _need(name)
-    match name:
-        case "wandb":
-            return WandbTracker(run)
-        case "trackio":
-            return TrackioTracker(run)
-        case "none":
-            return None
-
-
-def _need(name: TrackerName) -> None:
-    if name != "none" and importlib.util.find_spec(name) is None:
-        raise TrackerError(
-            f"the tracker {name} is not installed.", f"{install_line(_PACKAGES[name])}, or --tracker none"
-        )
+    if name == "none":
+        return None
+    return WandbTracker(run) if name == "wandb" else TrackioTracker(run)
 
 
 class WandbTracker:
@@ -164,7 +153,7 @@ class WandbTracker:
 
 
 class TrackioTracker:
-    """Metrics, a table and a trace for each member of a step's groups, and the report, in files of this machine.
+    """Metrics, a table of each step's groups, and the report, in files of this machine.
 
     `trackio show --project PROJECT` shows them; TRACKIO_DIR says where they lie, TRACKIO_SPACE_ID and
     TRACKIO_SERVER_URL send them elsewhere, as trackio itself reads them.
@@ -197,14 +186,7 @@ class TrackioTracker:
 
     def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
         table = self._trackio.Table(columns=list(COLUMNS), data=rows(step, groups))
-        traces = [
-            self._trackio.Trace(
-                messages(each.trajectory),
-                metadata={"split": split, "group": each.group, "member": each.member, **scores(each)},
-            )
-            for each in shown_members(groups)
-        ]
-        self._run.log({f"{split}/groups": table, f"{split}/traces": traces}, step=step)
+        self._run.log({f"{split}/groups": table}, step=step)
 
     def log_report(self, page: Path) -> None:
         self._run.log({"report": self._trackio.Html(str(page))})
@@ -235,82 +217,37 @@ COLUMNS = (
 Cell = str | int | float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ShownMember:
-    """A member, and where it stands."""
-
-    group: int
-    member: int
-    trajectory: Trajectory
-    judge_cost: float | None
-    """Cost of judging its whole group, in USD."""
-
-
-def shown_members(groups: Sequence[TrajectoryGroup]) -> list[ShownMember]:
-    """The members of the groups that are shown."""
-    return [
-        ShownMember(index, number, member, None if group.judgement is None else group.judgement.cost_usd)
-        for index, group in enumerate(groups[:GROUPS])
-        for number, member in enumerate(group)
-    ]
-
-
 def rows(step: int, groups: Sequence[TrajectoryGroup]) -> list[list[Cell]]:
-    """A row of `COLUMNS` for each member that is shown, and one that tells how many groups are not."""
-    found = [_row(step, each) for each in shown_members(groups)]
+    """A row of `COLUMNS` for each member of the first groups, and one that tells how many groups are not shown."""
+    found = [
+        _row(step, index, number, group) for index, group in enumerate(groups[:GROUPS]) for number in range(len(group))
+    ]
     if (more := len(groups) - GROUPS) > 0:
         told = f"{more:,} more groups of this step are in the run directory"
         found.append([step, GROUPS, *[None] * (len(COLUMNS) - 3), told])
     return found
 
 
-def scores(member: ShownMember) -> dict[str, Cell]:
-    """What the member was scored with, without what is not known."""
-    judgement = member.trajectory.judgement
-    found: dict[str, Cell] = {
-        "status": member.trajectory.status,
-        "reward": _finite(member.trajectory.reward),
-        "score": _finite(judgement.score) if judgement else None,
-        "standard_error": _finite(judgement.standard_error) if judgement else None,
-        "explanation": Losses().text(judgement.explanation) if judgement else None,
-        "flags": ", ".join(judgement.flags) if judgement else None,
-    }
-    return {name: value for name, value in found.items() if value not in (None, "")}
-
-
-def messages(trajectory: Trajectory) -> list[Message]:
-    """The conversation as plain OpenAI messages of text, cut where it is too long."""
-    left = CHARACTERS
-    found: list[Message] = []
-    for turn in turns(trajectory.histories()[0], Losses()):
-        text = _text(turn)
-        message: Message = {"role": turn.role, "content": _cut(text, left)}
-        left = max(left - len(text), 0)
-        if turn.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id or f"call-{number}",
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": _cut(call.arguments, left)},
-                }
-                for number, call in enumerate(turn.calls)
-            ]
-        if turn.call_id is not None:
-            message["tool_call_id"] = turn.call_id
-        found.append(message)
-    return found
-
-
-def _row(step: int, member: ShownMember) -> list[Cell]:
+def _row(step: int, index: int, number: int, group: TrajectoryGroup) -> list[Cell]:
+    member, losses = group.trajectories[number], Losses()
+    judgement = member.judgement
+    text = "\n\n".join(_said(member))
     known: dict[str, Cell] = {
         "step": step,
-        "group": member.group,
-        "member": member.member,
-        "judge_cost_usd": member.judge_cost,
-        "text": _cut("\n\n".join(_said(member.trajectory)), CHARACTERS),
-        **scores(member),
+        "group": index,
+        "member": number,
+        "judge_cost_usd": None if group.judgement is None else group.judgement.cost_usd,
+        "status": member.status,
+        "reward": losses.number(member.reward),
+        "score": losses.number(judgement.score) if judgement else None,
+        "standard_error": losses.number(judgement.standard_error) if judgement else None,
+        "explanation": losses.text(judgement.explanation) or None if judgement else None,
+        "flags": ", ".join(judgement.flags) or None if judgement else None,
+        "text": text,
     }
-    return [known.get(name) for name in COLUMNS]
+    if len(text) > CHARACTERS:
+        known["text"] = f"{text[:CHARACTERS]}… ({len(text) - CHARACTERS:,} characters more)"
+    return [known[name] for name in COLUMNS]
 
 
 def _said(trajectory: Trajectory) -> Iterator[str]:
@@ -320,20 +257,4 @@ def _said(trajectory: Trajectory) -> Iterator[str]:
 
 
 def _text(turn: Turn) -> str:
-    return "\n".join(map(_shown, turn.parts))
-
-
-def _shown(part: Part) -> str:
-    match part:
-        case Text():
-            return part.text
-        case _:
-            return f"[{part.kind}]"
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else f"{text[:characters]}… ({len(text) - characters:,} characters more)"
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in turn.parts)

@@ -1,6 +1,6 @@
 """Serves the policy under training as an OpenAI-compatible endpoint, with the token ids that exact training needs.
 
-    server = EndpointServer(engine, policy.renderer, policy.decode, model="clerk", max_context=4096)
+    server = EndpointServer(engine, policy, model="clerk")
     client = AsyncOpenAI(base_url=server.base_url, api_key="gavel")
     reply = await client.chat.completions.create(model="clerk@3", messages=messages)
     reply.choices[0].token_ids           # what the engine sampled, never tokenized again

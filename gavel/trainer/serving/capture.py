@@ -19,7 +19,7 @@ import math
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -107,6 +107,15 @@ def _histories(turns: Sequence[CapturedTurn], paths: Sequence[Sequence[int]]) ->
 
 
 KEY_PREFIX = "gavel-capture-"
+
+
+def given_key(headers: Mapping[str, str]) -> str:
+    """Of a capture wherever it stands, as OpenAI's, Anthropic's and Azure's clients write it; else any."""
+    given = [headers.get(name, "").split() for name in ("x-api-key", "authorization", "api-key")]
+    keys = [words[-1] for words in given if words]
+    return next((key for key in keys if key.startswith(KEY_PREFIX)), keys[0] if keys else "")
+
+
 _OPEN = 8192
 """Captures that are kept; of more, the one that was used least recently is forgotten."""
 
@@ -133,6 +142,10 @@ class CaptureBook:
         while len(self._open) > _OPEN:
             self._open.popitem(last=False)
         return key
+
+    def holds(self, key: str) -> bool:
+        """Whether the capture of this key is open."""
+        return key in self._open
 
     def of(self, key: str) -> "OpenCapture | None":
         """The capture of a request; None for a key that is none of a capture. Raises `UnknownCapture`."""
@@ -182,11 +195,9 @@ class OpenCapture:
 
     async def settle(self, patience: float) -> None:
         """Waits until no request is in flight, or `patience` seconds have passed."""
-        try:
+        with contextlib.suppress(TimeoutError):  # `in_flight` tells
             async with asyncio.timeout(patience):
                 await self._idle.wait()
-        except TimeoutError:
-            pass  # `in_flight` tells
 
     def add(self, messages: Sequence[Message], tools: list[Message] | None, choice: Message) -> None:
         """Remembers that `choice` was sampled after `messages`."""

@@ -9,12 +9,12 @@ the tokens that a call begins with: they are part of its prompt, so its log-prob
 """
 
 import asyncio
+import functools
 import itertools
 import json
 import logging
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -24,7 +24,9 @@ from renderers import ParsedResponse, Renderer
 from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
+from gavel.trainer.policy.policy import Policy
 from gavel.trainer.policy.template_renderer import ChatFormatError
+from gavel.trainer.serving.answers import BadRequest, UnknownModel
 from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (
     StreamedText,
@@ -37,7 +39,6 @@ from gavel.trainer.serving.chat_objects import (
     usage_object,
 )
 from gavel.trainer.serving.chat_request import ChatRequest, check_characters, read_chat_request
-from gavel.trainer.serving.errors import BadRequest, UnknownModel
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_sampling import OnTurn, StopCheck, sample_turn
 
@@ -93,9 +94,9 @@ class ChoiceChunks:
         told, self._told = self._told, len(turn.token_ids)
         new_ids, new_logprobs = turn.token_ids[told:], turn.logprobs[told:]
         logprobs = None
-        if self._asked.token_ids:
+        if self._asked.return_token_ids:
             delta = delta | {"token_ids": new_ids}
-        if self._asked.logprobs and self._asked.compact:
+        if self._asked.logprobs and self._asked.compact_logprobs:
             delta = delta | {"token_logprobs": new_logprobs}
         elif self._asked.logprobs and new_ids:
             logprobs = logprobs_object(turn, self._decode, told)
@@ -185,16 +186,6 @@ _SHOWN = ("content", "reasoning_content")
 _MAY_CLOSE_A_CALL = re.compile(r"[>}\]|]")
 
 
-def any_of(ends: Sequence[StopCheck]) -> StopCheck | None:
-    match ends:
-        case []:
-            return None
-        case [one]:
-            return one
-        case _:
-            return lambda token_ids: any(end(token_ids) for end in ends)
-
-
 def at_strings(stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> StopCheck:
     """Ends with the token that completes one of `stop`."""
     widest = max(len(text.encode()) for text in stop) + 1
@@ -252,35 +243,20 @@ class ChatCompletions:
     """One model's chat completions, for any number of concurrent requests of one event loop."""
 
     def __init__(
-        self,
-        engine: Engine,
-        renderer: Renderer,
-        decode: Callable[[Sequence[int]], str],
-        *,
-        model: str,
-        max_context: int,
-        max_reply: int | None = None,
-        base_model: str | None = None,
-        rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
-        vocabulary: int | None = None,
+        self, engine: Engine, policy: Policy, *, model: str, max_reply: int | None = None, base_model: str | None = None
     ) -> None:
-        """`decode` gives the text of token ids, of which there are `vocabulary`; `base_model`: without an adapter.
-        `max_reply`: tokens of a reply whose request sets no limit; None: the rest of the context.
-
-        `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
-        """
+        """`engine` samples what `policy` renders. `base_model`: the name without an adapter. `max_reply`: tokens of a
+        reply whose request sets no limit; None: the rest of the context."""
         self._engine = engine
-        self._decode = decode
+        self.policy = policy
+        self._decode = policy.decode
         self._model = model
-        self._max_context = max_context
-        self.vocabulary = vocabulary
+        self.max_context = engine.max_context
         self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
-        self.turn_cache = TurnCache(renderer, decode, max_context)
-        self._own_format = ChatFormat(renderer)
-        self._rendering_by = rendering_by
-        self._formats: OrderedDict[str, ChatFormat] = OrderedDict()
-        """Those of requests with arguments of the chat template."""
+        self.turn_cache = TurnCache(policy.renderer, policy.decode, self.max_context)
+        self._own_format = ChatFormat(policy.renderer)
+        self._formats = functools.lru_cache(_FORMATS)(self._format_with)
 
     @property
     def names(self) -> list[str]:
@@ -343,7 +319,7 @@ class ChatCompletions:
                 for ready in itertools.takewhile(lambda at: choices[at].opened, range(chat.asked.n)):
                     for choice in held.pop(ready, ()):
                         yield head | {"choices": [choice]}
-            if chat.asked.include_usage:
+            if chat.asked.stream_options.include_usage:
                 yield head | {"choices": [], "usage": usage_object(chat.prompt, tokens)}
         except (GeneratorExit, asyncio.CancelledError):
             _count_abandoned(going)
@@ -389,55 +365,55 @@ class ChatCompletions:
 
     def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> "_Chat":
         """`prompt`: in place of the rendered messages."""
-        asked = read_chat_request(body, self.vocabulary)
+        asked = read_chat_request(body, self.policy.vocabulary)
         version = self._version(asked.model)
-        form = self._chat_format(asked.template_arguments)
+        form = self._chat_format(asked.chat_template_kwargs)
         self._check_length(asked)
         try:
-            prompt = prompt or self.turn_cache.prompt(asked.messages, asked.tools, form)
+            prompt = prompt or self.turn_cache.prompt(asked.messages, asked.offered, form)
         except (TypeError, ValueError) as error:
-            check_characters([asked.messages, asked.tools])
+            check_characters([asked.messages, asked.offered])
             if isinstance(error, ChatFormatError):
                 raise BadRequest(str(error), "Send what it takes, or name another format: --renderer.") from error
             raise
-        room = self._max_context - len(prompt.token_ids)
+        room = self.max_context - len(prompt.token_ids)
         if room <= 0:
             raise ContextOverflow(
                 f"the prompt has {len(prompt.token_ids)} tokens, which leaves no room for a reply: the maximum context "
-                f"length is {self._max_context} tokens",
+                f"length is {self.max_context} tokens",
                 "Shorten the conversation, or raise max_context.",
             )
         request = SamplingRequest(
             prompt_ids=prompt.token_ids,
             stop_ids=form.stop_ids,
-            max_tokens=min(asked.max_tokens or self._max_reply or room, room),
+            max_tokens=min(asked.limit or self._max_reply or room, room),
             temperature=asked.temperature,
             seed=secrets.randbits(62) if asked.seed is None else asked.seed,
             adapter_version=version,
             shaping=asked.shaping,
-            grammar=None if asked.schema is None else self._grammar(asked.schema, asked, form),
+            grammar=None if asked.response_format is None else self._grammar(asked.response_format, asked, form),
             top_logprobs=asked.top_logprobs,
         )
         return _Chat(asked, form, prompt, request)
 
     def _check_length(self, asked: ChatRequest) -> None:
         """Raises `ContextOverflow` for texts that no tokenizer fits into the context, before one tries for minutes."""
-        most = self._max_context * _LONGEST_TOKEN
+        most = self.max_context * _LONGEST_TOKEN
         texts: list[Any] = [message.get("content") for message in asked.messages]
-        if asked.tools:
-            texts.append(json.dumps(asked.tools))
+        if asked.offered:
+            texts.append(json.dumps(asked.offered))
         written = sum(_characters(each) for each in texts)
         if written > most:
             raise ContextOverflow(
                 f"the prompt has {written:,} characters, which leaves no room for a reply: the maximum context length "
-                f"is {self._max_context} tokens",
+                f"is {self.max_context} tokens",
                 "Shorten the conversation, or raise max_context.",
             )
 
     def _grammar(self, schema: str, asked: ChatRequest, form: ChatFormat) -> Grammar:
-        if not asked.tools:
+        if not asked.offered:
             return Grammar(schema)
-        opening = call_opening(form.renderer, asked.tools, None)
+        opening = call_opening(form.renderer, asked.offered, None)
         if not opening:
             raise BadRequest(
                 "the chat format has no beginning by which a tool call is told from a reply of a response_format",
@@ -461,7 +437,7 @@ class ChatCompletions:
 
     async def _turn(self, chat: "_Chat", index: int, heard: OnTurn | None = None) -> "tuple[_Chat, Sampled]":
         """A turn, and what was asked for it; one that must call a tool and does not is sampled again, opening it."""
-        asked = replace(chat.asked, sample_id=secrets.token_hex(8))
+        asked = chat.asked.model_copy(update={"sample_id": secrets.token_hex(8)})
         chat = replace(chat, asked=asked, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
         if not chat.asked.must_call:
             return chat, await self._sampled(chat, heard)
@@ -480,30 +456,30 @@ class ChatCompletions:
         ends: list[StopCheck] = []
         if chat.asked.stop:
             ends.append(at_strings(chat.asked.stop, self._decode))
-        if chat.asked.one_call:
+        if not chat.asked.parallel_tool_calls:
             ends.append(after_one_call(chat.parsed, self._decode))
         try:
-            return await sample_turn(self._engine, chat.request, any_of(ends), heard)
+            return await sample_turn(self._engine, chat.request, ends, heard)
         except AdapterGone as error:  # replaced since the request came in
             raise UnknownModel(chat.asked.model, self.names) from error
 
     def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
         said = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
-        reply = reply_message(chat.parsed(turn.token_ids), said, self._decode, tools=chat.asked.tools is not None)
-        if chat.asked.schema is not None and not reply["content"] and "tool_calls" not in reply:
+        reply = reply_message(chat.parsed(turn.token_ids), said, self._decode, tools=chat.asked.offered is not None)
+        if chat.asked.response_format is not None and not reply["content"] and "tool_calls" not in reply:
             reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected
         return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply
 
     def _remember(self, chat: "_Chat", reply: Message, turn: Sampled) -> None:
         asked = chat.asked
-        self.turn_cache.sampled(asked.messages, asked.tools, reply, chat.prompt.token_ids, turn.token_ids, chat.form)
+        self.turn_cache.sampled(asked.messages, asked.offered, reply, chat.prompt.token_ids, turn.token_ids, chat.form)
         capture = current_capture.get()
         if capture is not None:
-            whole = replace(asked, logprobs=True, compact=True, token_ids=True)
-            capture.add(asked.messages, asked.tools, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
+            whole = asked.model_copy(update={"logprobs": True, "compact_logprobs": True, "return_token_ids": True})
+            capture.add(asked.messages, asked.offered, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
 
     def _chunks_of(self, chat: "_Chat", index: int) -> ChoiceChunks:
-        text = StreamedText(chat.parsed, chat.asked.stop, tools=chat.asked.tools is not None)
+        text = StreamedText(chat.parsed, chat.asked.stop, tools=chat.asked.offered is not None)
         return ChoiceChunks(chat.asked, index, chat.prompt, self._decode, text)
 
     def _name(self, turn: Sampled) -> str:
@@ -526,22 +502,16 @@ class ChatCompletions:
         """Raises `BadRequest` for arguments that the chat template does not read."""
         if arguments is None or arguments == {}:
             return self._own_format
-        if not isinstance(arguments, dict) or self._rendering_by is None:
+        if not isinstance(arguments, dict):
             raise BadRequest(f"chat_template_kwargs={arguments!r} is not supported here", "Leave it out, or give {}.")
-        given = cast("dict[str, Any]", arguments)
-        key = json.dumps(given, sort_keys=True)
-        known = self._formats.get(key)
-        if known is None:
-            try:
-                renderer = self._rendering_by(given)
-            except ValueError as error:
-                raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
-            known = self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, key)
-            self._formats[key] = known
-        self._formats.move_to_end(key)
-        while len(self._formats) > _FORMATS:
-            self._formats.popitem(last=False)
-        return known
+        try:
+            return self._formats(json.dumps(arguments, sort_keys=True))
+        except ValueError as error:
+            raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
+
+    def _format_with(self, arguments: str) -> ChatFormat:
+        renderer = self.policy.rendering_by(json.loads(arguments))
+        return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
 
 
 def _characters(content: Any) -> int:
@@ -571,7 +541,7 @@ class _Chat:
     def parsed(self, token_ids: Sequence[int]) -> ParsedResponse:
         return self.form.renderer.parse_response(
             [*self.opening, *token_ids],
-            tools=self.asked.tools,  # type: ignore[arg-type]
+            tools=self.asked.offered,  # type: ignore[arg-type]
             prompt_ids=self.prompt.token_ids[: len(self.prompt.token_ids) - len(self.opening)],
         )
 
@@ -581,7 +551,7 @@ class _Chat:
 
     def forced(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
         """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
-        opening, rule = call_rest(self.form.renderer, self.asked.tools or [], self.asked.call, decode)
+        opening, rule = call_rest(self.form.renderer, self.asked.offered or [], self.asked.call, decode)
         if not opening:
             raise BadRequest(
                 "the policy called no tool, and its chat format has no beginning by which it could be made to",
@@ -591,5 +561,5 @@ class _Chat:
         rest = max(1, self.request.max_tokens - len(opening))
         grammar = Grammar(call=rule) if rule else None
         request = replace(self.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=grammar)
-        asked, prompt = replace(self.asked, forced=True), Prompt(prompt_ids, self.prompt.continues)
+        asked, prompt = self.asked.model_copy(update={"forced": True}), Prompt(prompt_ids, self.prompt.continues)
         return replace(self, asked=asked, prompt=prompt, request=request, opening=tuple(opening))

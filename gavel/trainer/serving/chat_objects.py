@@ -180,11 +180,11 @@ def choice_object(
         choice["shaped_by"] = shaped_by
     if asked.stop and sampled.finish_reason == "stop":  # as vLLM calls it
         choice["stop_reason"] = first_of(asked.stop, decode(sampled.token_ids))
-    if asked.logprobs and asked.compact:
+    if asked.logprobs and asked.compact_logprobs:
         choice["token_logprobs"] = sampled.logprobs
     elif asked.logprobs:
         choice["logprobs"] = logprobs_object(sampled, decode)
-    if asked.token_ids:
+    if asked.return_token_ids:
         choice["token_ids"] = sampled.token_ids
         choice["prompt_token_ids"] = prompt.token_ids
     return choice
@@ -212,7 +212,7 @@ def completion_object(
         "choices": choices,
         "usage": usage_object(prompt, completion_tokens),
     }
-    if asked.token_ids and not asked.compact:  # vLLM has them here
+    if asked.return_token_ids and not asked.compact_logprobs:  # vLLM has them here
         completion["prompt_token_ids"] = prompt.token_ids
     return completion
 

@@ -2,17 +2,31 @@
 
 text(item, "call_id", "input item 2")     ->   "c1", or BadRequest: input item 2 has no call_id
 
-Each field of a request's JSON is read as what it must be, or refused by its place.
+`ChatRequest` declares what a body may hold; a field that does not fit is refused by its place. The functions before it
+read single fields of other APIs' bodies.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Literal, Self, cast
 
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core.core_schema import no_info_wrap_validator_function
+
+from gavel.base.fields import problem
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Shaping
-from gavel.trainer.serving.errors import BadRequest, shown
+from gavel.trainer.serving.answers import BadRequest, shown
 
 _KINDS: dict[type, str] = {
     bool: "true or false",
@@ -68,36 +82,25 @@ def kind_of(value: Any) -> str:
     return _KINDS.get(type(value), "of an unknown kind")
 
 
-_MAX_TEMPERATURE = 2.0
-"""As in OpenAI's API."""
-_GREEDY_BELOW = 1e-5
-"""Temperatures by which log-probs cannot be divided are 0."""
-_MAX_CHOICES = 128
-"""Ditto."""
-_ROLES = ("system", "developer", "user", "assistant", "tool")
-_KNOWN = {
-    "model",
-    "messages",
-    "tools",
-    "max_completion_tokens",
-    "max_tokens",
-    "modalities",
-    "temperature",
-    "seed",
-    "n",
-    "stop",
-    "parallel_tool_calls",
-    "logprobs",
-    "compact_logprobs",
-    "return_token_ids",
-    "chat_template_kwargs",
-    "stream",
-    "stream_options",
-    "tool_choice",
-    "logit_bias",
-    "response_format",
-    "top_logprobs",
-}
+def switch(body: Mapping[str, Any], name: str) -> bool | None:
+    """A parameter that is on or off; None: as usual. Raises `BadRequest` for anything else, which would be guessed."""
+    value = body.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise BadRequest(f"{name}={shown(value)} is neither true nor false")
+
+
+def check_characters(texts: Any) -> None:
+    """Raises `BadRequest` for texts that no tokenizer takes."""
+    try:
+        json.dumps(texts, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            f"the request has half a surrogate pair, which is no character: {error.object[error.start]!r}",
+            'Replace it; in Python by text.encode("utf-8", "replace").decode().',
+        ) from error
+
+
 _INERT = {
     "include_reasoning": bool,
     "metadata": dict,
@@ -113,315 +116,241 @@ _INERT = {
     "verbosity": str,
 }
 """Parameters that say nothing about what is sampled here, with their types."""
+_SHAPING = ("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _MAX_TOOLS = 1024
 """Rendering more keeps the endpoint busy for seconds."""
-_CALL_FORM = '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
-_TOOL_FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
-_SHOWN_NAMES = 500
+_GREEDY_BELOW = 1e-5
+"""Temperatures by which log-probs cannot be divided are 0."""
+_SHOWN_NAMES = 300
 """Characters."""
-_MAX_TOP_LOGPROBS = 20
-"""As in OpenAI's API."""
-_SHAPING: dict[str, tuple[float, float]] = {
-    "top_p": (0.0, 1.0),
-    "top_k": (-1, 10**9),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.01, 100.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
+_REMEDIES = {
+    "model": "Ask model.get_inference_name() for each rollout.",
+    "messages": 'Give [{"role": "user", "content": "…"}]; a call is {"function": {"name": …, "arguments": "{…}"}}.',
+    "tools": 'Give [{"type": "function", "function": {"name": …, "parameters": …}}], those that the task may need.',
+    "n": "Send several requests for more.",
+    "logit_bias": 'Write {"1234": -100}, say.',
+    "response_format": "Known: text, json_object, and json_schema with a schema.",
 }
-"""Parameters that change the distribution, with their ranges."""
-_MAX_BIAS = 100.0
-"""As in OpenAI's API."""
+"""What to send where leaving a field out does not do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """What a body asks for."""
+class _Given(BaseModel):
+    """A part of a body; what is not declared passes."""
 
-    model: str
-    messages: list[Message]
-    tools: list[Message] | None
-    """None where the turn may call none."""
-    temperature: float
-    max_tokens: int | None
-    seed: int | None
-    n: int
-    """Turns to sample."""
-    stop: tuple[str, ...]
-    """Strings that end a turn."""
-    one_call: bool
-    """A turn ends after its first tool call."""
-    must_call: bool
-    """A turn calls a tool."""
-    call: str | None
-    """The one that it calls; None: any."""
-    shaping: Shaping | None
-    schema: str | None
-    """What the turn's JSON must fit, as JSON; None: it may be any text."""
-    template_arguments: Any
-    stream: bool
-    include_usage: bool
-    """A stream ends with a chunk of its usage."""
-    logprobs: bool
-    top_logprobs: int
-    """Likeliest tokens to show beside each sampled one."""
-    compact: bool
-    """Log-probs as a plain list."""
-    token_ids: bool
-    forced: bool = False
-    """The turn is a second attempt, which was made to call a tool; no body asks for that."""
-    sample_id: str = ""
-    """What tells the turn from one that is equal to it; no body gives it."""
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
-def read_chat_request(body: Mapping[str, Any], vocabulary: int | None = None) -> ChatRequest:
-    """`vocabulary`: tokens of the model, where it is known. Raises `BadRequest`, or what reading a malformed body
-    raises."""
-    messages = check_messages(body.get("messages"))
-    if not isinstance(body.get("model"), str):
-        raise BadRequest("the request names no model", "Ask model.get_inference_name() for each rollout.")
-    for name, value in body.items():
-        if name not in _KNOWN | _INERT.keys() | _SHAPING.keys() and value is not None:
-            raise BadRequest(f"{name}={shown(value)} is not supported here", f"Leave {name} out.")
-    check_types(body, _INERT)
-    if body.get("modalities") not in (None, [], ["text"]):
-        raise BadRequest(
-            f"modalities={shown(body['modalities'])} is not supported here", "This endpoint serves text only."
-        )
-    temperature = _temperature(body.get("temperature"))
-    limits = [token_limit(body, name) for name in ("max_completion_tokens", "max_tokens")]
-    n = _whole(body, "n")
-    if n is not None and not 1 <= n <= _MAX_CHOICES:
-        raise BadRequest(f"n={n!r} is not between 1 and {_MAX_CHOICES}", "Send several requests for more.")
-    tools = _tools(body.get("tools"))
-    must_call, call = _tool_choice(body.get("tool_choice"), tools)
-    return ChatRequest(
-        model=body["model"],
-        messages=messages,
-        tools=None if body.get("tool_choice") == "none" else tools,
-        temperature=temperature,
-        max_tokens=limits[0] or limits[1],
-        seed=_whole(body, "seed"),
-        n=n or 1,
-        stop=_stop_strings(body.get("stop")),
-        one_call=switch(body, "parallel_tool_calls") is False,
-        must_call=must_call,
-        call=call,
-        shaping=_shaping(body, vocabulary),
-        schema=_schema(body.get("response_format")),
-        template_arguments=body.get("chat_template_kwargs"),
-        stream=switch(body, "stream") is True,
-        include_usage=_includes_usage(body.get("stream_options")),
-        logprobs=switch(body, "logprobs") is not False,
-        top_logprobs=_top_logprobs(body),
-        compact=switch(body, "compact_logprobs") is True,
-        token_ids=switch(body, "return_token_ids") is not False,
-    )
+class _Function(_Given):
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
 
 
-def _temperature(value: Any) -> float:
-    if value is None:
-        return 1.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_TEMPERATURE:
-        raise BadRequest(f"temperature={shown(value)} is not between 0 and {_MAX_TEMPERATURE:g}")
-    return 0.0 if value < _GREEDY_BELOW else float(value)
+class _Tool(_Given):
+    type: Literal["function"] = "function"
+    function: _Function
 
 
-def token_limit(body: Mapping[str, Any], name: str) -> int | None:
-    """The most tokens that a reply may have; None: as many as fit. Raises `BadRequest`."""
-    limit = _whole(body, name)
-    if limit is not None and limit < 1:
-        raise BadRequest(f"{name}={limit} leaves nothing to sample", f"Set it to 1 or more, or leave {name} out.")
-    return limit
+class _CalledFunction(_Given):
+    name: str
+    arguments: str | dict[str, Any]
 
 
-def switch(body: Mapping[str, Any], name: str) -> bool | None:
-    """A parameter that is on or off; None: as usual. Raises `BadRequest` for anything else, which would be guessed."""
-    value = body.get(name)
-    if value is None or isinstance(value, bool):
-        return value
-    raise BadRequest(f"{name}={shown(value)} is neither true nor false")
+class _Call(_Given):
+    id: str | None = None
+    function: _CalledFunction
 
 
-def _includes_usage(options: Any) -> bool:
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise BadRequest(f"stream_options={shown(options)} is no object", 'Give {"include_usage": true}.')
-    return bool(switch(cast("dict[str, Any]", options), "include_usage"))
-
-
-def _whole(body: Mapping[str, Any], name: str) -> int | None:
-    value = body.get(name)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    raise BadRequest(f"{name}={shown(value)} is no whole number")
-
-
-def _tools(given: Any) -> list[Message] | None:
-    """Raises `BadRequest` for what the renderers would show the policy as they please, or not at all."""
-    if given is not None and not isinstance(given, list):
-        raise BadRequest("tools is no list of tools", f"Give [{_TOOL_FORM}].")
-    tools = cast("list[Any]", given or [])
-    if len(tools) > _MAX_TOOLS:
-        raise BadRequest(f"there are {len(tools)} tools, more than {_MAX_TOOLS}", "Offer those that the task may need.")
-    for number, tool in enumerate(tools):
-        match tool:
-            case {"type": kind} if kind != "function":
-                raise BadRequest(
-                    f"tool {number} is of type {shown(kind)}, which is not supported here",
-                    "Offer function tools alone.",
-                )
-            case {"function": {"name": str(name), **rest}} if name:
-                if not isinstance(rest.get("parameters"), dict | None):
-                    raise BadRequest(f"the parameters of tool {number} are no object", "Give a JSON schema: {…}.")
-                if not isinstance(rest.get("description") or "", str):
-                    raise BadRequest(f"the description of tool {number} is no text", "Give it as text.")
+def _text_alone(content: Any) -> Any:
+    """Text, or parts of text: what else a part holds the renderers would silently drop."""
+    for part in cast("list[Any]", content) if isinstance(content, list) else ():
+        match part:
+            case {"type": "text", "text": str()} | {"type": "refusal", "refusal": str()}:
+                pass
             case _:
-                raise BadRequest(f"tool {number} has no name", f"Give {_TOOL_FORM}.")
-    return tools or None
+                raise ValueError("this endpoint serves text only")
+    if not isinstance(content, str | list | None):
+        raise ValueError("this endpoint serves text only")
+    return content
+
+
+class _Message(_Given):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[Any, AfterValidator(_text_alone)] = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Self:
+        if self.content is None and self.role != "assistant":
+            raise ValueError('it has no content, which may be ""')
+        return self
+
+
+class _StreamOptions(_Given):
+    include_usage: bool = False
+    """A stream ends with a chunk of its usage."""
+
+
+def _shaped(shape: Any) -> GetPydanticSchema:
+    """The value as it is, if it fits the shape."""
+
+    def given(value: Any, check: Any) -> Any:
+        check(value)
+        return value
+
+    return GetPydanticSchema(lambda _, schema_of: no_info_wrap_validator_function(given, schema_of(shape)))
+
+
+def _whole(value: Any) -> Any:
+    """JavaScript writes 3 as 3.0, too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _stop_strings(stop: Any) -> Any:
+    check_characters(stop)
+    return [stop] if isinstance(stop, str) else stop
 
 
 def _schema(form: Any) -> str | None:
     match form:
-        case None | {"type": "text"}:
+        case {"type": "text"}:
             return None
         case {"type": "json_object"}:
             return '{"type": "object"}'
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
             return json.dumps(schema)
         case _:
-            raise BadRequest(
-                f"response_format={shown(form)} is not supported here",
-                "Known: text, json_object, and json_schema with a schema.",
-            )
+            raise ValueError("it is not supported here")
 
 
-def _top_logprobs(body: Mapping[str, Any]) -> int:
-    count = _whole(body, "top_logprobs") or 0
-    if not 0 <= count <= _MAX_TOP_LOGPROBS:
-        raise BadRequest(f"top_logprobs={count!r} is not between 0 and {_MAX_TOP_LOGPROBS}")
-    if count and body.get("logprobs") is False:
-        raise BadRequest("top_logprobs come with logprobs alone", "Set logprobs=True.")
-    return count
+_Whole = Annotated[int, BeforeValidator(_whole)]
+_Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1)] | None
 
 
-def _tool_choice(choice: Any, tools: list[Message] | None) -> tuple[bool, str | None]:
-    """Whether a tool must be called, and which."""
-    if choice in (None, "auto", "none"):
-        return False, None
-    names = [tool["function"]["name"] for tool in tools or ()]
-    if choice == "required" and names:
-        return True, None
-    match choice:
-        case {"type": "function", "function": {"name": str(name)}} if name in names:
-            return True, name
-        case _:
-            raise BadRequest(
-                f"tool_choice={shown(choice)} names none of the tools: "
-                f"{', '.join(names)[:_SHOWN_NAMES] or 'there are none'}",
-                'Known: "auto", "none", "required", {"type": "function", "function": {"name": …}}. To allow some tools '
-                "alone, offer these alone.",
-            )
+class _Body(_Given):
+    """What a body may hold; null is as good as nothing."""
 
+    model: str
+    messages: Annotated[list[Message], _shaped(Annotated[list[_Message], Field(min_length=1)])]
+    tools: Annotated[list[Message], _shaped(Annotated[list[_Tool], Field(max_length=_MAX_TOOLS)])] | None = None
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    """Whether a turn goes on after its first tool call."""
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    max_completion_tokens: _Limit = None
+    max_tokens: _Limit = None
+    """As older clients call it."""
+    max_output_tokens: _Limit = None
+    """As the Responses API does."""
+    seed: _Whole | None = None
+    n: Annotated[_Whole, Field(ge=1, le=128)] = 1
+    """Turns to sample."""
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_stop_strings)] = []
+    """Strings that end a turn."""
+    response_format: Annotated[str | None, BeforeValidator(_schema)] = None
+    """What the turn's JSON must fit, as JSON; None: it may be any text."""
+    chat_template_kwargs: Any = None
+    modalities: list[Literal["text"]] = []
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    top_k: Annotated[_Whole, Field(ge=-1, le=10**9)] = 0
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=100)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]+$")], Annotated[float, Field(ge=-100, le=100)]] = {}
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
+    logprobs: bool = True
+    top_logprobs: Annotated[_Whole, Field(ge=0, le=20)] = 0
+    """Likeliest tokens to show beside each sampled one."""
+    compact_logprobs: bool = False
+    """Log-probs as a plain list."""
+    return_token_ids: bool = True
 
-def _shaping(body: Mapping[str, Any], vocabulary: int | None) -> Shaping | None:
-    """None where the distribution stays the policy's."""
-    given = {name: body[name] for name in _SHAPING if body.get(name) is not None}
-    for name, value in given.items():
-        low, high = _SHAPING[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise BadRequest(f"{name}={shown(value)} is not between {low:g} and {high:g}")
-    if "top_k" in given:
-        given["top_k"] = max(0, _whole(given, "top_k") or 0)
-    try:
-        bias = {int(token): float(value) for token, value in (body.get("logit_bias") or {}).items()}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise BadRequest(
-            f"logit_bias={shown(body['logit_bias'])} gives no numbers to token ids", 'Write {"1234": -100}, say.'
-        ) from error
-    if any(token < 0 for token in bias):
-        raise BadRequest(f"logit_bias={shown(body['logit_bias'])} names a token below 0")
-    if vocabulary is not None and (foreign := next((token for token in bias if token >= vocabulary), None)):
-        raise BadRequest(
-            f"logit_bias={shown(body['logit_bias'])} names the token {foreign}, which the model does not have",
-            f"Its tokens are 0 to {vocabulary - 1}.",
-        )
-    if not all(abs(value) <= _MAX_BIAS for token, value in bias.items()):
-        raise BadRequest(f"logit_bias={shown(body['logit_bias'])} is not within {-_MAX_BIAS:g} and {_MAX_BIAS:g}")
-    shaping = Shaping(**given, logit_bias=bias)
-    return shaping if shaping.asked() else None
+    @field_validator("temperature")
+    @classmethod
+    def _divides_log_probs(cls, value: float) -> float:
+        return 0.0 if value < _GREEDY_BELOW else value
 
+    @field_validator("tools")
+    @classmethod
+    def _none_offered(cls, tools: list[Message] | None) -> list[Message] | None:
+        return tools or None
 
-def _stop_strings(stop: Any) -> tuple[str, ...]:
-    given: Any = [stop] if isinstance(stop, str) else stop or []
-    found: tuple[Any, ...] = tuple(cast("list[Any]", given)) if isinstance(given, list) else (None,)
-    if not all(isinstance(each, str) and each for each in found):
-        raise BadRequest(f"stop={shown(stop)} is no list of strings", "Give a text, or texts, none of them empty.")
-    check_characters(found)
-    return found
-
-
-def check_characters(texts: Any) -> None:
-    """Raises `BadRequest` for texts that no tokenizer takes."""
-    try:
-        json.dumps(texts, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise BadRequest(
-            f"the request has half a surrogate pair, which is no character: {error.object[error.start]!r}",
-            'Replace it; in Python by text.encode("utf-8", "replace").decode().',
-        ) from error
-
-
-def check_messages(given: Any) -> list[Message]:
-    """Raises `BadRequest` for what is no conversation, and for content that the renderers would silently drop."""
-    if not given:
-        raise BadRequest("there are no messages", 'Give "messages": [{"role": "user", "content": "…"}].')
-    if not isinstance(given, list):
-        raise BadRequest("messages is no list", 'Give [{"role": "user", "content": "…"}].')
-    for number, message in enumerate(cast("list[Any]", given)):
-        if not isinstance(message, dict) or "role" not in message:
-            raise BadRequest(f"message {number} is no message", 'Give {"role": "user", "content": "…"}.')
-        _check_message(number, cast("Message", message))
-    return cast("list[Message]", given)
-
-
-def _check_message(number: int, message: Message) -> None:
-    if message["role"] not in _ROLES:
-        raise BadRequest(f"message {number} has the role {shown(message['role'])}; known: {', '.join(_ROLES)}")
-    if message.get("function_call"):
-        raise BadRequest(f"message {number} has a function_call, which is not supported here", "Give tool_calls.")
-    content = message.get("content")
-    if content is None and message["role"] != "assistant":
-        own = ' "tool_call_id": "…",' if message["role"] == "tool" else ""
-        raise BadRequest(
-            f"message {number} has no content",
-            f'Give {{"role": "{message["role"]}",{own} "content": "…"}}; the content may be "".',
-        )
-    parts = cast("list[Any]", content) if isinstance(content, list) else []
-    if not (content is None or isinstance(content, str | list)) or not all(map(_is_text, parts)):
-        raise BadRequest(f"message {number} has content that is no text", "This endpoint serves text only.")
-    for name in ("name", "reasoning_content", "refusal", "tool_call_id"):
-        if not isinstance(message.get(name) or "", str):
-            raise BadRequest(f"the {name} of message {number} is no text", "Give it as text.")
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list):
-        raise BadRequest(f"the tool_calls of message {number} are no list", f"Give [{_CALL_FORM}].")
-    for call in cast("list[Any]", calls):
-        match call:
-            case {"function": {"name": str(), "arguments": str() | dict()}, **rest} if isinstance(
-                rest.get("id") or "", str
-            ):
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs come with logprobs alone: set logprobs=True")
+        names = [tool["function"]["name"] for tool in self.tools or ()]
+        match self.tool_choice:
+            case "auto" | "none":
+                pass
+            case "required" if names:
+                pass
+            case {"type": "function", "function": {"name": name}} if name in names:
                 pass
             case _:
-                raise BadRequest(f"message {number} has a tool call without a name or arguments", f"Give {_CALL_FORM}.")
+                raise ValueError(
+                    f"tool_choice={shown(self.tool_choice)} names none of the tools: "
+                    f"{', '.join(names)[:_SHOWN_NAMES] or 'there are none'}. To allow some alone, offer these alone"
+                )
+        return self
 
 
-def _is_text(part: Any) -> bool:
-    match part:
-        case {"type": "text", "text": str()} | {"type": "refusal", "refusal": str()}:
-            return True
-        case _:
-            return False
+class ChatRequest(_Body):
+    """What a body asks for."""
+
+    shaping: Shaping | None = None
+    """None where the distribution stays the policy's."""
+    forced: bool = False
+    """The turn is a second attempt, which was made to call a tool; no body asks for that."""
+    sample_id: str = ""
+    """What tells the turn from one that is equal to it; no body gives it."""
+
+    @property
+    def offered(self) -> list[Message] | None:
+        """The tools; None where the turn may call none."""
+        return None if self.tool_choice == "none" else self.tools
+
+    @property
+    def must_call(self) -> bool:
+        """A turn calls a tool."""
+        return self.tool_choice not in ("auto", "none")
+
+    @property
+    def call(self) -> str | None:
+        """The one that it calls; None: any."""
+        return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, dict) else None
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of a turn; None: as many as fit."""
+        return self.max_completion_tokens or self.max_tokens or self.max_output_tokens
+
+
+def read_chat_request(body: Mapping[str, Any], vocabulary: int | None = None) -> ChatRequest:
+    """`vocabulary`: tokens of the model, where it is known. Raises `BadRequest`."""
+    check_types(body, _INERT)
+    given = {name: value for name, value in body.items() if value is not None and name not in _INERT}
+    if unknown := sorted(given.keys() - _Body.model_fields.keys()):
+        name = unknown[0]
+        raise BadRequest(f"{name}={shown(given[name])} is not supported here", f"Leave {name} out.")
+    try:
+        asked = _Body.model_validate(given)
+    except ValidationError as error:
+        name = str((*error.errors()[0]["loc"], "it")[0])
+        raise BadRequest(problem(error), _REMEDIES.get(name, f"Correct it, or leave {name} out.")) from error
+    bias = {int(token): value for token, value in asked.logit_bias.items()}
+    if vocabulary is not None and (foreign := next((token for token in bias if token >= vocabulary), None)):
+        raise BadRequest(
+            f"logit_bias={shown(asked.logit_bias)} names the token {foreign}, which the model does not have",
+            f"Its tokens are 0 to {vocabulary - 1}.",
+        )
+    tails = {name: getattr(asked, name) for name in _SHAPING}
+    shaping = Shaping(**tails, top_k=max(0, asked.top_k), logit_bias=bias)
+    return ChatRequest.model_construct(**dict(asked), shaping=shaping if shaping.asked() else None)

@@ -1,50 +1,50 @@
-"""`POST /v1/completions`: text in, text out, without a chat template.
+"""`POST /v1/completions` and `/generate`: text in, text out, without a chat template.
 
 A choice carries `token_ids`, `prompt_token_ids`, `token_logprobs`, `policy_version` and `temperature`. In a capture it
 is a turn that answers its prompt, and continues no other.
+
+`POST /generate` and `GET /health` are those of vLLM's native server, through which Atropos' managed servers of the type
+`vllm` sample: token ids in, token ids and log-probs of the live policy out.
 """
 
 import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.answers import BadRequest, event, json_answer, object_of, streamed_answer
 from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_request import check_characters, switch
-from gavel.trainer.serving.errors import ANSWERED, BadRequest
-from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
-Encode = Callable[[str], list[int]]
 _DEFAULT_MAX_TOKENS = 16
-"""As in OpenAI's API."""
+"""As in OpenAI's API, and in vLLM."""
 _HARMLESS = {"echo": (None, False), "suffix": (None, ""), "best_of": (None, 1)}
+_OF_GENERATE = {"prompt", "logprobs", "stream", "model", "prompt_logprobs"}
 _OWN = {"prompt", "stream", "stream_options", *_HARMLESS}
 
 
 class CompletionsApi:
-    """The route."""
+    """The routes."""
 
-    def __init__(self, chat: ChatCompletions, encode: Encode) -> None:
-        """`encode` gives the tokens of a text."""
+    def __init__(self, chat: ChatCompletions) -> None:
         self._chat = chat
-        self._encode = encode
-        self.routes = [Route("/v1/completions", self._create, methods=["POST"])]
+        self.routes = [
+            Route("/v1/completions", self._create, methods=["POST"]),
+            Route("/generate", self._generate, methods=["POST"]),
+            Route("/health", self._health),
+        ]
 
     async def _create(self, request: Request) -> Response:
-        try:
-            body: Message = await object_of(request)
-            prompts = self._prompts(body.get("prompt"))
-            _check(body)
-            streams = switch(body, "stream")
-        except ANSWERED as error:
-            return refused(error)
-        if streams:
+        body: Message = await object_of(request)
+        prompts = self._prompts(body.get("prompt"))
+        _check(body)
+        if switch(body, "stream"):
             return await streamed_answer(request, self._events(body, prompts))
         return await json_answer(request, self._completion(body, prompts))
 
@@ -77,7 +77,52 @@ class CompletionsApi:
         if len(texts) > MAX_TEXTS:
             raise BadRequest(f"there are {len(texts)} prompts, more than {MAX_TEXTS}", "Send them in several requests.")
         check_characters(texts)
-        return [self._encode(text) for text in texts]
+        return [self._chat.policy.encode(text) for text in texts]
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _generate(self, request: Request) -> Response:
+        body: Message = await object_of(request)
+        prompt = self._ids(body["prompt"])
+        for name in ("stream", "prompt_logprobs"):
+            if body.get(name):
+                raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
+        if body.get("logprobs"):
+            raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
+        return await json_answer(request, self._generated(body, prompt))
+
+    async def _generated(self, body: Message, prompt: list[int]) -> Message:
+        asked = {name: value for name, value in body.items() if name not in _OF_GENERATE}
+        asked = {"max_tokens": _DEFAULT_MAX_TOKENS, **asked, "model": self._chat.names[0]}
+        choices = await self._chat.complete_text(asked, [prompt])
+        return {
+            "text": [choice["message"]["content"] for choice in choices],
+            "prompt": body["prompt"],
+            "token_ids": [choice["token_ids"] for choice in choices],
+            "finish_reasons": [choice["finish_reason"] for choice in choices],
+            "logprobs": [
+                [
+                    [{str(token): value}]
+                    for token, value in zip(choice["token_ids"], choice["token_logprobs"], strict=True)
+                ]
+                for choice in choices
+            ],
+        }
+
+    def _ids(self, given: Any) -> list[int]:
+        ids: Any = cast(Message, given).get("prompt_token_ids") if isinstance(given, dict) else given
+        if isinstance(ids, str) and ids:
+            return self._chat.policy.encode(ids)
+        if isinstance(ids, list) and ids and all(type(each) is int and each >= 0 for each in cast("list[Any]", ids)):
+            prompt, vocabulary = cast("list[int]", ids), self._chat.policy.vocabulary
+            if max(prompt) >= vocabulary:  # it would stop the engine
+                raise BadRequest(
+                    f"prompt names the token {max(prompt)}, which the model does not have",
+                    f"Its tokens are 0 to {vocabulary - 1}.",
+                )
+            return prompt
+        raise BadRequest("prompt is neither a text nor token ids", 'Send {"prompt": {"prompt_token_ids": […]}}.')
 
 
 def _check(body: Message) -> None:

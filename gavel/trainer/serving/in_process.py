@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openai import APIConnectionError, APITimeoutError
 from openai.types.chat.chat_completion import ChatCompletion
@@ -19,20 +19,40 @@ from gavel.llm.failures import openai_httpx
 from gavel.scenarios.chat_model import RolloutClient
 from gavel.trainer.serving.capture import KEY_PREFIX
 
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
 logger = logging.getLogger(__name__)
 
 Complete = Callable[[Mapping[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
 """A chat completion of a request's body."""
 
-_serving: dict[str, tuple[asyncio.AbstractEventLoop, Complete]] = {}
-"""The endpoints of this process by their base URL: the event loop of each, and what answers there."""
+
+class Served(NamedTuple):
+    """An endpoint of this process: its event loop, and what answers there."""
+
+    loop: asyncio.AbstractEventLoop
+    complete: Complete
+    app: "Starlette"
+    holds: Callable[[str], bool]
+    """Whether a key is that of a capture which is open there."""
+
+
+_serving: dict[str, Served] = {}
+"""By base URL."""
 _lock = threading.Lock()
 
 
-def serve_in_process(base_url: str, loop: asyncio.AbstractEventLoop, complete: Complete) -> None:
-    """Lets clients of `base_url` in this process ask `complete`, on `loop`, until `no_longer_serve`."""
+def serve_in_process(base_url: str, served: Served) -> None:
+    """Lets clients of `base_url` in this process ask the endpoint without a socket, until `no_longer_serve`."""
     with _lock:
-        _serving[base_url] = loop, complete
+        _serving[base_url] = served
+
+
+def endpoints() -> dict[str, Served]:
+    """Those of this process, by their base URLs."""
+    with _lock:
+        return dict(_serving)
 
 
 def no_longer_serve(base_url: str) -> None:
@@ -94,11 +114,10 @@ def asked_in_process(base_url: str, sent: bytes) -> "asyncio.Future[str] | None"
     """The answer to a body of JSON, which comes as JSON; cancelling it ends the sampling. None where no endpoint of
     this process is at `base_url`."""
     with _lock:
-        if base_url not in _serving:
+        if (served := _serving.get(base_url)) is None:
             return None
-        loop, complete = _serving[base_url]
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_answered(complete, sent), loop))
 
+        async def answered() -> str:
+            return json.dumps(await served.complete(json.loads(sent)))
 
-async def _answered(complete: Complete, sent: bytes) -> str:
-    return json.dumps(await complete(json.loads(sent)))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answered(), served.loop))

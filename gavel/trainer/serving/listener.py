@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 
 import uvicorn
 
-from gavel.trainer.serving.errors import EndpointError
+from gavel.trainer.serving.answers import EndpointError
 
 
 class AnnouncedServer(uvicorn.Server):
@@ -39,20 +39,14 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         if listener is not None:
             listener.close()
-        raise EndpointError(
-            f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}",
-            _remedy(error),
-        ) from error
+        remedy = "Stop what listens there, or choose another port; 0 takes a free one."
+        if isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+            remedy = "Name an address of this machine: 127.0.0.1 for it alone, 0.0.0.0 for all of its networks."
+        elif isinstance(error, PermissionError):
+            remedy = "Choose a port above 1023; 0 takes a free one."
+        told = getattr(error, "strerror", None) or error
+        raise EndpointError(f"cannot listen on {host}:{port}: {told}", remedy) from error
     return listener
-
-
-def _remedy(error: Exception) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
-        return "Name an address of this machine: 127.0.0.1 for it alone, 0.0.0.0 for all of its networks."
-    if number == errno.EACCES:
-        return "Choose a port above 1023; 0 takes a free one."
-    return "Stop what listens there, or choose another port; 0 takes a free one."
 
 
 def address_of(listener: socket.socket, host: str) -> str:

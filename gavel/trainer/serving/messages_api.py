@@ -11,14 +11,15 @@ given OpenAI's asks `/v1/v1`, which is served too.
 
 import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.answers import BadRequest, Unthreaded, event, json_answer, object_of, shown, streamed_answer
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
@@ -29,10 +30,7 @@ from gavel.trainer.serving.chat_request import (
     parts,
     switch,
     text,
-    token_limit,
 )
-from gavel.trainer.serving.errors import ANSWERED, BadRequest, Unthreaded, shown
-from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _DELTAS: dict[Part, tuple[str, str]] = {
@@ -178,7 +176,6 @@ _INERT = {
 }
 """What changes nothing that is sampled, with its types."""
 _TRANSLATED = {
-    "max_tokens",
     "output_config",
     "output_format",
     "stop_sequences",
@@ -205,8 +202,6 @@ def chat_request(body: Message) -> Message:
     chat["messages"] = opening + [
         made for number, message in enumerate(said) for made in _chat_messages(number, message)
     ]
-    if (limit := token_limit(body, "max_tokens")) is not None:
-        chat["max_completion_tokens"] = limit
     if body.get("stop_sequences"):
         if not isinstance(body["stop_sequences"], list):
             raise BadRequest(f"stop_sequences is {kind_of(body['stop_sequences'])}", "Give a list of texts.")
@@ -319,14 +314,12 @@ class MessagesApi:
         ]
 
     async def _create(self, request: Request) -> Response:
-        try:
-            body: Message = await object_of(request)
-            asked, streams = chat_request(body), switch(body, "stream")
-        except ANSWERED as error:
-            return refused(error, error_object)
-        if streams:
-            return await streamed_answer(request, self._events(asked), _failure, error_object)
-        return await json_answer(request, self._message(asked), error_object)
+        body: Message = await object_of(request)
+        asked = chat_request(body)
+        if switch(body, "stream"):
+            failed: Callable[[Message], bytes] = lambda said: event(error_object(said), "error")  # noqa: E731
+            return await streamed_answer(request, self._events(asked), failed)
+        return await json_answer(request, self._message(asked))
 
     async def _message(self, asked: Message) -> Message:
         return message(await self._chat.complete(asked))
@@ -340,16 +333,4 @@ class MessagesApi:
             await chunks.aclose()
 
     async def _count(self, request: Request) -> Response:
-        try:
-            asked = chat_request(await object_of(request))
-        except ANSWERED as error:
-            return refused(error, error_object)
-
-        async def counted() -> Message:
-            return {"input_tokens": self._chat.prompt_tokens(asked)}
-
-        return await json_answer(request, counted(), error_object)
-
-
-def _failure(said: Message) -> bytes:
-    return event(error_object(said), "error")
+        return JSONResponse({"input_tokens": self._chat.prompt_tokens(chat_request(await object_of(request)))})

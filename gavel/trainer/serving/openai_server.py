@@ -2,19 +2,17 @@
 
 The model `name@step` is sampled with that step's adapter, `name` with the live one. Every request belongs to the
 capture whose key it has: `POST /v1/captures` -> {"api_key"}; `DELETE /v1/captures/{api_key}?patience=SECONDS` ->
-{"trajectory", "unfinished"}. `POST /generate` and `GET /health` are those of vLLM's native server, through which
-Atropos' managed servers of the type `vllm` sample: token ids in, token ids and log-probs of the live policy out.
+{"trajectory", "unfinished"}.
 """
 
 import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import uvicorn
-from renderers import Renderer
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -26,24 +24,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Engine
-from gavel.trainer.serving.capture import KEY_PREFIX, CaptureBook, UnknownCapture, captured_trajectory, current_capture
-from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.chat_request import switch
-from gavel.trainer.serving.completions_api import CompletionsApi, Encode
-from gavel.trainer.serving.errors import (
+from gavel.trainer.policy.policy import Policy
+from gavel.trainer.serving.answers import (
     ANSWERED,
-    BadRequest,
     EndpointError,
     UnknownModel,
     error_answer,
     error_body,
-    shown,
+    event,
+    json_answer,
+    object_of,
+    streamed_answer,
 )
-from gavel.trainer.serving.in_process import no_longer_serve, serve_in_process
+from gavel.trainer.serving.capture import CaptureBook, UnknownCapture, captured_trajectory, current_capture, given_key
+from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_request import switch
+from gavel.trainer.serving.completions_api import CompletionsApi
+from gavel.trainer.serving.in_process import Served, no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi, error_object
 from gavel.trainer.serving.responses_api import ResponsesApi
-from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
 _MAX_PATIENCE = 3600.0
 
@@ -59,7 +59,7 @@ class CaptureMiddleware:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
-            capture = self._captures.of(_key(Headers(scope=scope)))
+            capture = self._captures.of(given_key(Headers(scope=scope)))
         except UnknownCapture as error:
             return await _unauthorized(error)(scope, receive, send)
         if capture is None:
@@ -87,12 +87,10 @@ class CaptureApi:
 
     async def _close(self, request: Request) -> Response:
         try:
-            patience = _patience(request.query_params.get("patience", "0"))
+            patience = min(max(float(request.query_params.get("patience", "0")), 0.0), _MAX_PATIENCE)
             capture = await self._captures.close(request.path_params["key"], patience)
         except UnknownCapture as error:
             return _unauthorized(error)
-        except BadRequest as error:
-            return refused(error)
         trajectory = captured_trajectory(capture.turns)
         if capture.abandoned:
             trajectory.metrics["turns_abandoned"] = capture.abandoned
@@ -100,91 +98,10 @@ class CaptureApi:
         return Response(content, media_type="application/json")
 
 
-def _patience(given: str) -> float:
-    """In seconds. Raises `BadRequest`."""
-    try:
-        return min(max(float(given), 0.0), _MAX_PATIENCE)
-    except ValueError:
-        raise BadRequest(f"patience={shown(given)} is no number", "Give seconds.") from None
-
-
-def _key(headers: Headers) -> str:
-    """Of a capture wherever it stands, as OpenAI's, Anthropic's and Azure's clients write it; else any."""
-    given = [headers.get(name, "").split() for name in ("x-api-key", "authorization", "api-key")]
-    keys = [words[-1] for words in given if words]
-    return next((key for key in keys if key.startswith(KEY_PREFIX)), keys[0] if keys else "")
-
-
 def _unauthorized(error: UnknownCapture) -> Response:
     """In the form of OpenAI's API and of Anthropic's at once."""
     fault: Message = {"type": "authentication_error", "message": str(error), "code": "invalid_api_key"}
     return JSONResponse({"type": "error", "error": fault}, 401)
-
-
-_DEFAULT_MAX_TOKENS = 16
-"""As in vLLM."""
-_OWN = {"prompt", "logprobs", "stream", "model", "prompt_logprobs"}
-
-
-class GenerateApi:
-    """The routes."""
-
-    def __init__(self, chat: ChatCompletions, encode: Encode) -> None:
-        """`encode` gives the tokens of a text."""
-        self._chat = chat
-        self._encode = encode
-        self.routes = [
-            Route("/generate", self._generate, methods=["POST"]),
-            Route("/health", self._health),
-        ]
-
-    async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def _generate(self, request: Request) -> Response:
-        try:
-            body: Message = await object_of(request)
-            prompt = self._prompt(body["prompt"])
-            for name in ("stream", "prompt_logprobs"):
-                if body.get(name):
-                    raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
-            if body.get("logprobs"):
-                raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
-        except ANSWERED as error:
-            return refused(error)
-        return await json_answer(request, self._generated(body, prompt))
-
-    async def _generated(self, body: Message, prompt: list[int]) -> Message:
-        asked = {name: value for name, value in body.items() if name not in _OWN}
-        asked = {"max_tokens": _DEFAULT_MAX_TOKENS, **asked, "model": self._chat.names[0]}
-        choices = await self._chat.complete_text(asked, [prompt])
-        return {
-            "text": [choice["message"]["content"] for choice in choices],
-            "prompt": body["prompt"],
-            "token_ids": [choice["token_ids"] for choice in choices],
-            "finish_reasons": [choice["finish_reason"] for choice in choices],
-            "logprobs": [
-                [
-                    [{str(token): value}]
-                    for token, value in zip(choice["token_ids"], choice["token_logprobs"], strict=True)
-                ]
-                for choice in choices
-            ],
-        }
-
-    def _prompt(self, given: Any) -> list[int]:
-        ids: Any = cast(Message, given).get("prompt_token_ids") if isinstance(given, dict) else given
-        if isinstance(ids, str) and ids:
-            return self._encode(ids)
-        if isinstance(ids, list) and ids and all(type(each) is int and each >= 0 for each in cast("list[Any]", ids)):
-            prompt, vocabulary = cast("list[int]", ids), self._chat.vocabulary
-            if vocabulary is not None and max(prompt) >= vocabulary:  # it would stop the engine
-                raise BadRequest(
-                    f"prompt names the token {max(prompt)}, which the model does not have",
-                    f"Its tokens are 0 to {vocabulary - 1}.",
-                )
-            return prompt
-        raise BadRequest("prompt is neither a text nor token ids", 'Send {"prompt": {"prompt_token_ids": […]}}.')
 
 
 _START_DEADLINE = 30.0
@@ -196,42 +113,20 @@ class EndpointServer:
     def __init__(
         self,
         engine: Engine,
-        renderer: Renderer,
-        decode: Callable[[Sequence[int]], str],
+        policy: Policy,
         *,
         model: str,
-        max_context: int,
         max_reply: int | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         base_model: str | None = None,
-        rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
-        encode: Encode | None = None,
-        vocabulary: int | None = None,
     ) -> None:
-        """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
-
-        `max_context` bounds prompt and reply, `max_reply` a reply whose request sets no limit; both in tokens.
-        `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
-        `encode` gives the tokens of a text; without it there is no `/v1/completions`.
-        `vocabulary`: tokens of the model; without it a `logit_bias` of a token beyond them is not found out.
-        """
-        self._max_context = max_context
-        self.chat = ChatCompletions(
-            engine,
-            renderer,
-            decode,
-            model=model,
-            max_context=max_context,
-            max_reply=max_reply,
-            base_model=base_model,
-            rendering_by=rendering_by,
-            vocabulary=vocabulary,
-        )
+        """The arguments are those of `ChatCompletions`; `port` 0 takes a free one. Raises `EndpointError`."""
+        self.chat = ChatCompletions(engine, policy, model=model, max_reply=max_reply, base_model=base_model)
         listener = listen(host, port)
         self.base_url = f"{address_of(listener, host)}/v1"
-        captures = CaptureBook()
-        app = Starlette(
+        self._captures = CaptureBook()
+        self._app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
                 Route("/v1/v1/models", self._models),  # Anthropic's client, given OpenAI's base URL
@@ -239,14 +134,15 @@ class EndpointServer:
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
                 *ResponsesApi(self.chat).routes,
                 *MessagesApi(self.chat).routes,
-                *(CompletionsApi(self.chat, encode).routes if encode else ()),
-                *(GenerateApi(self.chat, encode).routes if encode else ()),
-                *CaptureApi(captures).routes,
+                *CompletionsApi(self.chat).routes,
+                *CaptureApi(self._captures).routes,
             ],
-            middleware=[Middleware(CaptureMiddleware, captures=captures)],
-            exception_handlers={404: _not_served, 405: _not_served},
+            middleware=[Middleware(CaptureMiddleware, captures=self._captures)],
+            exception_handlers={404: _not_served, 405: _not_served, **dict.fromkeys(ANSWERED, _refused)},
         )
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
+        config = uvicorn.Config(
+            self._app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, args=(listener,), name="gavel-endpoint", daemon=True)
         self._thread.start()
@@ -267,7 +163,8 @@ class EndpointServer:
             runner.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        serve_in_process(self.base_url, asyncio.get_running_loop(), self.chat.complete)
+        loop = asyncio.get_running_loop()
+        serve_in_process(self.base_url, Served(loop, self.chat.complete, self._app, self._captures.holds))
         try:
             await self._server.serve(sockets=[listener])
         finally:
@@ -294,29 +191,31 @@ class EndpointServer:
             "created": 0,
             "created_at": "1970-01-01T00:00:00Z",
             "owned_by": "gavel",
-            "max_model_len": self._max_context,
+            "max_model_len": self.chat.max_context,
         }
 
     async def _chat_completions(self, request: Request) -> Response:
-        try:
-            body = await object_of(request)
-            streams = switch(body, "stream")
-        except ANSWERED as error:
-            return refused(error)
-        if streams:
+        body = await object_of(request)
+        if switch(body, "stream"):
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """In the form of the API that is asked, whose clients show it."""
     served = [f"{','.join(sorted(each.methods or ()))} {each.path}" for each in request.app.routes]
     told = f"{request.method} {request.url.path} is not served here; served: {'; '.join(dict.fromkeys(served))}"
     status = error.status_code if isinstance(error, HTTPException) else 404
-    body = error_body(told, "not_served")
-    if "/v1/messages" in request.url.path:
-        body = error_object(body)
-    return JSONResponse(body, status, getattr(error, "headers", None))
+    return JSONResponse(_as_asked(request, error_body(told, "not_served")), status, getattr(error, "headers", None))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    status, body = error_answer(error)
+    return JSONResponse(_as_asked(request, body), status)
+
+
+def _as_asked(request: Request, body: Message) -> Message:
+    """An error in the form of the API that is asked, whose clients show it."""
+    return error_object(body) if "/v1/messages" in request.url.path else body
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

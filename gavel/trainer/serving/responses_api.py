@@ -19,20 +19,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.answers import BadRequest, event, json_answer, object_of, shown, streamed_answer
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
     an_object,
     check_types,
-    kind_of,
     objects,
     parts,
     switch,
     text,
-    token_limit,
 )
-from gavel.trainer.serving.errors import ANSWERED, BadRequest, shown
-from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -56,7 +53,6 @@ _TRANSLATED = {
     "background",
     "input",
     "instructions",
-    "max_output_tokens",
     "previous_response_id",
     "stream",
     "text",
@@ -70,20 +66,12 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     """The chat request of `body`, whose conversation is `earlier` and then `items`. Raises `BadRequest`."""
     _check(body)
     chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
-    instructions = body.get("instructions")
-    if isinstance(instructions, list):
-        opening = chat_messages(objects(instructions, "instructions", "instruction"))
-    elif instructions is None or isinstance(instructions, str):
-        opening = [{"role": "system", "content": instructions}] if instructions else []
-    else:
-        raise BadRequest(f"instructions is {kind_of(instructions)}", "Give text, or a list of items.")
+    opening = chat_messages(input_items(body, "instructions", "system")) if body.get("instructions") else []
     chat["messages"] = [*opening, *earlier, *chat_messages(items)]
     if body.get("tools"):
         chat["tools"] = [_tool(number, tool) for number, tool in enumerate(objects(body["tools"], "tools", "tool"))]
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _tool_choice(body["tool_choice"])
-    if (limit := token_limit(body, "max_output_tokens")) is not None:
-        chat["max_completion_tokens"] = limit
     form = an_object(an_object(body.get("text") or {}, "text").get("format") or {"type": "text"}, "the format of text")
     kind = text(form, "type", "the format of text")
     if kind == "json_schema":
@@ -94,16 +82,12 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     return chat
 
 
-def input_items(body: Message) -> list[Message]:
-    """The items of `input`, which may be plain text."""
-    given: Any = body.get("input")
-    if given is None:
-        return []
+def input_items(body: Message, name: str = "input", role: str = "user") -> list[Message]:
+    """The items of a field, which may be plain text of a role."""
+    given: Any = body.get(name)
     if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    if not isinstance(given, list):
-        raise BadRequest(f"input is {kind_of(given)}", "Give text, or a list of items.")
-    return objects(given, "input", "input item")
+        return [{"role": role, "content": given}]
+    return [] if given is None else objects(given, name, f"{name} item")
 
 
 def chat_messages(items: Sequence[Message]) -> list[Message]:
@@ -499,16 +483,12 @@ class ResponsesApi:
         self.routes = [Route("/v1/responses", self._create, methods=["POST"])]
 
     async def _create(self, request: Request) -> Response:
-        try:
-            body: Message = await object_of(request)
-            earlier = self._store.conversation(body.get("previous_response_id"))
-            items = self._store.resolved(input_items(body))
-            asked = chat_request(body, earlier, items)
-            conversation = [*earlier, *chat_messages(items)]
-            streams = switch(body, "stream")
-        except ANSWERED as error:
-            return refused(error)
-        if streams:
+        body: Message = await object_of(request)
+        earlier = self._store.conversation(body.get("previous_response_id"))
+        items = self._store.resolved(input_items(body))
+        asked = chat_request(body, earlier, items)
+        conversation = [*earlier, *chat_messages(items)]
+        if switch(body, "stream"):
             stream = ResponseStream(body, new_id("resp"))
             events = self._events(body, conversation, stream, asked)
             return await streamed_answer(request, events, lambda said: _event(stream.failure(**said["error"])))

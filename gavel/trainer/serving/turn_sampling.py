@@ -20,10 +20,10 @@ OnTurn = Callable[[Sampled], None]
 
 
 async def sample_turn(
-    engine: Engine, request: SamplingRequest, ends: StopCheck | None = None, heard: OnTurn | None = None
+    engine: Engine, request: SamplingRequest, ends: Sequence[StopCheck] = (), heard: OnTurn | None = None
 ) -> Sampled:
-    """The turn. Raises what the engine raises; cancelling it ends the sampling."""
-    if ends is None and heard is None:
+    """The turn, which ends by any of `ends`. Raises what the engine raises; cancelling it ends the sampling."""
+    if not ends and heard is None:
         return _finite(await (await _submitted(engine, request)))
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[Sampled | None] = asyncio.Queue()
@@ -57,7 +57,7 @@ class _Turn:
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
     redrawn: int = 0
 
-    def extend(self, piece: Sampled, ends: StopCheck | None, start: int = 0) -> bool:
+    def extend(self, piece: Sampled, ends: Sequence[StopCheck], start: int = 0) -> bool:
         """Appends the tokens of a piece from `start` on, up to the one that ends the turn; whether there was one."""
         self.version = piece.adapter_version
         self.redrawn = piece.redrawn if start else self.redrawn + piece.redrawn
@@ -65,7 +65,7 @@ class _Turn:
             self.token_ids.append(token)
             self.logprobs.append(piece.logprobs[at])
             self.top_logprobs += piece.top_logprobs[at : at + 1]
-            if ends is not None and ends(self.token_ids):
+            if any(end(self.token_ids) for end in ends):
                 return True
         return False
 

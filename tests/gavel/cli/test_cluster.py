@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.cli.app import app
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterRecord
+from gavel.trainer.backends.skypilot.cluster import ClusterRecord
 from tests.backend_server import free_port
 from tests.fake_sky_cloud import FakeCloud, fake_cloud
 

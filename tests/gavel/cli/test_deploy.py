@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_pa
     assert "removed already" in again.stdout
     assert "Nothing is deployed" in gavel("deployments", cwd=tmp_path).stdout
     assert name in gavel("deployments", "--all", cwd=tmp_path, COLUMNS="240").stdout
+    (record,) = json.loads(gavel("deployments", "--all", "--json", cwd=tmp_path).stdout)
+    assert (record["state"], record["step"]) == ("undeployed", 12)
 
 
 def test_a_deployment_that_cannot_be_removed_keeps_no_other_one_standing(

@@ -1,18 +1,14 @@
 """The demo's page as an HTML parser reads it."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from gavel.reports.demo_page import (
-    CurvePoint,
-    DemoReport,
-    RewardPoint,
-    SummaryRow,
-    render_report,
-    write_report,
-)
+from gavel.reports.demo_page import DemoReport, SummaryRow, render_report, write_report
+from gavel.reports.run_outcome import Outcome, Point
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.data.left_out import sentence_of
 from tests.gavel.reports.html_page import HOSTILE, Page
 from tests.judge.groups import choice, desk
 
@@ -21,14 +17,19 @@ REPORT = DemoReport(
     explanation="It acted before it looked.",
     caveat="The judge is the stand-in.",
     summary=[SummaryRow("held-out success", "0.43", "0.90")],
-    curve=[CurvePoint(0, 0.43, 0.04, 512), CurvePoint(45, 0.9, 0.03, 512)],
-    rewards=[RewardPoint(1, 0.6), RewardPoint(45, 0.95)],
-    scored=[(0.25, False), (1.0, True)],
-    tau=0.91,
-    before=desk("refund", judgement=Judgement(score=0.25, standard_error=0.03, explanation="It did not look.")),
-    after=desk("get_order", "get_policy", "deny", judgement=Judgement(reason="no vote: the judge was away")),
+    outcome=Outcome(
+        curve=[Point(0, 0.43, 512, {}), Point(45, 0.9, 512, {})],
+        rewards={1: 0.6, 45: 0.95},
+        scored=[(0.25, False), (1.0, True)],
+        tau=0.91,
+        statuses=Counter(),
+        left_out=Counter({"identical_members": 12}),
+        trained_steps=45,
+        seconds={},
+        before=desk("refund", judgement=Judgement(score=0.25, standard_error=0.03, explanation="It did not look.")),
+        after=desk("get_order", "get_policy", "deny", judgement=Judgement(reason="no vote: the judge was away")),
+    ),
     seconds={"rollouts": 12.0, "learning": 200.0},
-    left_out={"all members identical": 12},
     settings={"seed": "0", "judge": "gavel/stand-in"},
 )
 
@@ -41,7 +42,7 @@ def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
         "0.25 ± 0.03 It did not look.",
         "no score no vote: the judge was away",
         'refund(id="7890")',
-        "all members identical 12",
+        f"{sentence_of('identical_members')} 12",
         "3 min 20 s",
         "tau between score and success is 0.91",
         "The judge is the stand-in.",
@@ -61,10 +62,10 @@ def test_hostile_text_stays_text():
         status="truncated",
         status_reason=HOSTILE,
     )
-    page = Page(render_report(replace(REPORT, before=liar, title=HOSTILE, left_out={HOSTILE: 1})))
+    page = Page(render_report(replace(REPORT, outcome=replace(REPORT.outcome, before=liar), title=HOSTILE)))
     assert page.open == []
     assert not {"script", "img"} & set(page.tags)
-    assert page.text.count(HOSTILE) == 11  # the title stands in the head too, and a call has two parts
+    assert page.text.count(HOSTILE) == 10  # the title stands in the head too, and a call has two parts
 
 
 def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):

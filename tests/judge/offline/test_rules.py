@@ -1,10 +1,14 @@
+import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gavel.judge.offline.facts import CallMade, Facts, UserText, facts_of
+from gavel.judge.offline.facts import CallMade, Facts, UserText, facts_of, words_of
 from gavel.judge.offline.rules import nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import Conversation, canonicalize
+from gavel.judge.prompt.provider_formats import TextEvent, ToolCallEvent
 from tests.judge.groups import desk
 
 RUBRIC = """
@@ -506,3 +510,32 @@ def test_what_may_be_done_once_is_done_once_or_not_at_all():
     rule = "calls book_room and cancel at most once"
     assert kept(rule, made(FOUND, FOUND, booked(), ("cancel", {}, "ok")))
     assert not kept(rule, made(FOUND, booked(), booked("204")))
+
+
+def test_calls_come_with_their_arguments_and_results():
+    attempt = [
+        TextEvent("user", "A room, please."),
+        ToolCallEvent("find", '{"people": 2}', '[{"room": "a"}]'),
+        ToolCallEvent("book", '{"room": "b"}', '{"error": "taken"}'),
+        ToolCallEvent("book", '{"room": "a"}', "booked a"),
+        TextEvent("assistant", "Done."),
+        TextEvent("user", "Thanks."),
+    ]
+    facts = facts_of([Conversation(tuple(attempt))])
+    assert facts.made == (
+        CallMade("find", {"people": 2}, [{"room": "a"}], turn=1),
+        CallMade("book", {"room": "a"}, "booked a", turn=3),
+    )
+    assert (facts.calls, facts.failed, facts.request) == (("find", "book"), ("book",), "A room, please.\n\nThanks.")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(JSON)
+def test_the_words_of_a_list_are_those_of_its_items_in_order(value: object):
+    assert words_of([value, "and", value]) == [*words_of(value), "and", *words_of(value)]
+    assert words_of(json.loads(json.dumps(value))) == words_of(value)

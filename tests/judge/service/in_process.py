@@ -54,3 +54,13 @@ def group(*answers: str, **options: Any) -> dict[str, Any]:
 
 def messages(answer: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": "Why is the sky blue?"}, {"role": "assistant", "content": answer}]
+
+
+def kind(answer: httpx.Response) -> str:
+    """The kind of a problem; empty for any other answer."""
+    return answer.json().get("type", "").rpartition(":")[2]
+
+
+def outcome(answer: httpx.Response) -> tuple[int, str]:
+    """The status and the kind."""
+    return answer.status_code, kind(answer)

@@ -1,36 +1,54 @@
-"""A judge model that takes a moment, and scores by what stands in each attempt."""
+"""Judge models that score by what stands in each attempt."""
 
+import hashlib
 import json
 import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from tests.endpoint import Answer, Request, labels_in, says
 from tests.judge.service.in_process import group
 
 
+def verdict(request: Request, score: Callable[[str, int], float], explanation: str) -> Answer:
+    """A verdict with the score of each attempt by its text and its position in the prompt."""
+    prompt = request["messages"][1]["content"]
+    entries: list[dict[str, Any]] = []
+    for position, label in enumerate(labels_in(request)):
+        text = prompt.partition(f"trajectory {label}\n")[2].partition("trajectory ")[0]
+        entries.append({"trajectory_id": label, "explanation": explanation, "score": score(text, position)})
+    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+    return says(json.dumps({"scores": entries}), usage)
+
+
+def by_content_and_position(request: Request) -> Answer:
+    """Each attempt's score is drawn from its text and its position: it shows in what order a group was."""
+
+    def drawn(text: str, position: int) -> float:
+        words = " ".join(word for word in text.split() if "worth" in word)
+        return int(hashlib.sha256(f"{words} {position}".encode()).hexdigest()[:4], 16) / 0xFFFF
+
+    return verdict(request, drawn, "drawn")
+
+
 class Stub:
-    """A judge model that takes a moment, scores by what stands in each attempt, and notes what it is asked."""
+    """A judge model that takes a moment, and notes what it is asked."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.asked: Counter[str] = Counter()
+        """By schema and messages, as JSON."""
         self._lock = threading.Lock()
 
     def __call__(self, request: Request) -> Answer:
+        schema = request["response_format"]["json_schema"]["schema"]
         with self._lock:
-            self.asked[json.dumps(request["messages"], sort_keys=True, separators=(",", ":"))] += 1
+            self.asked[json.dumps([schema, request["messages"]], sort_keys=True)] += 1
         time.sleep(self.seconds)
-        prompt = request["messages"][1]["content"]
-        entries: list[dict[str, Any]] = []
-        for label in labels_in(request):
-            text = prompt.partition(f"trajectory {label}\n")[2].partition("trajectory ")[0]
-            score = int(text.partition("worth ")[2][:2]) / 100
-            entries.append({"trajectory_id": label, "explanation": "by worth", "score": score})
-        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        return says(json.dumps({"scores": entries}), usage)
+        return verdict(request, lambda text, _: int(text.partition("worth ")[2][:2]) / 100, "by worth")
 
 
 def worths(number: int) -> list[int]:

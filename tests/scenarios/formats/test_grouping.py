@@ -153,17 +153,6 @@ def test_examples_in_a_prompt_are_part_of_what_was_asked() -> None:
     assert group([attempt(*shots), attempt(user("1 + 1?"), assistant("3"))]).notes == []
 
 
-def test_two_attempts_at_each_of_two_tasks_after_the_same_example_are_told(tmp_path):
-    def said(role: str, text: str) -> dict[str, str]:
-        return {"role": role, "content": text}
-
-    example = [said("user", "2 + 2?"), said("assistant", "4")]
-    rows = [[*example, said("user", f"task {n // 2}"), said("assistant", f"answer {n}")] for n in range(4)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
-    (note,) = read_file(tmp_path / "rows.jsonl").notes
-    assert "part where a user speaks" in note
-
-
 def attempt_of(*messages: dict[str, Any], **fields: Any) -> Trajectory:
     return Trajectory(messages_and_choices=list(messages), metadata=fields)
 

@@ -8,8 +8,7 @@ import pytest
 from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.inspect_log import log_chunks
 from gavel.scenarios.formats.reading import read_groups
-from tests.scenarios.formats.attempts import both, hostile, stored, whole
-from tests.scenarios.formats.page import run_program
+from tests.scenarios.formats.attempts import both, hostile, run_program, stored, whole
 
 CREATED = "2026-01-02T03:04:05+00:00"
 

@@ -1,5 +1,7 @@
 """Files of every format are recognised by what they hold, told in one line, and nothing in them is lost in silence.
 
+Standard input, pipes, several files and directories are read like one file.
+
 The files in `data/` were written by their own libraries, with made-up content: `verifiers.jsonl` by
 `verifiers.utils.eval_utils.save_to_disk` (0.1.9), `verifiers_traces.jsonl` by `verifiers.v1`'s `write_episode` (0.4),
 `inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an evaluation with `mockllm`, `atif.jsonl` by
@@ -8,7 +10,11 @@ The files in `data/` were written by their own libraries, with made-up content: 
 """
 
 import gzip
+import io
 import json
+import os
+import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -484,12 +490,15 @@ def test_a_run_that_ended_badly_is_a_failed_attempt_with_its_reason(
     assert f"1 of 3 attempts failed, and gets no score. First: {path}[2] ({reason})." in reading.notes
 
 
-def test_rows_in_which_nobody_answers_are_told(tmp_path: Path) -> None:
+def test_roles_are_read_in_any_case_and_a_run_that_never_answered_has_failed(tmp_path: Path) -> None:
+    asked = {"role": "USER", "content": "2 + 2?"}
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"messages": each}) + "\n" for each in ([ASK, HERE], [ASK], [ASK])))
-    (note,) = read_file(path).notes
-    assert "2 of 3 attempts failed" in note
-    assert f"First: {path}:2" in note
+    reading = read_file(written(path, *({"messages": row} for row in ([asked, SAID | {"role": "Assistant"}], [asked]))))
+    answered, silent = reading.groups[0]
+    assert [message["role"] for message in answered.messages()] == ["user", "assistant"]
+    assert (answered.status, silent.status) == ("finished", "failed")
+    assert "1 of 2 attempts failed" in reading.notes[0]
+    assert f"First: {path}:2" in reading.notes[0]
 
 
 @pytest.mark.parametrize("place", ["score", "votes"])
@@ -502,12 +511,56 @@ def test_a_judge_s_score_that_is_no_number_is_told_with_its_line(tmp_path: Path,
         read_file(written(tmp_path / "judged.jsonl", *groups))
 
 
-def test_roles_are_read_in_any_case_and_a_run_that_never_answered_has_failed(tmp_path):
-    asked = {"role": "USER", "content": "2 + 2?"}
-    rows = [[asked, {"role": "Assistant", "content": "4"}], [asked]]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
-    reading = read_file(tmp_path / "rows.jsonl")
-    answered, silent = reading.groups[0]
-    assert [message["role"] for message in answered.messages()] == ["user", "assistant"]
-    assert (answered.status, silent.status) == ("finished", "failed")
-    assert "1 of 2 attempts failed" in reading.notes[0]
+LINES = "".join(json.dumps({"messages": [ASK, HERE | {"content": str(n)}]}) + "\n" for n in range(3))
+
+
+class Stdin:
+    def __init__(self, text: str) -> None:
+        self.buffer = io.BytesIO(text.encode())
+
+
+def test_a_hyphen_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(LINES))
+    assert [len(group) for group in read_file(Path("-")).groups] == [3]
+    monkeypatch.setattr(sys, "stdin", Stdin(LINES + "{]\n"))
+    with pytest.raises(RowError, match=r"^standard input:4 is no JSON value"):
+        read_file(Path("-"))
+
+
+def test_a_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(LINES))
+    writer.start()
+    reading = read_file(pipe)
+    writer.join()
+    assert reading.summary == "reads as: OpenAI messages, 3 rows in 1 group by opening messages"
+
+
+def test_rows_of_several_files_are_grouped_together(tmp_path: Path) -> None:
+    lines = LINES.splitlines()
+    for number, line in enumerate(lines):
+        (tmp_path / f"{number}.jsonl").write_text(line)
+    reading = read_file([tmp_path / f"{number}.jsonl" for number in (2, 0)])
+    assert [[each.messages()[-1]["content"] for each in group] for group in reading.groups] == [["2", "0"]]
+    (tmp_path / "other.jsonl").write_text('{"prompt": "Where?", "completion": "x"}')
+    with pytest.raises(RowError, match=r"0\.jsonl:1 is of the format OpenAI messages, and .*other\.jsonl:1 of TRL"):
+        read_file([tmp_path / "0.jsonl", tmp_path / "other.jsonl"])
+
+
+def test_files_of_a_directory_that_hold_no_attempts_are_left_out_and_told(tmp_path: Path) -> None:
+    for number, line in enumerate(LINES.splitlines()):
+        (tmp_path / f"trial-{number}").mkdir()
+        (tmp_path / f"trial-{number}" / "messages.json").write_text(line)
+        (tmp_path / f"trial-{number}" / "config.json").write_text('{"model": "m"}')
+    reading = read_file(tmp_path)
+    assert [len(group) for group in reading.groups] == [3]
+    (note,) = reading.notes
+    assert "3 files of" in note
+    assert "left out, without attempts: trial-0/config.json, trial-1/config.json" in note
+
+
+def test_a_directory_without_any_attempts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model": "m"}')
+    with pytest.raises(RowError, match=r"config\.json:1 is of no format"):
+        read_file(tmp_path)

@@ -1,8 +1,4 @@
-import asyncio
-import json
 import random
-import re
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -17,68 +13,18 @@ from gavel.scenarios.library.booking_desk import (
     Hotel,
     Room,
     demonstrate,
-    draw_task,
     looked_before_acting,
     scenario,
 )
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scripted_agent import Call
+from gavel.scenarios.scripted_agent import played_by
 from gavel.scenarios.task import Task
-from tests.scenarios.library.scripts import script
 
-Steps = Generator[Any, str, None]
 TASKS = [*scenario.tasks("train")[:40], *scenario.tasks("held_out")[:24]]
 
 
-def expert(task: Task) -> Any:
-    def steps() -> Steps:
-        guest = re.findall(r"I am (\w+)", task.user)[0]
-        nights = [int(night) for night in re.findall(r"night (\d+)", task.user)]
-        people = [int(number) for number in re.findall(r"for (\d+) p", task.user)]
-        if "cancel" in task.user or "instead" in task.user:
-            found = json.loads((yield "find_bookings", {"guest": guest}))
-            yield "cancel_booking", {"booking": next(b["booking"] for b in found if b["first_night"] == nights[0])}
-            nights = nights[1:]
-        if people:
-            stay = {"first_night": nights[0], "last_night": nights[-1]}
-            rooms = json.loads((yield "find_rooms", {"people": people[0], **stay}))
-            if rooms:
-                cheapest = min(rooms, key=lambda room: room["price"])
-                yield "book_room", {"room": cheapest["number"], "guest": guest, **stay}
-        yield "It is done, if there was a room."
-
-    return script(steps)
-
-
-def fool(task: Task) -> Any:
-    def steps() -> Steps:
-        guest = re.findall(r"I am (\w+)", task.user)[0]
-        yield "book_room", {"room": "101", "guest": guest, "first_night": 1, "last_night": 1}
-        yield "Booked!"
-
-    return script(steps)
-
-
-async def test_an_expert_succeeds_at_every_wish_and_a_fool_at_hardly_any():
-    experts = await asyncio.gather(*(rollout(expert(task), scenario, task) for task in TASKS))
-    assert [episode.status_reason for episode in experts if not episode.metrics["success"]] == []
-    assert {episode.metrics["environment_reward"] for episode in experts} == {1.0}
-    assert all(map(looked_before_acting, experts))
-    fools = await asyncio.gather(*(rollout(fool(task), scenario, task) for task in TASKS))
-    assert not any(map(looked_before_acting, fools))
-    assert sum(episode.metrics["success"] for episode in fools) <= 16  # a full house is left as it is
-    assert all(episode.metrics["tool_errors"] <= 1 for episode in fools)
-
-
 def clerk(name: str, task: Task, seed: int) -> Any:
-    def steps() -> Steps:
-        turns = demonstrate(task, CLERKS[name], random.Random(seed))
-        turn = next(turns)
-        while isinstance(turn, Call):
-            turn = turns.send((yield turn.name, dict(turn.arguments)))
-        yield turn
-
-    return script(steps)
+    return played_by(lambda task, opening, dice: demonstrate(task, CLERKS[name], random.Random(seed)), task)
 
 
 async def test_the_stand_in_judge_tells_right_books_from_wrong_ones_without_seeing_them():
@@ -89,6 +35,7 @@ async def test_the_stand_in_judge_tells_right_books_from_wrong_ones_without_seei
         judged = await judge.score(TrajectoryGroup(attempts))
         for name, attempt in zip(CLERKS, judged.trajectories, strict=True):
             successes[name] += attempt.metrics["success"]
+            assert looked_before_acting(attempt) == (name != "hasty")
             if judged.judgement is not None and judged.judgement.status != "degenerate":
                 assert attempt.reward == 1.0 or name != "careful"
                 assert attempt.reward != 1.0 or attempt.metrics["success"]
@@ -106,10 +53,6 @@ def test_every_kind_of_wish_is_there_and_no_task_is_in_both_splits():
 def _unchanged(task: Task) -> bool:
     before = Hotel.model_validate(task.data["hotel"]).books
     return before == set(map(tuple, task.data["right"]))  # type: ignore[arg-type]
-
-
-def test_a_task_follows_from_its_number():
-    assert draw_task(7) == draw_task(7) != draw_task(8)
 
 
 @given(

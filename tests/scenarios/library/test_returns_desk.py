@@ -14,7 +14,6 @@ from gavel.scenarios.library.returns_desk import (
     CLOSINGS,
     ITEMS,
     OUTCOME_SHARES,
-    WINDOWS,
     Action,
     Call,
     Case,
@@ -57,17 +56,6 @@ def test_the_case_of_an_order_number_never_changes() -> None:
     assert draw_task(1001).user == "Hello, I would like to return order 1001 for a refund."
 
 
-@untimed
-@given(order_numbers)
-def test_a_case_is_drawn_within_its_bounds_and_the_same_again(number: int) -> None:
-    case = draw_case(number)
-    assert case == draw_case(number)
-    assert case.order_id == str(number)
-    assert case.item in ITEMS
-    assert case.window in WINDOWS
-    assert 1 <= case.days <= 75
-
-
 @pytest.mark.parametrize(
     ("days", "opened", "opened_ok", "right"),
     [
@@ -100,23 +88,6 @@ def test_no_item_tells_what_is_right() -> None:
         assert max(counts[item].values()) < 0.55 * counts[item].total()
 
 
-def test_every_order_number_is_in_one_split() -> None:
-    trained, held_out = ({task.id for task in scenario.tasks(split)} for split in ("train", "held_out"))
-    assert not trained & held_out
-    assert trained | held_out == {str(number) for number in range(1000, 10000)}
-    assert len(held_out) / 9000 == pytest.approx(0.2, abs=0.02)
-
-
-def test_cases_are_a_sequence_like_any_other() -> None:
-    cases = scenario.tasks("held_out")
-    assert len(cases) == len(list(cases))
-    assert cases[-1] == list(cases)[-1]
-    assert cases[2:5] == [cases[2], cases[3], cases[4]]
-    assert cases[3] in cases
-    with pytest.raises(IndexError):
-        cases[len(cases)]
-
-
 @untimed
 @given(order_numbers)
 def test_the_customer_names_the_order_and_nothing_else_that_counts(number: int) -> None:
@@ -140,34 +111,12 @@ async def test_the_tools_tell_the_facts_of_the_order() -> None:
     assert not policy.error
 
 
-@pytest.mark.parametrize(("action", "said"), [("refund", "refunded"), ("exchange", "exchanged"), ("deny", "denied")])
-async def test_an_action_is_confirmed_whether_it_is_right_or_not(action: str, said: str) -> None:
-    for task in TASKS.values():
-        result = await scenario.toolbox.call(action, json.dumps({"order_id": task.id}), task)
-        assert result.content == f"{said} {task.id}"
-        assert not result.done
-
-
-@pytest.mark.parametrize("name", [LOOK, *ACTIONS])
-async def test_the_tools_know_no_order_but_the_one_of_the_task(name: str) -> None:
+@pytest.mark.parametrize("name", [LOOK, READ, *ACTIONS])
+async def test_the_tools_know_nothing_but_the_order_of_the_task_and_its_item(name: str) -> None:
     task, other = TASKS["refund"], TASKS["deny"]
-    result = await scenario.toolbox.call(name, json.dumps({"order_id": other.id}), task)
-    assert result.error
-    assert f"no order {other.id}" in result.content
-
-
-async def test_there_is_no_policy_of_another_item() -> None:
-    task = TASKS["refund"]
-    other = next(item for item in ITEMS if item != case_of(task).item)
-    result = await scenario.toolbox.call(READ, json.dumps({"item": other}), task)
-    assert result.error
-    assert f"no policy for {other}" in result.content
-
-
-def test_the_agent_and_the_judge_are_not_told_what_is_right_here() -> None:
-    shown = json.dumps(scenario.toolbox.schemas)
-    assert "task" not in shown
-    assert "right_action" not in shown
+    item = next(item for item in ITEMS if item != case_of(task).item)
+    given = {"item": item} if name == READ else {"order_id": other.id}
+    assert (await scenario.toolbox.call(name, json.dumps(given), task)).error
 
 
 # --- measures -----------------------------------------------------------------------------------------------------
@@ -203,12 +152,6 @@ async def test_only_the_right_action_succeeds(right: Action) -> None:
         assert hand_reward(trajectory) == pytest.approx(1.0 if action == right else 0.2)
 
 
-async def test_an_episode_by_the_book_has_the_whole_hand_reward_after_storage_too() -> None:
-    trajectory = Trajectory.from_json((await episode(TASKS["deny"], LOOK, READ, "deny")).to_json())
-    assert succeeded(trajectory)
-    assert hand_reward(trajectory) == pytest.approx(1.0)
-
-
 async def test_the_right_action_unseen_succeeds_without_credit_for_looking() -> None:
     trajectory = await episode(TASKS["refund"], "refund")
     assert succeeded(trajectory)
@@ -234,19 +177,9 @@ async def test_an_episode_that_was_cut_off_is_no_success(status: str) -> None:
     assert not succeeded(trajectory.model_copy(update={"status": status}))
 
 
-async def test_talking_alone_is_no_success_and_no_looking() -> None:
-    for trajectory in (await episode(TASKS["refund"]), await episode(TASKS["refund"], LOOK, READ)):
-        assert not succeeded(trajectory)
-        assert hand_reward(trajectory) == 0
-
-
 @pytest.mark.parametrize("before", [[], [LOOK], [READ], [LOOK, LOOK], ["exchange", LOOK, READ]])
 async def test_who_did_not_read_both_before_the_first_action_did_not_look(before: list[str]) -> None:
     assert not looked_before_acting(await episode(TASKS["refund"], *before, "refund"))
-
-
-async def test_the_order_of_looking_does_not_matter() -> None:
-    assert looked_before_acting(await episode(TASKS["refund"], READ, LOOK, "refund"))
 
 
 async def test_calls_that_were_answered_with_an_error_do_not_count() -> None:
@@ -256,15 +189,6 @@ async def test_calls_that_were_answered_with_an_error_do_not_count() -> None:
     assert looked_before_acting(trajectory)
     blind = await episode(TASKS["refund"], (LOOK, wrong), (READ, {"item": "unicorn"}), "refund")
     assert not looked_before_acting(blind)
-
-
-async def test_the_scenario_reports_these_measures() -> None:
-    trajectory = await episode(TASKS["exchange"], LOOK, READ, "exchange")
-    assert scenario.success is not None
-    assert scenario.hand_reward is not None
-    assert scenario.success(trajectory) is True
-    assert scenario.hand_reward(trajectory) == pytest.approx(1.0)
-    assert scenario.measures["looked_before_acting"](trajectory) is True
 
 
 # --- demonstrations -----------------------------------------------------------------------------------------------
@@ -322,18 +246,6 @@ def test_the_sloppy_clerk_looks_but_skips_the_policy_or_the_closing_at_times_and
     assert {calls[-1] for calls, _ in episodes} == set(ACTIONS)
     assert {READ in calls for calls, _ in episodes} == {True, False}
     assert {closing == "" for _, closing in episodes} == {True, False}
-
-
-@pytest.mark.parametrize("clerk", ["careful", "hasty", "guess", "sloppy"])
-def test_the_closing_words_tell_what_was_done(clerk: Clerk) -> None:
-    for seed in range(40):
-        (*_, action), closing = shown(TASKS["deny"], clerk, seed)
-        assert closing == "" or closing in CLOSINGS[action]  # type: ignore[index]
-
-
-def test_the_same_dice_give_the_same_demonstration() -> None:
-    task = TASKS["refund"]
-    assert demonstrate(task, "sloppy", random.Random(5)) == demonstrate(task, "sloppy", random.Random(5))
 
 
 def test_a_call_is_written_as_the_embedded_model_says_it() -> None:

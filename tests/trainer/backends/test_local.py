@@ -12,7 +12,6 @@ import pytest
 import torch
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
 
 from gavel.base.errors import GavelError
 from gavel.base.files import file_sha256
@@ -27,12 +26,12 @@ from gavel.trainer.backends.proof import PublishError
 from gavel.trainer.backends.training_run import SaveError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError
-from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.serving.errors import EndpointError
+from gavel.trainer.serving.answers import EndpointError
 
 pytestmark = pytest.mark.slow
 
@@ -48,24 +47,6 @@ async def a_group(model: TrainableModel, rewards: list[float | None]) -> Traject
     for trajectory, reward in zip(group, rewards, strict=True):
         trajectory.reward = reward
     return group
-
-
-async def test_a_step_leaves_checkpoint_metrics_and_trajectories_behind(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        group = await a_group(model, [0.0, 1.0, 0.5])
-        result = await model.train([group])
-    assert (result.step, result.trained) == (1, True)
-    run = tmp_path / "tests" / "clerk"
-    checkpoint = run / "checkpoints" / "000001"
-    assert (checkpoint / "adapter_model.safetensors").is_file()
-    tokenizers = [AutoTokenizer.from_pretrained(source) for source in (checkpoint, EMBEDDED_PATH)]
-    assert tokenizers[0].encode("a return") == tokenizers[1].encode("a return")
-    row = json.loads((run / "metrics.jsonl").read_text())
-    assert (row["step"], row["split"], row["reward"]) == (1, "train", 0.5)
-    stored = list(TrajectoryStore(run / "trajectories" / "train" / "000001.jsonl.zst"))
-    assert [each.to_json() for each in stored] == [group.to_json()]
 
 
 async def test_a_tracker_gets_the_metrics_and_groups_of_steps_and_evaluations(tmp_path: Path, monkeypatch) -> None:

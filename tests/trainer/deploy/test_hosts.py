@@ -22,6 +22,42 @@ from tests.trainer.deploy.fakes.together import FakeTogether
 from tests.trainer.deploy.fakes.wandb import FakeWandb, manifest_of
 from tests.trainer.deploy.targets import HOSTS, ask_at_once
 
+_PROJECT = "POST /v2/projects/prj_1"
+
+
+@pytest.mark.parametrize(
+    ("host", "route", "status", "remedy"),
+    [
+        ("together", f"{_PROJECT}/models", 402, "credit"),
+        ("together", f"{_PROJECT}/endpoints", 403, "rights"),
+        ("together", "/deployments", 409, "minute"),
+        *(("fireworks", "POST /v1/accounts/desk/deployments", status, "FIREWORKS_API_KEY") for status in (401, 403)),
+        ("fireworks", "POST /v1/accounts/desk/deployments", 402, "credit"),
+        ("fireworks", "POST /v1/accounts/desk/deployments", 429, "quota"),
+        *(("huggingface", "POST", status, "HF_TOKEN") for status in (401, 403)),
+        ("huggingface", "POST", 402, "credit"),
+        ("huggingface", "POST", 400, "docs"),
+    ],
+)
+async def test_what_a_host_refuses_is_told_with_what_to_do(
+    host: str,
+    route: str,
+    status: int,
+    remedy: str,
+    run: Path,
+    adapter: AdapterFacts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", 0.05)
+    with HOSTS[host]() as target:
+        ask_at_once(monkeypatch, target.environment)
+        server: Any = target.servers[-1]
+        server.fail(route, status, times=10**6)
+        with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
+            await deploy(run, adapter, target.address, deadline=60.0)
+    assert remedy in refusal.value.remedy
+
+
 ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
 
 
@@ -91,19 +127,6 @@ async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(
         await to(run, adapter)
     await undeploy(read_records(run)[0])
     assert together.left() == 0
-
-
-@pytest.mark.parametrize(
-    ("route", "status", "words"),
-    [("/models", 402, "credit"), ("/endpoints", 403, "rights"), ("/deployments", 409, "minute")],
-)
-async def test_a_refusal_says_what_to_do(
-    together: FakeTogether, run: Path, adapter: AdapterFacts, route: str, status: int, words: str
-) -> None:
-    together.fail(f"POST /v2/projects/prj_1{route}" if route != "/deployments" else route, status)
-    with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
-        await to(run, adapter)
-    assert words in refusal.value.remedy
 
 
 async def test_a_slow_host_is_waited_for_until_the_deadline(
@@ -195,24 +218,6 @@ async def test_a_deployment_that_was_deleted_is_taken_up_again(
     assert fireworks.left() == 0
     again = await deployed(run, adapter)
     assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
-
-
-@pytest.mark.parametrize(
-    ("status", "remedy"), [(401, "FIREWORKS_API_KEY"), (403, "FIREWORKS_API_KEY"), (402, "credit"), (429, "quota")]
-)
-async def test_what_fireworks_refuses_is_told_with_what_to_do(
-    fireworks: FakeFireworks,
-    run: Path,
-    adapter: AdapterFacts,
-    status: int,
-    remedy: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(asking, "PATIENCE", 0.05)
-    fireworks.fail("POST /v1/accounts/desk/deployments", status, times=10**6)
-    with pytest.raises(DeployError, match=str(status)) as refusal:
-        await deployed(run, adapter)
-    assert remedy in refusal.value.remedy
 
 
 async def test_a_deployment_that_fails_or_is_not_there_is_told(
@@ -314,16 +319,6 @@ async def test_an_endpoint_that_fails_is_told_and_removed(servers: Servers, run:
     await undeploy(read_records(run)[0])
     assert not endpoints.endpoints
     assert not hub.repositories
-
-
-@pytest.mark.parametrize(("status", "remedy"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (402, "credit"), (400, "docs")])
-async def test_what_hugging_face_refuses_is_told_with_what_to_do(
-    servers: Servers, run: Path, adapter: AdapterFacts, status: int, remedy: str
-) -> None:
-    servers[1].fail("POST", status, times=9)
-    with pytest.raises(DeployError, match=str(status)) as refusal:
-        await published(run, adapter)
-    assert remedy in refusal.value.remedy
 
 
 async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(

@@ -219,20 +219,7 @@ def test_a_key_that_no_header_holds_is_refused_without_being_told(given: str, mo
     assert error.value.remedy
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "",
-        "localhost:8000",
-        "http://",
-        "http://127.0.0.1:99999",
-        "http://127.0.0.1:port",
-        "http://user:PLANTED@127.0.0.1:9",
-        "http://user:PLANTED@127.0.0.1:port",
-        "http://127.0.0.1:9/v1?key=PLANTED",
-        "http://127.0.0.1:9/#PLANTED",
-    ],
-)
+@pytest.mark.parametrize("given", ["", "localhost:8000", "http://user:PLANTED@127.0.0.1:9", "http://h/v1?key=PLANTED"])
 async def test_an_address_that_is_none_is_refused_and_no_record_is_made(adapter: AdapterFacts, given: str) -> None:
     run = adapter.directory.parents[1]
     with pytest.raises(DeployError) as error:

@@ -173,7 +173,7 @@ async def test_a_host_that_serves_what_was_uploaded_passes_and_another_is_told(
 ) -> None:
     run = make_run(tmp_path / "runs")
     facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
-    proof = SmokeTest(run, 12, facts.directory, read_description(run / "model.json"))
+    description = read_description(run / "model.json")
     with HOSTS[host]() as target:
         ask_at_once(monkeypatch, target.environment)
         first, server = target.servers[0], target.servers[-1]
@@ -188,11 +188,11 @@ async def test_a_host_that_serves_what_was_uploaded_passes_and_another_is_told(
         server.respond = lambda call: (upload.answer if call.path.endswith("/chat/completions") else respond)(call)
         try:
             if serves_it:
-                served = await deploy(run, facts, target.address, deadline=300.0, proof=proof)
+                served = await deploy(run, facts, target.address, deadline=300.0, description=description)
                 assert "it serves step 12" in served.record.smoke_test
             else:
                 with pytest.raises(DeployError, match="it serves step 11, not step 12") as refusal:
-                    await deploy(run, facts, target.address, deadline=300.0, proof=proof)
+                    await deploy(run, facts, target.address, deadline=300.0, description=description)
                 (record,) = read_records(run)
                 assert f"gavel undeploy {record.id}" in refusal.value.remedy
                 assert record.smoke_test.startswith("failed: ")

@@ -120,14 +120,14 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
     lines: list[str] = []
     try:
         address, adapter = f"vllm:{engine._url}", facts_of(run, 12)
-        proof = SmokeTest(run, 12, adapter.directory, read_description(run / "model.json"))
-        deployment = await deploy(run, adapter, address, proof=proof, report=lines.append)
+        description = read_description(run / "model.json")
+        deployment = await deploy(run, adapter, address, description=description, report=lines.append)
         assert "it serves step 12" in deployment.record.smoke_test
         other = await deploy(run, facts_of(run, 11), address)
         for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
             wrong = replace(deployment, model_id=model_id)
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
-                await proof(wrong, lines.append)
+                await SmokeTest(run, 12, adapter.directory, description)(wrong, lines.append)
         await deployment.undeploy()
         assert await deployment.host.status(deployment.record) == "not loaded there"
         assert await other.host.status(other.record) == "serving"

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.trainer.device_memory import TensorBytes
 from gavel.trainer.engines.kv_cache import Slots
 from gavel.trainer.engines.passes import BatchedPasses
 from gavel.trainer.engines.protocol import BASE, EngineError, Sampled, Shaping
 from gavel.trainer.engines.transformers import TransformersEngine, sample_tokens, uniform_numbers
-from gavel.trainer.tensor_bytes import TensorBytes
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 

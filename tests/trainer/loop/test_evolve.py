@@ -14,9 +14,8 @@ from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.config import SftConfig
+from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.evolve_config import EvolveConfig
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
 from gavel.trainer.loop.imitation import imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError

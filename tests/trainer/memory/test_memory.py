@@ -13,7 +13,7 @@ from transformers import T5Config
 from gavel.trainer import device_memory
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
-from gavel.trainer.device_memory import GIB, DeviceMemory
+from gavel.trainer.device_memory import GIB, DeviceMemory, TensorBytes
 from gavel.trainer.distributed import World
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
@@ -32,7 +32,6 @@ from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy, load_base, lora_targets, storage_bytes
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.tensor_bytes import TensorBytes
 from tests.trainer.counted_steps import counted_once
 from tests.trainer.families import FAMILIES, Family
 

@@ -32,7 +32,6 @@ from gavel.trainer.runs.trackers import (
     Tracked,
     TrackerError,
     chosen_tracker,
-    messages,
     rows,
 )
 from tests.limits import HANG_SECONDS
@@ -305,7 +304,6 @@ def test_hostile_texts_are_unicode_and_as_long_as_the_limit():
     assert found["reward"] is None
     assert len(found["text"]) < CHARACTERS + 100
     assert found["text"].endswith("characters more)")
-    json.dumps(messages(hostile("x" * 10_000_000)), allow_nan=False).encode()
 
 
 def test_the_groups_that_are_not_shown_are_told():
@@ -313,13 +311,6 @@ def test_the_groups_that_are_not_shown_are_told():
     assert len(found) == 2 * GROUPS + 1
     assert found[-1][-1] == "5 more groups of this step are in the run directory"
     assert {len(each) for each in found} == {len(COLUMNS)}
-
-
-def test_a_conversation_is_plain_messages_with_their_calls():
-    said = messages(whole())
-    assert [each["role"] for each in said] == ["system", "user", "assistant", "tool", "assistant"]
-    assert said[2]["tool_calls"][0]["function"] == {"name": "get_order", "arguments": '{"id": "A1"}'}
-    assert said[3]["tool_call_id"] == "c1"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A run at trackio, on this machine: metrics, tables, traces and report, as it reads them (make test-exports)."""
+"""A run at trackio, on this machine: metrics, tables and report, as it reads them (make test-exports)."""
 
 import importlib
 import shutil
@@ -29,7 +29,7 @@ def opened(folder: Path, name: str) -> MetricsLog:
     return MetricsLog(folder / "metrics.jsonl", project=PROJECT, name=name, tracker="trackio")
 
 
-def test_metrics_tables_traces_and_the_report_are_read_back(storage: Any, tmp_path: Path, capsys):
+def test_metrics_tables_and_the_report_are_read_back(storage: Any, tmp_path: Path, capsys):
     log = opened(tmp_path / "run", "one")
     log.log(1, "train", {"reward": 0.25, "note": "n"})
     log.log_groups(1, "train", [TrajectoryGroup([whole(), hostile()])])
@@ -40,9 +40,6 @@ def test_metrics_tables_traces_and_the_report_are_read_back(storage: Any, tmp_pa
     assert [row["train/reward"] for row in rows if "train/reward" in row] == [0.25, 0.5]
     (table,) = [row["train/groups"] for row in rows if "train/groups" in row]
     assert [row["status"] for row in table["_value"]] == ["finished", "failed"]
-    traces = sorted(storage.get_traces(PROJECT, run="one"), key=lambda trace: trace["metadata"]["member"])
-    assert [trace["metadata"].get("reward") for trace in traces] == [0.75, None]
-    assert traces[0]["messages"][2]["tool_calls"][0]["function"]["name"] == "get_order"
     assert any("report" in row for row in rows)
     assert capsys.readouterr().out == ""
 

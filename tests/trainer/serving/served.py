@@ -73,16 +73,7 @@ def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServe
 @contextmanager
 def endpoint_of(engine: Engine, policy: Policy) -> Generator[EndpointServer]:
     """Closes the engine too."""
-    server = EndpointServer(
-        engine,
-        policy.renderer,
-        policy.decode,
-        model="desk",
-        max_context=MAX_CONTEXT,
-        rendering_by=policy.rendering_by,
-        encode=policy.encode,
-        vocabulary=policy.vocabulary,
-    )
+    server = EndpointServer(engine, policy, model="desk")
     try:
         yield server
     finally:

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, AuthenticationError
 from openai.types.chat.chat_completion import Choice
 
-import gavel
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import sequences, turns_of
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CapturedTurn, CaptureError, captured_trajectory
@@ -171,18 +169,6 @@ print(client.responses.create(model="desk", input="Hello", max_output_tokens=4).
         )  # fmt: skip
         said, _ = await process.communicate()
     assert said.decode().strip() in ("completed", "incomplete")
-    assert capture.trajectory.metrics == {"turns": 1}
-
-
-async def test_a_model_captures_what_its_backend_serves(tmp_path):
-    model = gavel.TrainableModel(name="desk", project="captures", base_model=EMBEDDED_POLICY)
-    async with gavel.LocalBackend(tmp_path, slots=4, max_context=256) as backend:
-        await model.register(backend)
-        async with (
-            model.capture() as capture,
-            AsyncOpenAI(base_url=capture.base_url, api_key=capture.api_key) as client,
-        ):
-            await say(client, OPENING, model=model.get_inference_name())
     assert capture.trajectory.metrics == {"turns": 1}
 
 

@@ -22,8 +22,8 @@ from starlette.routing import Route
 
 from gavel.llm.failures import openai_httpx
 from gavel.trainer.engines.protocol import Grammar, Sampled, SamplingRequest
+from gavel.trainer.serving.answers import EndpointError
 from gavel.trainer.serving.capture import KEY_PREFIX
-from gavel.trainer.serving.errors import EndpointError
 from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
 from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 from gavel.trainer.serving.openai_server import EndpointServer

@@ -75,8 +75,7 @@ class Recited:
 
 
 def serve(policy: Policy, engine, **settings) -> EndpointServer:
-    settings = {"model": "desk", "max_context": MAX_CONTEXT, "vocabulary": policy.vocabulary} | settings
-    return EndpointServer(engine, policy.renderer, policy.decode, rendering_by=policy.rendering_by, **settings)
+    return EndpointServer(engine, policy, model="desk", **settings)
 
 
 @pytest.fixture(scope="module")
@@ -370,7 +369,7 @@ async def test_a_turn_that_calls_by_itself_is_the_policys_own(client):
 async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, embedded_base):
     engine = TransformersEngine(load_base("embedded/returns-desk", policy.dtype, policy.device), max_context=256)
     engine.publish(policy, VERSION)
-    server = serve(policy, engine, base_model="embedded/returns-desk", max_context=256)
+    server = serve(policy, engine, base_model="embedded/returns-desk")
     async with client_of(server) as client:
         assert (await client.models.retrieve("embedded/returns-desk")).id == "embedded/returns-desk"
         short: Any = [{"role": "user", "content": "hi"}]

@@ -161,7 +161,7 @@ def weak(policy) -> Iterator[ChatCompletions]:
     grammars = Grammars(policy.tokenizer, policy.vocabulary)
     engine = TransformersEngine(model, slots=4, max_context=1024, grammars=grammars)
     engine.publish(WholeModel(model), 0)
-    yield ChatCompletions(engine, policy.renderer, policy.decode, model="clerk", max_context=1024)
+    yield ChatCompletions(engine, policy, model="clerk")
     engine.close()
 
 

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.serving import responses_api as response_store
+from gavel.trainer.serving.answers import BadRequest
 from gavel.trainer.serving.capture import Capture
-from gavel.trainer.serving.errors import BadRequest
 from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream, response
 from tests.trainer.serving.chunked import chunks_of, completion_of, replies
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, tool_result

@@ -22,14 +22,7 @@ from dataclasses import dataclass, field, replace
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.errors import (
-    ForbiddenError,
-    OverBudgetError,
-    RateLimitError,
-    ServiceError,
-    UnauthorizedError,
-    WrongKeysError,
-)
+from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError, UnauthorizedError
 from gavel.judge.service.schemas.records import KeyScope, Record, key_id_of, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
@@ -63,12 +56,12 @@ class Caller:
         return self.projects is None or project in self.projects
 
     def visible(self, project: str | None) -> Collection[str] | None:
-        """The projects of a list, None = all: the one that is named, or the caller's. Raises `ForbiddenError`."""
+        """The projects of a list, None = all: the one that is named, or the caller's. Raises `Problem`."""
         if project is None:
             return self.projects
         if not self.may_use(project):
             own = ", ".join(self.projects or ())
-            raise ForbiddenError(f"this key is not for the project {project!r}.", f"Its projects: {own}.")
+            raise Problem(403, "forbidden", f"this key is not for the project {project!r}.", f"Its projects: {own}.")
         return (project,)
 
     def project_of(self, named: str) -> str:
@@ -131,8 +124,8 @@ class Admission:
             self._unfinished = await self._store.unfinished_groups()
 
     async def authenticate(self, authorization: str | None, address: str = "") -> Caller:
-        """Who sent a request with this Authorization header from this address. Raises `UnauthorizedError`,
-        `RateLimitError`, and `WrongKeysError` after too many wrong keys."""
+        """Who sent a request with this Authorization header from this address. Raises `UnauthorizedError`, and
+        `Problem` for too many requests, or too many wrong keys."""
         if not authorization and not self._keys:
             return ANYONE
         token = _token(authorization or "")
@@ -149,10 +142,8 @@ class Admission:
         is_right = hmac.compare_digest(token_hash("") if key is None else key.token_hash, hashed)  # always compared
         if key is None or not is_right or key.revoked_at is not None:
             if self._seconds_to_wait(f"wrong keys of {address}", _WRONG_KEYS_PER_MINUTE):
-                raise WrongKeysError(
-                    "too many requests with a wrong API key came from this address.",
-                    "Correct the key, and wait a minute.",
-                )
+                why = "too many requests with a wrong API key came from this address."
+                raise Problem(429, "wrong-keys", why, "Correct the key, and wait a minute.", {"Retry-After": "60"})
             raise UnauthorizedError(
                 "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
             )
@@ -166,8 +157,8 @@ class Admission:
         return _sessions(key.token_hash).dumps(key.id) if key else ""
 
     async def visitor(self, session: str) -> Visitor:
-        """The visitor of a session. Raises `UnauthorizedError` where keys are needed and it is none, and
-        `RateLimitError`."""
+        """The visitor of a session. Raises `UnauthorizedError` where keys are needed and it is none, and `Problem` for
+        too many pages."""
         _, found = _sessions("").loads_unsafe(session)
         key_id = found if isinstance(found, str) else ""
         await self._look_for(key_id)
@@ -184,13 +175,12 @@ class Admission:
         return Visitor(_caller(key), key.name)
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
-        """Raises `ForbiddenError` for a project or judge that is not the caller's."""
+        """Raises `Problem` for a project or judge that is not the caller's."""
         caller.visible(project)
         if caller.judges is not None and (others := set(judges) - caller.judges):
-            raise ForbiddenError(
-                f"this key is not for the judge {', '.join(sorted(others))}.",
-                f"Its judges: {', '.join(sorted(caller.judges))}; name one of them as judge.",
-            )
+            why = f"this key is not for the judge {', '.join(sorted(others))}."
+            remedy = f"Its judges: {', '.join(sorted(caller.judges))}; name one of them as judge."
+            raise Problem(403, "forbidden", why, remedy)
 
     def scope(self, caller: Caller) -> KeyScope | None:
         """What the caller's key may do; None without a key."""
@@ -234,7 +224,8 @@ class Admission:
 
     def _count(self, who: str, most: int | None) -> None:
         if most is not None and (seconds := self._seconds_to_wait(who, most)):
-            raise RateLimitError(f"the key may make {most} requests a minute.", f"Wait {seconds} s.", seconds)
+            why = f"the key may make {most} requests a minute."
+            raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
 
     def _seconds_to_wait(self, who: str, per_minute: int) -> int:
         """Counts one; 0 where it is allowed."""

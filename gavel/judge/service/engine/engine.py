@@ -334,10 +334,6 @@ class Engine:
         self.worker.cancel(judgement)
         self.waiters.settle(judgement, None)
 
-    async def check_database(self) -> None:
-        """Raises `DatabaseUnavailableError` when the database cannot be read, or not be written."""
-        await self.database.check(room=self.config.limits.body_bytes)
-
     async def answered(self, record: Record) -> None:
         """Erases what is not to be retained of a judgement whose answer was given."""
         if record.is_finished and not record.retain:

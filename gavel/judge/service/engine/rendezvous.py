@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gavel.judge.service.engine.admission import Caller
@@ -35,7 +34,7 @@ class Rendezvous:
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._store = GroupStore(engine.database)
+        self.store = GroupStore(engine.database)
         self._limits = engine.config.limits
         self._open: set[str] = set()
         """Groups that somebody waits for here, and that were open when last seen."""
@@ -67,7 +66,7 @@ class Rendezvous:
         project = caller.project_of(request.project)
         if project != request.project:
             request = request.model_copy(update={"project": project})
-        group = await self._store.join(self._new(name, request, caller, begins_rounds))
+        group = await self.store.join(self._new(name, request, caller, begins_rounds))
         if not group.is_open:
             self.closed(group.id)
             self._engine.worker.wake()
@@ -79,7 +78,7 @@ class Rendezvous:
     async def find(self, name: str, member: str, project: str, caller: Caller) -> GroupRecord:
         """The group that a member is in. Raises `NotFoundError`."""
         project = caller.project_of(project)
-        group = await self._store.find(caller.key_id, project, name, member) if caller.may_use(project) else None
+        group = await self.store.find(caller.key_id, project, name, member) if caller.may_use(project) else None
         if group is None:
             raise NotFoundError(
                 f"there is no member {member!r} in a group {name!r}.",
@@ -89,12 +88,8 @@ class Rendezvous:
 
     async def open_group(self, group: str, caller: Caller) -> tuple[GroupRecord, list[str]] | None:
         """A group that waits for members, and the ids of those that came; None where there is none for the caller."""
-        found = None if "\0" in group else await self._store.open_group(group)
+        found = None if "\0" in group else await self.store.open_group(group)
         return None if found is None or not caller.may_use(found[0].project) else found
-
-    async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
-        """Groups of these projects (None = all) that wait for members, the earliest deadline first."""
-        return await self._store.waiting(projects, limit)
 
     async def result(self, group: GroupRecord, wait: float) -> Record | None:
         """The judgement of a group, finished unless `wait` seconds are over; None while the group is open.
@@ -131,16 +126,16 @@ class Rendezvous:
 
     async def look(self) -> None:
         """Closes groups whose deadline is over, and sees which ones other processes have closed."""
-        if await self._store.close_due():
+        if await self.store.close_due():
             self._engine.worker.wake()
         if time.monotonic() - self._kept_at > _KEEP_SECONDS:
-            await self._store.keep_time()
+            await self.store.keep_time()
             self._kept_at = time.monotonic()
         waited_for = list(self._open)
         for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
             some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
-            self._open.difference_update(await self._store.closed(some))
-        self._count = await self._store.open_groups()
+            self._open.difference_update(await self.store.closed(some))
+        self._count = await self.store.open_groups()
 
     def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options

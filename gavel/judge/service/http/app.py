@@ -179,7 +179,7 @@ async def healthz() -> str:
 )
 async def readyz(engine: TheEngine) -> str:
     """`ok` when the database can be read and written, the judge can be asked, and the service is not stopping."""
-    await engine.check_database()
+    await engine.database.check(room=engine.config.limits.body_bytes)
     if engine.is_stopping:
         raise Problem(503, "stopping", "the service is stopping.", "Ask another process.", {"Retry-After": "5"})
     if (stopped := engine.judges.default.stopped) is not None:

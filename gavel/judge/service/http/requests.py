@@ -64,7 +64,7 @@ async def _caller(
     authorization = request.headers.get("authorization")
     if authorization is None and (key := request.headers.get("x-api-key")) is not None:
         authorization = f"Bearer {key}"
-    caller = await engine.admission.authenticate(authorization, request.client.host if request.client else "")
+    caller = await engine.admission.authenticate(authorization, address_of(request))
     if request.scope["query_string"]:
         _check_query(request)
     if engine.tracing is not None and (header := request.headers.get("traceparent")):
@@ -339,8 +339,7 @@ class ProblemOut(BaseModel):
 
 def response(error: ServiceError) -> JSONResponse:
     """The refusal as a problem."""
-    retry = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    return JSONResponse(error.problem, error.status, {**error.headers, **retry}, MEDIA_TYPE)
+    return JSONResponse(error.problem, error.status, error.headers, MEDIA_TYPE)
 
 
 def validation_problem(errors: Sequence[Any]) -> ServiceError:

@@ -31,16 +31,16 @@ from gavel.scenarios.truth import KEY, read_truth
 _T = TypeVar("_T")
 
 
-def _no_other_kind(value: object) -> object:
-    if isinstance(value, bool | str | bytes):
-        raise ValueError(f"a number is wanted here, not {'true or false' if isinstance(value, bool) else 'a text'}")
-    return value
-
-
 def _no_truth_value(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("a number is wanted here, not true or false")
     return value
+
+
+def _no_other_kind(value: object) -> object:
+    if isinstance(value, str | bytes):
+        raise ValueError("a number is wanted here, not a text")
+    return _no_truth_value(value)
 
 
 Integer = Annotated[int, BeforeValidator(_no_other_kind)]

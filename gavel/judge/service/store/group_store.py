@@ -15,14 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import (
-    GroupClosedError,
-    GroupDiffersError,
-    GroupFullError,
-    GroupTooLargeError,
-    MemberDiffersError,
-    ServiceError,
-)
+from gavel.judge.service.errors import Problem, ServiceError
 from gavel.judge.service.schemas.records import GroupRecord, NewJudgement, NewMember, Verdict
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns
@@ -174,7 +167,9 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
         row = _newest(connection, new)
         assert row is not None
     if row.settings_hash != new.settings_hash:
-        return GroupDiffersError(
+        return Problem(
+            409,
+            "group-differs",
             f"the group {new.group!r} was begun with other settings: {', '.join(_differences(row, new))}.",
             "All members of a group name the same expected, deadline, rubric, criteria, reference and judge; "
             "give another group a name of its own.",
@@ -182,7 +177,9 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
     known = _known(connection, row.id, new.member)
     if known is not None:
         if known.content_hash != new.content_hash:
-            return MemberDiffersError(
+            return Problem(
+                409,
+                "member-differs",
                 f"the group {new.group!r} has another member {new.member!r} already.",
                 "Give each member an id of its own; send the same body when you try again.",
             )
@@ -193,17 +190,23 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
         row = _newest(connection, new)
         assert row is not None
     if row.closed_at is not None and row.arrived >= row.expected:
-        return GroupFullError(
+        return Problem(
+            409,
+            "group-full",
             f"the group {new.group!r} has its {row.expected} members already.",
             "Give each group a name of its own, such as the step and the task.",
         )
     if row.closed_at is not None:
-        return GroupClosedError(
+        return Problem(
+            409,
+            "group-closed",
             f"the deadline of the group {new.group!r} was over when {new.member!r} came.",
             "Send members earlier, or give all of them a longer deadline_seconds.",
         )
     if row.size + new.size > new.max_size:
-        return GroupTooLargeError(
+        return Problem(
+            413,
+            "group-too-large",
             f"the members of the group {new.group!r} have more than {new.max_size:,} bytes.",
             "Send smaller members, or raise the service's setting limits.body_bytes.",
         )

@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import IdempotencyConflictError, ServiceError
+from gavel.judge.service.errors import Problem, ServiceError
 from gavel.judge.service.schemas.bodies import STATUSES, PageQuery
 from gavel.judge.service.schemas.records import (
     Accepted,
@@ -88,7 +88,7 @@ class Store:
         """Stores a request; with an `owner` it is leased to that process at once.
 
         With an idempotency key that is known, the earlier request is given instead; a failed one is queued again.
-        Raises `IdempotencyConflictError` when that request was another one, and what `refusal_of_group` gives.
+        Raises `Problem` when that request was another one, and what `refusal_of_group` gives.
         """
         order = f"charge {new.key_id}" if new.key_id else ""
         accepted = await self.database.write(lambda connection: _accept(connection, new, owner), order)
@@ -129,13 +129,11 @@ class Store:
         found = await self.get_all([judgement])
         return found.get(judgement)
 
-    async def get_all(self, ids: Collection[str], *, finished: bool = False) -> dict[str, Record]:
-        """The records with these ids, by id; with `finished` only those that are."""
+    async def get_all(self, ids: Collection[str]) -> dict[str, Record]:
+        """The records with these ids, by id."""
 
         def work(connection: sa.Connection) -> dict[str, Record]:
             query = _WITH_RESULT.where(_c.id.in_(list(ids)))
-            if finished:
-                query = query.where(_c.finished_at.is_not(None))
             return {row.id: record_of(row, row.result) for row in connection.execute(query)}
 
         return await self.database.read(work) if ids else {}
@@ -238,10 +236,9 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> 
         assert refusal is not None
         return refusal
     if row.request_hash != new.request_hash:
-        raise IdempotencyConflictError(
-            "this Idempotency-Key was used before with another request.",
-            "Use a new key for each group; send the same body when you try again.",
-        )
+        why = "this Idempotency-Key was used before with another request."
+        remedy = "Use a new key for each group; send the same body when you try again."
+        return Problem(422, "idempotency-key-reused", why, remedy)
     if row.status != "failed":
         return Accepted(record_of(row, row.result), is_new=False)
     if refusal is not None:
@@ -275,10 +272,12 @@ def _order_of_charges(record: Record) -> str:
 
 def _charge(connection: sa.Connection, key_id: str, ledger: Ledger) -> None:
     """Adds what was asked for one judgement to what its key has spent."""
+    if not key_id:
+        return
     spent: dict[str, Any] = {"spent_usd": keys.c.spent_usd + ledger.usd} if ledger.usd else {}
     if ledger.unpriced:
         spent["unpriced_groups"] = keys.c.unpriced_groups + 1
-    if key_id and spent:
+    if spent:
         connection.execute(sa.update(keys).where(keys.c.id == key_id).values(spent))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import BusyError, NotFoundError, OverBudgetError, ServiceError
+from gavel.judge.service.errors import NotFoundError, OverBudgetError, Problem, ServiceError
 from gavel.judge.service.schemas.records import KeyScope, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import groups, judgements, keys
@@ -133,11 +133,12 @@ def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> Over
     )
 
 
-def too_busy(unfinished: int, scope: KeyScope) -> BusyError | None:
+def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
     """Why a key with so many unfinished groups may begin no other."""
     if (most := scope.concurrent_groups) is None or unfinished < most:
         return None
-    return BusyError(f"the key has {most} unfinished groups, as many as it may have.", "Send fewer at once.")
+    why = f"the key has {most} unfinished groups, as many as it may have."
+    return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
 
 
 def settings_key_id(name: str) -> str:

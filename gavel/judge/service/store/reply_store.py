@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
-from pydantic_core import to_json
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -103,11 +102,8 @@ class _CassetteOfKeys(Cassette):
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
-        *more: Any,
-        **named: Any,
     ) -> Reply:
-        own = [(_own(each), reply) for each, reply in repairs]
-        return await super().answer(_own(question), ask, accept, own, *more, **named)
+        return await super().answer(_own(question), ask, accept, [(_own(each), reply) for each, reply in repairs])
 
 
 def _own(question: Question) -> Question:
@@ -149,20 +145,21 @@ class _WriterThread(StorageThread):
             return self._database.submit(of_connection)
         return cast("Future[_T]", self._database.begin(of_connection, order, durable=durable))
 
-    def claim(self, key: str, known: int) -> "Future[bool]":
-        def work(storage: Replies) -> bool:
-            if len(storage.replies(key)) > known:
-                return False
+    def look(self, key: str, unusable: int) -> "Future[tuple[list[StoredReply], bool]]":
+        def work(storage: Replies) -> tuple[list[StoredReply], bool]:
+            stored = storage.replies(key)
+            if len(stored) > unusable:
+                return stored, False
             other = storage.claim(key, self._holder)
             if other and is_dead(other):
                 other = storage.claim(key, self._holder, dead=other)
             if other is not None:
-                return False
-            if not self._database.is_sqlite and len(storage.replies(key)) > known:  # kept between the two statements
-                storage.release(key, self._holder)
-                return False
+                return stored, False
+            if not self._database.is_sqlite and len(stored := storage.replies(key)) > unusable:
+                storage.release(key, self._holder)  # a reply was kept between the two statements
+                return stored, False
             self._claimed.add(key)
-            return True
+            return stored, True
 
         if self._renewing is None:
             self._renewing = threading.Thread(target=self._renew, name="claims", daemon=True)
@@ -259,13 +256,11 @@ def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
 
 def _row(entry: Entry) -> dict[str, object]:
     question, reply = entry.question, entry.reply
-    parts = {name: part for name, part in question.parts.items() if name != "model"}
     text = reply.text.encode("utf-8", "surrogatepass")
     return {
         "key": question.key,
         "text_hash": hashlib.sha256(text).hexdigest(),
         "model": question.model,
-        "question": compress(to_json(parts)),
         "text": compress(text),
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,

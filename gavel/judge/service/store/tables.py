@@ -10,7 +10,7 @@ import zstandard
 
 from gavel.judge.service.errors import ServiceError
 
-VERSION = 1
+VERSION = 2
 _LOCK = 0x6761_7665_6C00
 """Key of PostgreSQL's advisory lock; SQLite's transaction is a lock by itself."""
 _LEVEL = 1
@@ -71,7 +71,6 @@ replies = sa.Table(
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("text_hash", sa.Text, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
-    sa.Column("question", sa.LargeBinary, nullable=False, comment="Parameters, schema and messages."),
     sa.Column("text", sa.LargeBinary, nullable=False),
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 import ssl
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
-from tenacity import Retrying, retry_if_exception, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, sleep_using_event, wait_random_exponential
 
 from gavel.base.network import is_on_this_machine
 from gavel.scenarios.group import TrajectoryGroup
@@ -109,7 +108,7 @@ class Attempts:
             wait=wait_random_exponential(multiplier=0.1, max=5.0),
             stop=lambda _: self._abandoned.is_set() or self._silence > self._patience,
             before_sleep=self._tell,
-            sleep=self._sleep,
+            sleep=sleep_using_event(self._abandoned),
             reraise=True,
         )
         self.check()
@@ -130,9 +129,6 @@ class Attempts:
             ) from error
         self._silent_since, self._told = time.monotonic(), False
         return value
-
-    def _sleep(self, seconds: float) -> None:
-        self._abandoned.wait(seconds)
 
     @property
     def _silence(self) -> float:
@@ -242,11 +238,6 @@ class Connection:
                 sent = [*([] if file is None else [file]), *spare]
         raise AssertionError
 
-    def upload(self, file: BatchFile) -> None:
-        """Sends what is not there yet."""
-        with self._attempts() as attempts:
-            self._upload(file, attempts)
-
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON that is there."""
         with self._attempts() as attempts:
@@ -343,8 +334,6 @@ def model_path(key: tuple[str, str]) -> str:
 
 
 def _fault(answer: httpx.Response) -> Fault | None:
-    if answer.is_success:
-        return None
     try:
         return Fault.model_validate(answer.json()["error"])
     except (ValueError, KeyError, TypeError):
@@ -357,7 +346,7 @@ def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
     Raises `RemoteBackendError` for what JSON cannot hold.
     """
     try:
-        return _finite(json.loads(json.dumps(arguments, default=_plain)))
+        return json.loads(json.dumps(arguments, default=_plain), parse_constant=lambda _: None)
     except (TypeError, ValueError) as error:
         raise RemoteBackendError(f"an argument cannot be sent: {error}", "Give numbers, strings, lists.") from error
 
@@ -369,15 +358,3 @@ def _plain(value: object) -> int | float:
     if isinstance(value, Real):
         return float(value)
     raise TypeError(f"{value!r:.80} is no number and no string")
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {name: _finite(each) for name, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
-        case list():
-            return [_finite(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
-        case _:
-            return value

@@ -13,14 +13,14 @@ Files are sent in parts, each known by its hash: sent again, it is the same part
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gavel.base.errors import GavelError
 from gavel.base.network import server_address
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Of the requests and answers here. A server answers no other one."""
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
@@ -99,12 +99,14 @@ class Fault(_Wire):
     message: str
     remedy: str = ""
 
+    @classmethod
+    def of(cls, error: GavelError) -> Self:
+        return cls(type=type(error).__name__, message=error.message, remedy=error.remedy)
+
 
 class JobState(_Wire):
     id: str
     state: Literal["waiting", "running", "done", "failed"]
-    seconds: float = 0.0
-    """Since it was begun."""
     result: dict[str, Any] | None = None
     model: ModelState | None = None
     """After the job."""

@@ -6,29 +6,36 @@
     *    /v1/models/{project}/{name}/openai/v1/…       the model's OpenAI-compatible endpoint, on loopback alone
 
 A request has the server's key, or that of a capture which was opened through here.
+
+`serve` runs it until it is told to stop, one server for a directory of runs: two would each forget what clients have
+registered with the other. The lock is the file's (flock), so a server that is killed leaves none behind; what the file
+holds is told to the next.
 """
 
 import asyncio
+import contextlib
 import hmac
-import json
 import logging
+import os
 import re
+import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import aiohttp
+import uvicorn
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.base.errors import GavelError
+from gavel.base.files import locked
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.wire import (
@@ -44,13 +51,15 @@ from gavel.trainer.backends.remote.wire import (
     UploadError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.jobs import Jobs, Key, unknown_settings
+from gavel.trainer.backends.server.jobs import Jobs, unknown_settings
 from gavel.trainer.backends.server.uploads import Uploads, served_file
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.metrics import whole_rows
-from gavel.trainer.serving.errors import CLIENT_GONE, ClientGone
-from gavel.trainer.serving.in_process import asked_in_process
-from gavel.trainer.serving.sse import until_gone
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.serving.answers import CLIENT_GONE
+from gavel.trainer.serving.capture import given_key
+from gavel.trainer.serving.in_process import Served, endpoints
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
 HEALTH = "/healthz"
 """Open to all."""
@@ -85,7 +94,7 @@ class Guard:
                 return None
             error = {"message": "the key is not that of this server", "type": "authentication_error", "code": None}
             return JSONResponse({"error": error}, 401)
-        if not hmac.compare_digest(given_key(request).encode(), self._key):
+        if not hmac.compare_digest(given_key(request.headers).encode(), self._key):
             return refused(401, WrongKeyError("the key is not that of the server", _OTHER_KEY))
         spoken = request.headers.get(PROTOCOL_HEADER)
         if spoken != str(PROTOCOL):
@@ -99,15 +108,8 @@ class Guard:
         return None
 
 
-def given_key(request: Request) -> str:
-    """As OpenAI's clients give it, or Anthropic's."""
-    bearer = request.headers.get("authorization", "")
-    return request.headers.get("x-api-key") or bearer.removeprefix("Bearer ").strip()
-
-
 def refused(status: int, error: GavelError) -> Response:
-    fault = Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
-    return JSONResponse({"error": fault.model_dump()}, status)
+    return JSONResponse({"error": Fault.of(error).model_dump()}, status)
 
 
 class Activity:
@@ -141,128 +143,50 @@ class Activity:
 
 
 logger = logging.getLogger(__name__)
-_CHAT = "chat/completions"
-_DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "accept-encoding"})
-_ANSWERED = ("content-type", "cache-control", "retry-after", "x-request-id")
-_CONNECT_SECONDS = 10.0
-UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Of streamed answers: a proxy passes each event on as it comes."""
+_SCOPE = ("type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server")
 
 
-class Passthrough:
-    """Forwards requests to the endpoints of the backend's models."""
+class Forwarded(Response):
+    """The answer of an endpoint, which is made on that endpoint's event loop and sent by this one."""
 
-    def __init__(self, backend: LocalBackend, jobs: Jobs, key: str) -> None:
-        self._backend = backend
-        self._jobs = jobs
-        self._key = key
-        self._captures: set[str] = set()
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(self, served: Served, path: str, body: bytes) -> None:
+        super().__init__()
+        self._served = served
+        self._path = path
+        self._body = body
 
-    def admits(self, request: Request) -> bool:
-        key = given_key(request)
-        return hmac.compare_digest(key.encode(), self._key.encode()) or key in self._captures
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        here, messages, unread = asyncio.get_running_loop(), asyncio.Queue[Message | None](), [self._body]
+        asked = {name: scope[name] for name in _SCOPE if name in scope}
+        asked |= {"path": self._path, "raw_path": self._path.encode(), "root_path": ""}
 
-    async def answer(self, request: Request, model: Key, path: str) -> Response:
-        """What the endpoint of `model` answers to the request for `path`."""
+        async def heard() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop()}
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_received(receive), here))
+
+        async def told(message: Message) -> None:
+            here.call_soon_threadsafe(messages.put_nowait, message)
+
+        answering = asyncio.run_coroutine_threadsafe(self._served.app(asked, heard, told), self._served.loop)
+        answer, begun = asyncio.wrap_future(answering), False
+        answer.add_done_callback(lambda _: messages.put_nowait(None))
         try:
-            spec = (await self._jobs.loaded(model)).spec
-            if not isinstance(spec, TrainableSpec):
-                return _error(404, f"the model {spec.name} is prompted elsewhere: call it where it is served")
-            url = f"{self._backend.endpoint(spec).base_url}/{path}"
-        except NotRegisteredError as error:
-            return _error(404, error.message)
-        except GavelError as error:  # it cannot be loaded at this moment
-            return _error(503, f"{error.message} {error.remedy}".strip())
-        body = await request.body()
-        if request.method == "POST" and path == _CHAT and given_key(request) not in self._captures:
-            turn = await _turn_in_process(request, url.removesuffix(f"/{_CHAT}"), body)
-            if turn is not None:
-                return turn
-        try:
-            asked = await until_gone(request, self._asked(request, url, body))
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE)
-        except (aiohttp.ClientError, TimeoutError) as error:  # it restarts after an error, or ends
-            return _error(503, f"the model's endpoint does not answer: {type(error).__name__}")
-        headers = {name: asked.headers[name] for name in _ANSWERED if name in asked.headers}
-        if asked.status == 500:  # clients repeat what a restart mends, for as long as they are patient
-            headers["x-should-retry"] = "false"
-        if asked.headers.get("content-type", "").startswith("text/event-stream"):
-            return StreamingResponse(_parts(asked), asked.status, headers | UNBUFFERED)
-        try:
-            content = await until_gone(request, asked.read())
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE)
-        except aiohttp.ClientError as error:
-            return _error(503, f"the model's endpoint broke off: {type(error).__name__}")
+            while (message := await messages.get()) is not None:
+                begun = True
+                if message.get("status") == 500:  # clients repeat what a restart mends, for as long as they are patient
+                    message = {**message, "headers": [*message["headers"], (b"x-should-retry", b"false")]}
+                await send(message)
         finally:
-            asked.release()
-        self._keep_captures(request, path, asked.status, content)
-        return Response(content, asked.status, headers)
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    async def _asked(self, request: Request, url: str, body: bytes) -> aiohttp.ClientResponse:
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
-            )
-        headers = {name: value for name, value in request.headers.items() if name not in _DROPPED}
-        if given_key(request) not in self._captures:
-            headers.pop("x-api-key", None)
-            headers["authorization"] = "Bearer gavel"
-        return await self._session.request(
-            request.method, url, params=list(request.query_params.multi_items()), data=body, headers=headers
-        )
-
-    def _keep_captures(self, request: Request, path: str, status: int, content: bytes) -> None:
-        if status == 200 and request.method == "POST" and path == "captures":
-            self._captures.add(json.loads(content)["api_key"])
-        elif request.method == "DELETE" and path.startswith("captures/"):
-            self._captures.discard(path.removeprefix("captures/"))
+            answer.cancel()  # no effect on one that is done
+        if not begun:
+            await _error(503, "the model's endpoint is closing")(scope, receive, send)
+        elif not answer.cancelled() and (error := answer.exception()) is not None:
+            logger.error("a model's endpoint failed", exc_info=error)
 
 
-async def _turn_in_process(request: Request, base_url: str, body: bytes) -> Response | None:
-    """A chat completion by an endpoint of this process, which is asked over HTTP for all else: for streams, and to tell
-    an error as it does. Then None."""
-    if b'"stream"' in body:
-        return None
-    asked = asked_in_process(base_url, body)
-    if asked is None:
-        return None
-    try:
-        content = await until_gone(request, _text_of(asked))
-    except ClientGone:
-        return Response(status_code=CLIENT_GONE)
-    except Exception as error:  # of any type: the request over HTTP is told it
-        logger.debug("asked again over HTTP: %s", error)
-        return None
-    return Response(content, media_type="application/json")
-
-
-async def _text_of(asked: "asyncio.Future[str]") -> str:
-    try:
-        return await asked
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise ConnectionError("the endpoint is closing") from None
-
-
-async def _parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    try:
-        async for part in answer.content.iter_any():
-            yield part
-    except (aiohttp.ClientError, asyncio.CancelledError):
-        answer.close()  # so that the endpoint stops sampling
-        raise
-    finally:
-        answer.release()
+async def _received(receive: Receive) -> Message:
+    return dict(await receive())
 
 
 def _error(status: int, message: str) -> Response:
@@ -283,19 +207,22 @@ def create_app(
     """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
     uploads = Uploads(root / ".backend" / "uploads")
     jobs = Jobs(backend, root, uploads)
-    passthrough = Passthrough(backend, jobs, key)
+
+    def admits(request: Request) -> bool:
+        given = given_key(request.headers)
+        is_ours = hmac.compare_digest(given.encode(), key.encode())
+        return is_ours or any(served.holds(given) for served in endpoints().values())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
-        await passthrough.close()
         await jobs.close()
 
     app = FastAPI(title="Gavel backend", version=version("gavel-rl"), lifespan=lifespan, redoc_url=None)
 
     activity = activity or Activity()
     activity.busy = jobs.running
-    app.add_middleware(Guard, key=key, admits=passthrough.admits, activity=activity)
+    app.add_middleware(Guard, key=key, admits=admits, activity=activity)
 
     @app.get(HEALTH)
     async def health() -> dict[str, object]:
@@ -307,7 +234,7 @@ def create_app(
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
-        return _answer(jobs.submit((project, name), job).now())
+        return _answer(jobs.submit((project, name), job).state)
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
     async def follow(project: str, name: str, job: str, wait: Annotated[float, Query(ge=0, le=60)] = 0) -> Response:
@@ -315,7 +242,7 @@ def create_app(
         if running is None:
             return refused(404, GavelError("this server does not know the job", "Send it again."))
         await running.change(wait)
-        return _answer(running.now())
+        return _answer(running.state)
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
@@ -352,7 +279,18 @@ def create_app(
 
     @app.api_route("/v1/models/{project}/{name}/openai/v1/{path:path}", methods=_METHODS, include_in_schema=False)
     async def endpoint(project: str, name: str, path: str, request: Request) -> Response:
-        return await passthrough.answer(request, (project, name), path)
+        try:
+            spec = (await jobs.loaded((project, name))).spec
+            if not isinstance(spec, TrainableSpec):
+                return _error(404, f"the model {name} is prompted elsewhere: call it where it is served")
+            served = endpoints().get(backend.endpoint(spec).base_url)
+        except NotRegisteredError as error:
+            return _error(404, error.message)
+        except GavelError as error:  # it cannot be loaded at this moment
+            return _error(503, f"{error.message} {error.remedy}".strip())
+        if served is None:  # it restarts after an error, or ends
+            return _error(503, "the model's endpoint is closing")
+        return Forwarded(served, f"/v1/{path}", await request.body())
 
     @app.exception_handler(GavelError)
     async def told(_: Request, error: Exception) -> Response:
@@ -374,3 +312,96 @@ def create_app(
 
 def _answer(state: JobState) -> Response:
     return Response(state.model_dump_json(), media_type="application/json")
+
+
+_LOCK = "server.lock"
+
+
+@contextlib.contextmanager
+def held_root(root: Path) -> Generator[Callable[[str], None]]:
+    """Holds the directory of runs for this process; gives a function that notes the address for whoever comes next.
+
+    Raises `RunDirectoryError` where another server holds it, and where files cannot be locked or written.
+    """
+    path = root / ".backend" / _LOCK
+    with contextlib.ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            held.enter_context(locked(path))
+        except BlockingIOError as error:
+            other = path.read_text(encoding="utf-8") or "it is just starting"
+            raise RunDirectoryError(
+                f"another `gavel backend` serves the runs in {root} ({other})",
+                "Use that one, or stop it first; for a server of its own choose another place: --runs.",
+            ) from error
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{root} cannot hold runs, whose files are written and locked: {error.strerror}",
+                "Choose another place: --runs or GAVEL_RUNS. A mounted bucket often cannot lock files: keep runs on a "
+                "disk, and copy checkpoints to the bucket.",
+            ) from error
+
+        def note(said: str) -> None:
+            path.write_text(f"{said}, process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
+
+        note("starting")
+        yield note
+        path.write_text("")
+
+
+_IDLE_SECONDS = 600
+_CLOSING_SECONDS = 3
+"""Shutdown grace period for answers, seconds; whoever waits for a job asks the next server."""
+
+
+async def serve(
+    backend: LocalBackend,
+    *,
+    key: str,
+    root: Path,
+    host: str,
+    port: int,
+    announce: Callable[[str], None],
+    idle_seconds: float | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT; then finishes the steps in progress. `announce` is told the address.
+
+    With `idle_seconds` it also ends when no request and no job was there for so long.
+
+    Raises `EndpointError`, and `RunDirectoryError` where another server has these runs.
+    """
+    with held_root(root) as note, contextlib.closing(listen(host, port)) as listener:
+        activity = Activity()
+        app = create_app(backend, key=key, root=root, activity=activity)
+        config = uvicorn.Config(
+            app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=_CLOSING_SECONDS,
+        )
+        address = address_of(listener, host)
+        note(address)
+        server = AnnouncedServer(config, lambda: announce(address))
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            server.should_exit = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+
+        async def stop_when_idle(seconds: float) -> None:
+            await activity.wait_idle(seconds)
+            stop()
+
+        idle = None if idle_seconds is None else asyncio.create_task(stop_when_idle(idle_seconds))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            if idle is not None:
+                idle.cancel()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

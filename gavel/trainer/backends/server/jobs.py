@@ -11,11 +11,11 @@ a step is whole or was not made, and metrics are rows that were written or not.
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
 import tempfile
-import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -123,14 +123,10 @@ class Registrations:
 
     def spec(self, key: tuple[str, str]) -> ModelSpec | None:
         entry = self._entries.get("/".join(key))
-        if entry is None:
-            return None
-        kind = TrainableSpec if entry["trainable"] else ModelSpec
-        return kind.model_validate(entry["spec"])
+        return None if entry is None else _spec(entry)
 
     def writer(self, key: tuple[str, str]) -> str | None:
-        entry = self._entries.get("/".join(key))
-        return entry["writer"] if entry else None
+        return self._entries.get("/".join(key), {}).get("writer")
 
     def add(self, spec: ModelSpec, writer: str) -> None:
         entry = {"trainable": isinstance(spec, TrainableSpec), "writer": writer, "spec": spec.model_dump(mode="json")}
@@ -158,15 +154,9 @@ class RunningJob:
     def __init__(self, job: str) -> None:
         self.state = JobState(id=job, state="waiting")
         self.changed = asyncio.Event()
-        self._since = time.monotonic()
-
-    def now(self) -> JobState:
-        if self.state.ended:
-            return self.state
-        return self.state.model_copy(update={"seconds": time.monotonic() - self._since})
 
     def become(self, **fields: Any) -> None:
-        self.state = self.state.model_copy(update={"seconds": time.monotonic() - self._since, **fields})
+        self.state = self.state.model_copy(update=fields)
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -187,19 +177,16 @@ class ServedModel:
         self.jobs: OrderedDict[str, RunningJob] = OrderedDict()
         self.ready = False
         """Whether the backend has it."""
-        self._journal: Journal | None = None
 
     def kept_run(self) -> KeptRun:
         """Raises `RunDirectoryError` where there is no description."""
         checkpoints = Checkpoints(self.directory / "checkpoints").steps()
         return KeptRun(description=read_description(self.directory / _DESCRIPTION), checkpoints=checkpoints)
 
-    @property
+    @functools.cached_property
     def journal(self) -> Journal:
         """The journal of the run directory, which the backend makes."""
-        if self._journal is None:
-            self._journal = Journal(self.directory)
-        return self._journal
+        return Journal(self.directory)
 
 
 class Jobs:
@@ -275,7 +262,7 @@ class Jobs:
 
     def _registered(self, key: Key, job: Job) -> ServedModel:
         if key not in self._models:
-            spec = _spec(job)
+            spec = _spec(job.arguments)
             if spec.key != key:
                 raise RunDirectoryError(f"the model {'/'.join(spec.key)} is not {'/'.join(key)}", "Name one of them.")
             self._models[key] = ServedModel(spec, run_path(self._root, *key))
@@ -304,9 +291,9 @@ class Jobs:
                 result = await self._done(model, job)
                 running.become(state="done", result=result, model=self._state(model))
             except GavelError as error:
-                running.become(state="failed", error=_fault(error))
+                running.become(state="failed", error=Fault.of(error))
             except ValidationError as error:
-                running.become(state="failed", error=_fault(unknown_settings(error)))
+                running.become(state="failed", error=Fault.of(unknown_settings(error)))
             except Exception as error:  # the server goes on, and its client must know
                 logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
                 kind = type(error).__name__
@@ -341,7 +328,7 @@ class Jobs:
         return result
 
     async def _register(self, model: ServedModel, job: Job) -> None:
-        before, spec = model.spec, _spec(job)
+        before, spec = model.spec, _spec(job.arguments)
         sent = _sent_adapter(job)
         begun = (model.directory / "model.json").exists()  # it has its own copy then
         model.ready = False
@@ -379,13 +366,13 @@ class Jobs:
         backend, spec, given = self._backend, model.spec, job.arguments
         trained = cast("TrainableSpec", spec)
         match job.kind:
-            case "prepare":
+            case "prepare" | "train":
                 config = TrainConfig.model_validate(given["config"])
-                await self._keep_reference(model, job)
-                await backend.prepare(trained, config)
-            case "train":
-                config = TrainConfig.model_validate(given["config"])
-                await self._keep_reference(model, job)
+                if (sent := _sent_adapter(job)) is not None:
+                    await asyncio.to_thread(self._adapters.keep_reference, sent, model.directory)
+                if job.kind == "prepare":
+                    await backend.prepare(trained, config)
+                    return {}
                 groups = await asyncio.to_thread(self._groups, job)
                 return asdict(await backend.train(trained, groups, config, given["metrics"]))
             case "train_sft":
@@ -422,11 +409,6 @@ class Jobs:
             self._uploads.write(job.upload, store.path)
             return list(store)
 
-    async def _keep_reference(self, model: ServedModel, job: Job) -> None:
-        sent = _sent_adapter(job)
-        if sent is not None:
-            await asyncio.to_thread(self._adapters.keep_reference, sent, model.directory)
-
     async def _load(self, model: ServedModel) -> None:
         """Registers it with the backend, which resumes it; does nothing for one that is ready and alive."""
         if model.ready:
@@ -462,18 +444,15 @@ def unknown_settings(error: ValidationError | RequestValidationError) -> Unknown
     )
 
 
-def _fault(error: GavelError) -> Fault:
-    return Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
-
-
 def _sent_adapter(job: Job) -> SentAdapter | None:
     sent = job.arguments.get("adapter")
     return None if sent is None else SentAdapter.model_validate(sent)
 
 
-def _spec(job: Job) -> ModelSpec:
-    kind = TrainableSpec if job.arguments["trainable"] else ModelSpec
-    return kind.model_validate(job.arguments["spec"])
+def _spec(given: dict[str, Any]) -> ModelSpec:
+    """Of a job's arguments, or of what was kept of them."""
+    kind = TrainableSpec if given["trainable"] else ModelSpec
+    return kind.model_validate(given["spec"])
 
 
 def _split(job: Job) -> str:

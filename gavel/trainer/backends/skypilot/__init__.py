@@ -4,6 +4,6 @@
     await model.register(backend)
 
 The cluster runs `gavel backend`, and `backend` is a `RemoteBackend` at the other end of an ssh tunnel.
-`cluster_settings` is what a user chooses and what is remembered, `cluster_task` what the cluster is to do (`setup.sh`,
-`run.sh`), and `sky_host` who starts it, or `this_machine` in its place.
+`cluster` is what a user chooses, what is remembered, and what the cluster is to do (`setup.sh`, `run.sh`), and `hosts`
+who starts it: SkyPilot, or this machine in its place.
 """

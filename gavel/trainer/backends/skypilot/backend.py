@@ -18,19 +18,19 @@ from pydantic import SecretStr
 
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE, PROTOCOL, PROTOCOL_HEADER
-from gavel.trainer.backends.skypilot.cluster_settings import (
+from gavel.trainer.backends.skypilot.cluster import (
     ClusterError,
     ClusterRecord,
     ClusterSettings,
+    ClusterTask,
     ServerEndedError,
     cluster_settings,
+    own_package,
     redacted,
     secret_values,
     state_directory,
 )
-from gavel.trainer.backends.skypilot.cluster_task import ClusterTask, own_package
-from gavel.trainer.backends.skypilot.sky_host import ClusterHost, Line, Offer, Say, SkyHost
-from gavel.trainer.backends.skypilot.this_machine import ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ClusterHost, Line, Offer, Say, SkyHost, ThisMachine
 
 _LOOK_SECONDS = 1.0
 _JOB_LOOK_SECONDS = 15.0
@@ -201,7 +201,6 @@ class SkyPilotBackend(RemoteBackend):
         *,
         max_usd_per_hour: float | None = None,
         patience: float = 600.0,
-        start_seconds: float = _START_SECONDS,
         say: Say | None = None,
         host: ClusterHost | None = None,
         **more: Any,
@@ -226,7 +225,7 @@ class SkyPilotBackend(RemoteBackend):
         )
         launch = Launch(settings, values, host or SkyHost(), say or _to_standard_error)
         if await launch.running() is not None:
-            return await cls.found(launch, patience=patience, start_seconds=start_seconds)
+            return await cls.found(launch, patience=patience)
         offer = await launch.offer()
         if max_usd_per_hour is not None and (offer.usd_per_hour is None or offer.usd_per_hour > max_usd_per_hour):
             price = "an unknown price" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour"
@@ -234,23 +233,23 @@ class SkyPilotBackend(RemoteBackend):
                 f"the cluster {cluster} is offered at {price}, and {max_usd_per_hour:.2f} USD is the most",
                 "Choose other accelerators or another infra, or raise max_usd_per_hour.",
             )
-        return await cls.started(launch, patience=patience, start_seconds=start_seconds)
+        return await cls.started(launch, patience=patience)
 
     @classmethod
-    async def started(cls, launch: Launch, *, patience: float = 600.0, start_seconds: float = _START_SECONDS) -> Self:
+    async def started(cls, launch: Launch, *, patience: float = 600.0) -> Self:
         """The backend of a cluster that is started now, as it was offered."""
         record = await launch.start()
-        return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
+        return await cls._connected(record, launch.host, launch.say, patience)
 
     @classmethod
-    async def found(cls, launch: Launch, *, patience: float = 600.0, start_seconds: float = _START_SECONDS) -> Self:
+    async def found(cls, launch: Launch, *, patience: float = 600.0) -> Self:
         """The backend of a cluster that is on; its server is started again if it has ended."""
         record = await launch.running()
         if record is not None:
             with contextlib.suppress(ServerEndedError):
-                return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
+                return await cls._connected(record, launch.host, launch.say, patience)
         await launch.offer()
-        return await cls.started(launch, patience=patience, start_seconds=start_seconds)
+        return await cls.started(launch, patience=patience)
 
     @classmethod
     async def attach(
@@ -262,15 +261,13 @@ class SkyPilotBackend(RemoteBackend):
         if (state := await host.state(cluster)) != "up":
             raise ClusterError(f"the cluster {cluster} is {state}", f"Start it: gavel cluster up {cluster}")
         told = say or _to_standard_error
-        return await cls._connected(record, host, told, patience, _START_SECONDS)
+        return await cls._connected(record, host, told, patience)
 
     @classmethod
-    async def _connected(
-        cls, record: ClusterRecord, host: ClusterHost, say: Say, patience: float, seconds: float
-    ) -> Self:
+    async def _connected(cls, record: ClusterRecord, host: ClusterHost, say: Say, patience: float) -> Self:
         line = await host.line(record.cluster, record.port)
         try:
-            await wait_for_server(record, host, line, say, seconds)
+            await wait_for_server(record, host, line, say, _START_SECONDS)
             return cls(record, host, line, patience=patience)
         except BaseException:
             await line.close()

@@ -17,8 +17,7 @@ from typing import Any
 
 from gavel.base.extras import install_line
 from gavel.base.network import TRANSPORT_ERRORS
-from gavel.base.secrets import hide_secrets, without_secrets
-from gavel.trainer.runs.storage.store import StorageError
+from gavel.trainer.runs.storage.store import StorageError, cannot_be_used
 
 
 class HubStore:
@@ -130,10 +129,9 @@ class HubStore:
             RuntimeError,
             ValueError,
         ) as error:  # the library wraps what fails in an upload into these
-            hide_secrets(error)
-            said = (without_secrets(str(error)).strip().splitlines() or [""])[0]
-            raise StorageError(
-                f"{self.address} cannot be used: {type(error).__name__}: {said}",
+            raise cannot_be_used(
+                self.address,
+                error,
                 "Check the repository's name, that HF_TOKEN (or `hf auth login`) may read and write it, and "
                 "HF_ENDPOINT for a Hub that is not Hugging Face's.",
             ) from error

@@ -3,14 +3,13 @@
 # pyright: reportMissingTypeStubs=false
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gavel.base.extras import install_line
-from gavel.base.secrets import hide_secrets, without_secrets
-from gavel.trainer.runs.storage.store import StorageError
+from gavel.trainer.runs.storage.store import StorageError, cannot_be_used
 
 _HASH = "sha256"
 """Key of an object's metadata: a multipart upload has no hash of the whole in S3's own fields."""
@@ -63,27 +62,24 @@ class S3Store:
             return [each["Key"].removeprefix(self._prefix) for page in pages for each in page.get("Contents", ())]
 
     def read(self, name: str) -> bytes | None:
-        from botocore.exceptions import ClientError
-
         with self._errors():
-            try:
-                return self._s3.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read()
-            except ClientError as error:
-                if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-                    return None
-                raise
+            found = self._found(self._s3.get_object, name)
+            return None if found is None else found["Body"].read()
 
     def has(self, name: str, sha256: str, size: int) -> bool:
+        with self._errors():
+            found = self._found(self._s3.head_object, name)
+        return found is not None and (found["ContentLength"], found["Metadata"].get(_HASH)) == (size, sha256)
+
+    def _found(self, ask: Callable[..., Any], name: str) -> Any:
         from botocore.exceptions import ClientError
 
-        with self._errors():
-            try:
-                found = self._s3.head_object(Bucket=self._bucket, Key=self._prefix + name)
-            except ClientError as error:
-                if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-                    return False
-                raise
-            return found["ContentLength"] == size and found["Metadata"].get(_HASH) == sha256
+        try:
+            return ask(Bucket=self._bucket, Key=self._prefix + name)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
+                return None
+            raise
 
     def send(self, file: Path, name: str, sha256: str) -> None:
         extra = {"Metadata": {_HASH: sha256}, "ChecksumAlgorithm": "SHA256"}
@@ -109,9 +105,6 @@ class S3Store:
         try:
             yield
         except (Boto3Error, BotoCoreError, ClientError) as error:
-            hide_secrets(error)
             told = re.search(r"\((\w+)\) when calling", str(error))
-            raise StorageError(
-                f"{self.address} cannot be used: {type(error).__name__}: {without_secrets(str(error))}",
-                _REMEDIES.get(told[1] if told else "", _CHECK),
-            ) from error
+            remedy = _REMEDIES.get(told[1] if told else "", _CHECK)
+            raise cannot_be_used(self.address, error, remedy) from error

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from gavel.base.errors import GavelError
 from gavel.base.files import UNFINISHED, file_sha256, replacing
+from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.checkpoints import CARD, MANIFEST, Checkpoints
 from gavel.trainer.runs.run_directory import PULLED, RunDirectory, RunDirectoryError, read_description, run_path
 
@@ -58,6 +59,13 @@ class Store(Protocol):
     def finish(self) -> None:
         """Readers see all that was sent and removed until now; a store may keep it from them until then."""
         ...
+
+
+def cannot_be_used(address: str, error: Exception, remedy: str) -> StorageError:
+    """The error of a library that reached no store; secrets are taken out of it and of what is told."""
+    hide_secrets(error)
+    said = (without_secrets(str(error)).strip().splitlines() or [""])[0]
+    return StorageError(f"{address} cannot be used: {type(error).__name__}: {said}", remedy)
 
 
 class FolderStore:
@@ -185,7 +193,7 @@ def stored_steps(store: Store, place: str) -> list[int]:
     ends = f"/{MANIFEST}"
     names = [name for name in store.names(f"{place}/checkpoints/") if name.endswith(ends)]
     steps = (name.removesuffix(ends).rpartition("/")[2] for name in names)
-    return sorted(int(step) for step in steps if step.isdecimal())
+    return sorted(map(int, filter(str.isdecimal, steps)))
 
 
 def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key: tuple[str, str]) -> int:
@@ -214,8 +222,7 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
             unfinished = directory.path / PULLED / f"{step:06d}"
             for name, sha256 in hashes.items():
                 _fetch(store, source, name, unfinished / name, sha256)
-            card = store.read(f"{source}/{CARD}")
-            if card is not None:
+            if (card := store.read(f"{source}/{CARD}")) is not None:
                 (unfinished / CARD).write_bytes(card)
             directory.checkpoints.save(step, lambda copy: _copy(unfinished, [*hashes, CARD], copy))
         shutil.rmtree(directory.path / PULLED, ignore_errors=True)

@@ -18,8 +18,7 @@ from typing import Any
 
 from gavel.base.extras import install_line
 from gavel.base.files import file_sha256
-from gavel.base.secrets import hide_secrets, without_secrets
-from gavel.trainer.runs.storage.store import StorageError
+from gavel.trainer.runs.storage.store import StorageError, cannot_be_used
 
 KEY_VARIABLE = "WANDB_API_KEY"
 _START_SECONDS = 120.0
@@ -118,7 +117,7 @@ class WandbStore:
             base, missed = self._newest(), dict[str, Any]()
             for _ in range(_ATTEMPTS):
                 self._log(base, missed)
-                before, base = _number(base), self._look()
+                before, base = _number(base), self._version("latest")
                 missed = self._between(before, _number(base))
                 if not missed:
                     break
@@ -147,12 +146,9 @@ class WandbStore:
 
     def _between(self, before: int, now: int) -> dict[str, Any]:
         """What the versions after `before` and before `now` hold."""
-        api = artifacts_api(self._entity, self._project)
-        path = f"{self._entity}/{self._project}/{self._name}"
         found: dict[str, Any] = {}
         for number in range(before + 1, now):
-            if api.artifact_exists(f"{path}:v{number}", type=_TYPE):
-                version = api.artifact(f"{path}:v{number}", type=_TYPE)
+            if (version := self._version(f"v{number}")) is not None:
                 found |= version.new_draft().manifest.entries  # a draft's lack the paths on the machine that sent them
         return found
 
@@ -167,13 +163,13 @@ class WandbStore:
 
     def _newest(self) -> Any:
         if self._opened is None:
-            self._opened = (self._look(),)
+            self._opened = (self._version("latest"),)
         return self._opened[0]
 
-    def _look(self) -> Any:
-        """The newest version; None where there is none."""
+    def _version(self, alias: str) -> Any:
+        """None where there is none."""
         api = artifacts_api(self._entity, self._project)
-        path = f"{self._entity}/{self._project}/{self._name}:latest"
+        path = f"{self._entity}/{self._project}/{self._name}:{alias}"
         return api.artifact(path, type=_TYPE) if api.artifact_exists(path, type=_TYPE) else None
 
     @contextmanager
@@ -186,10 +182,9 @@ class WandbStore:
         try:
             yield
         except (Error, RequestException, ValueError, KeyError, OSError) as error:
-            hide_secrets(error)
-            said = (without_secrets(str(error)).strip().splitlines() or [""])[0]
-            raise StorageError(
-                f"{self.address} cannot be used: {type(error).__name__}: {said}",
+            raise cannot_be_used(
+                self.address,
+                error,
                 f"Check {KEY_VARIABLE} (from wandb.ai/authorize), and that it may use {self._entity}/{self._project}.",
             ) from error
 

@@ -1,6 +1,7 @@
 """The viewer's pages over run directories: what they show, that hostile text stays text, and what they refuse."""
 
 import re
+import secrets
 
 import pytest
 from starlette.testclient import TestClient
@@ -27,12 +28,16 @@ def root(tmp_path):
     return tmp_path / "runs"
 
 
+def served(root, tmp_path):
+    """A client of the viewer of the runs that are there now."""
+    index = Index(root, tmp_path / f"{secrets.token_hex(4)}.sqlite")
+    index.update()
+    return TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1")
+
+
 @pytest.fixture
 def client(root, tmp_path):
-    index = Index(root, tmp_path / "index.sqlite")
-    index.update()
-    app = create_app(index, lambda: read_runs(root))
-    with TestClient(app, base_url="http://127.0.0.1") as client:
+    with served(root, tmp_path) as client:
         yield client
 
 
@@ -44,10 +49,7 @@ def shown(client, address, status=200):
 
 def test_a_run_of_a_comparison_has_a_page(tmp_path):
     run_directory(tmp_path / "runs" / "compare")
-    index = Index(tmp_path / "runs", tmp_path / "index.sqlite")
-    index.update()
-    app = create_app(index, lambda: read_runs(tmp_path / "runs"))
-    with TestClient(app, base_url="http://127.0.0.1") as client:
+    with served(tmp_path / "runs", tmp_path) as client:
         assert f"compare/{RUN}" in shown(client, "/")
         assert "success 0.50 at step 2" in shown(client, f"/run/compare/{RUN}")
         assert client.get(f"/groups?run=compare/{RUN}").status_code == 200
@@ -89,9 +91,7 @@ def test_damaged_rows_are_told_on_the_list_and_on_the_page_of_the_run(client, ro
 def test_a_damaged_file_of_trajectories_is_told_on_the_list_and_on_the_page_of_its_run(root, tmp_path):
     run_directory(root, run="desk/other")
     store(root, 2).path.write_bytes(b"no zstd at all")
-    index = Index(root, tmp_path / "index.sqlite")
-    index.update()
-    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+    with served(root, tmp_path) as client:
         told = "000002.jsonl.zst is no trajectory store"
         for address, times in (("/", 1), (f"/run/{RUN}", 1), ("/run/desk/other", 0)):
             assert shown(client, address).count(told) == times
@@ -117,9 +117,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
     assert made.judgement is not None
     made.judgement.warnings = ["1 of 3 rules checked; not read: is polite"]
     store(root, 8).append(made)
-    index = Index(root, tmp_path / "titles.sqlite")
-    index.update()
-    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+    with served(root, tmp_path) as client:
         html = client.get(f"/group/{RUN}/trajectories/train/000008.jsonl.zst/0").text
         (heading,) = re.findall(r"<h1>(.*?)</h1>", html, re.DOTALL)
         assert heading.startswith("Where is my lamp?")
@@ -152,9 +150,7 @@ def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
         Vote(score=0.5, position=0, order=0, model="openai/x", reply_key=key) for key in (question.key, "lost", "")
     ]
     store(root, 7).append(group(judged))
-    index = Index(root, tmp_path / "votes.sqlite")
-    index.update()
-    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+    with served(root, tmp_path) as client:
         address = f"/vote/{RUN}/trajectories/train/000007.jsonl.zst/0?member=0&vote="
         text = shown(client, f"{address}0")
         assert f"Judge: {HOSTILE}" in text
@@ -198,9 +194,7 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     made.judgement.repairs = {HOSTILE: 1}
     store(root, 1, run="desk/<b>run").append(made)
     (root / "desk/<b>run" / "model.json").write_text('{"format_version": 1}')
-    index = Index(root, tmp_path / "index.sqlite")
-    index.update()
-    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+    with served(root, tmp_path) as client:
         path = "desk/<b>run/trajectories/train/000001.jsonl.zst"
         group_address = "/group/desk/%3Cb%3Erun/trajectories/train/000001.jsonl.zst/0"
         for address in (

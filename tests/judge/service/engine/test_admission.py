@@ -19,9 +19,9 @@ from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts
-from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
+from tests.judge.service.in_process import MODEL, config_of, group, messages, outcome, serving
 from tests.judge.service.processes import served
-from tests.judge.service.stub_judge import by_content_and_position
+from tests.judge.service.stub import by_content_and_position
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -56,10 +56,6 @@ def make(config: ServiceConfig, **scope: Any) -> tuple[str, str]:
         database.close()
 
 
-def kind(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json().get("type", "").rpartition(":")[2]
-
-
 ROUTES = [
     ("POST", "/v1/score"),
     ("POST", "/v1/score/batch"),
@@ -80,7 +76,7 @@ async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceCo
             for header in wrong:
                 headers = [(b"Authorization", header.encode("latin-1"))]
                 refused = await client.request(method, path, content=b"{", headers=headers)
-                assert kind(refused) in ((401, "unauthorized"), (429, "wrong-keys")), (method, path, header)
+                assert outcome(refused) in ((401, "unauthorized"), (429, "wrong-keys")), (method, path, header)
                 assert refused.headers.get("www-authenticate", "Bearer") == "Bearer"
         for path in ("/healthz", "/readyz", "/openapi.json"):
             assert (await client.get(path)).status_code == 200
@@ -100,7 +96,7 @@ async def test_the_body_of_a_stranger_is_not_read(config: ServiceConfig):
     async with serving(config) as client:
         for method, path in ROUTES:
             refused = await client.request(method, path, content=endless())
-            assert kind(refused) == (401, "unauthorized"), path
+            assert outcome(refused) == (401, "unauthorized"), path
     assert asked == 0
 
 
@@ -116,7 +112,7 @@ async def test_a_key_opens_the_service_and_a_revoked_one_does_not(config: Servic
     database.close()
     async with serving(config) as client:
         refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {token}"})
-    assert kind(refused) == (401, "unauthorized")
+    assert outcome(refused) == (401, "unauthorized")
 
 
 async def test_a_service_without_keys_needs_one_as_soon_as_there_is_one(
@@ -140,9 +136,9 @@ async def test_a_key_sees_and_files_under_its_own_projects_only(config: ServiceC
         assert (await client.delete(place, headers=theirs)).status_code == 404
         assert (await client.get("/v1/judgements", headers=theirs)).json()["judgements"] == []
         assert len((await client.get("/v1/judgements", headers=mine)).json()["judgements"]) == 1
-        assert kind(await client.get("/v1/judgements?project=lab", headers=mine)) == (403, "forbidden")
+        assert outcome(await client.get("/v1/judgements?project=lab", headers=mine)) == (403, "forbidden")
         refused = await client.post("/v1/score", json=group("a", "b", project="lab"), headers=mine)
-        assert kind(refused) == (403, "forbidden")
+        assert outcome(refused) == (403, "forbidden")
         body = {"expected": 2, "id": "m", "messages": messages("a")}
         for headers in (mine, theirs):  # the same name, and two groups
             joined = await client.post("/v1/groups/g/members?wait=false", json=body, headers=headers)
@@ -167,11 +163,11 @@ async def test_keys_of_the_settings_open_the_service_by_hash_and_by_environment(
             assert (judged.status_code, judged.json()["project"]) == (200, project)
         for wrong in ("settings/ci", "gavel_settings/ci_", "gavel_settings/ci_x", own[:-1], token_hash(own)):
             refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {wrong}"})
-            assert kind(refused) == (401, "unauthorized")
+            assert outcome(refused) == (401, "unauthorized")
     async with serving(config) as client:  # the settings name them no more
         for secret in (own, token):
             refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {secret}"})
-            assert kind(refused) == (401, "unauthorized")
+            assert outcome(refused) == (401, "unauthorized")
 
 
 async def test_a_key_of_the_settings_has_one_budget_and_what_it_may_do_is_as_the_settings_say(
@@ -181,11 +177,11 @@ async def test_a_key_of_the_settings_has_one_budget_and_what_it_may_do_is_as_the
     headers = {"Authorization": f"Bearer {'c' * 40}"}
     async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 1e-9})) as client:
         assert (await client.post("/v1/score", json=group("a", "b"), headers=headers)).json()["cost_usd"] > 0
-        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
     monkeypatch.setenv("CI_KEY", "d" * 40)  # another key of the same name, and what was spent stays
     headers = {"Authorization": f"Bearer {'d' * 40}"}
     async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 2e-9})) as client:
-        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
     async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 9})) as client:
         assert (await client.post("/v1/score", json=group("a", "c"), headers=headers)).status_code == 200
     database = Database.open(config.database)
@@ -210,7 +206,7 @@ async def test_a_key_may_ask_for_its_judges_only(config: ServiceConfig):
     headers = key_of(config, judges=[OTHER_MODEL])
     async with serving(config) as client:
         refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
-        assert kind(refused) == (403, "forbidden")
+        assert outcome(refused) == (403, "forbidden")
         assert MODEL in refused.json()["detail"]
 
 
@@ -224,7 +220,7 @@ async def test_requests_above_the_rate_wait_whatever_the_clock_does(
         monkeypatch.setattr(time, "time", lambda: wall() + step)
         answers.append(await client.get("/v1/judgements", headers=headers))
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert kind(answers[-1]) == (429, "rate")
+    assert outcome(answers[-1]) == (429, "rate")
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
 
 
@@ -235,9 +231,9 @@ async def test_a_key_has_only_so_many_unfinished_groups(config: ServiceConfig):
         for group_name, expected in (("g", (202, "")), ("h", (429, "too-many-groups"))):
             path = f"/v1/groups/{group_name}/members?wait=false"
             answer = await client.post(path, json={**body, "id": "m"}, headers=headers)
-            assert kind(answer) == expected
+            assert outcome(answer) == expected
         refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
-        assert (kind(refused), refused.headers["retry-after"]) == ((429, "too-many-groups"), "1")
+        assert (outcome(refused), refused.headers["retry-after"]) == ((429, "too-many-groups"), "1")
         second = {**body, "id": "n", "messages": messages("b")}
         assert (await client.post("/v1/groups/g/members", json=second, headers=headers)).status_code == 200
         assert (await client.post("/v1/score", json=group("a", "b"), headers=headers)).status_code == 200
@@ -248,10 +244,10 @@ async def test_a_spent_budget_is_refused_also_after_a_restart(config: ServiceCon
     async with serving(config) as client:
         paid = await client.post("/v1/score", json=group("a", "b"), headers=headers)
         assert paid.json()["cost_usd"] > 0
-        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
         assert (await client.post("/v1/score", json=group("a", "c"), headers=free)).status_code == 200
     async with serving(config) as client:
-        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
         assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
 
 
@@ -279,7 +275,7 @@ async def test_limits_of_a_key_hold_for_requests_that_come_at_once_and_at_two_pr
         ]
         answers = await asyncio.gather(*asked)
         may_answer.set()
-    assert Counter(map(kind, answers)) == {(202, ""): 3, (429, "too-many-groups"): 29}
+    assert Counter(map(outcome, answers)) == {(202, ""): 3, (429, "too-many-groups"): 29}
 
 
 async def test_what_another_process_spends_is_spent_at_once(tmp_path: Path, endpoint: Endpoint, database_url: str):
@@ -289,7 +285,7 @@ async def test_what_another_process_spends_is_spent_at_once(tmp_path: Path, endp
     async with serving(config) as one, serving(config) as other:
         assert (await one.post("/v1/score", json=group("a", "b"), headers=headers)).json()["cost_usd"] > 0
         refused = await other.post("/v1/score", json=group("a", "c"), headers=headers)
-    assert kind(refused) == (403, "over-budget")
+    assert outcome(refused) == (403, "over-budget")
 
 
 async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: ServiceConfig):
@@ -307,7 +303,7 @@ async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: 
         paid = await client.post("/v1/score", json=group("a", "c"), headers=once)
         assert (await client.post("/v1/score", json=group("a", "c"), headers=once)).json() == paid.json()
         new = await client.post("/v1/score", json=group("a", "d"), headers=headers | {"Idempotency-Key": "twice"})
-    assert kind(new) == (403, "over-budget")
+    assert outcome(new) == (403, "over-budget")
 
 
 async def test_a_budget_outlives_an_outage_of_the_judge_model(tmp_path: Path, endpoint: Endpoint, monkeypatch):
@@ -329,7 +325,7 @@ async def test_a_service_with_keys_may_be_reached_from_elsewhere(config: Service
     async with served(config.model_copy(update={"host": "0.0.0.0", "port": 0})) as service:
         url = service.url.replace("0.0.0.0", "127.0.0.1")
         async with httpx.AsyncClient() as client:
-            assert kind(await client.get(f"{url}/v1/judgements")) == (401, "unauthorized")
+            assert outcome(await client.get(f"{url}/v1/judgements")) == (401, "unauthorized")
             assert (await client.get(f"{url}/v1/judgements", headers=headers)).status_code == 200
 
 

@@ -24,8 +24,7 @@ from gavel.judge.service.store.key_store import Key, KeyStore
 from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, says, scores
 from tests.judge.service.in_process import config_of, group, running, serving
-from tests.judge.service.stub import Stub, body, worths
-from tests.judge.service.stub_judge import by_content_and_position
+from tests.judge.service.stub import Stub, body, by_content_and_position, worths
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow

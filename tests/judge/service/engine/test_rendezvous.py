@@ -11,9 +11,9 @@ import pytest
 
 from gavel.judge.service.config import ServiceLimits
 from tests.endpoint import Answer, Endpoint
-from tests.judge.service.in_process import config_of, messages, serving
+from tests.judge.service.in_process import config_of, kind, messages, serving
 from tests.judge.service.processes import served
-from tests.judge.service.stub_judge import by_content_and_position
+from tests.judge.service.stub import by_content_and_position
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -23,10 +23,6 @@ ANSWERS = {f"m{number}": f"answer-worth-{number}" for number in range(5)}
 
 def member(name: str, expected: int = 5, **more: Any) -> dict[str, Any]:
     return {"expected": expected, "id": name, "messages": messages(ANSWERS.get(name, name)), **more}
-
-
-def kind(answer: httpx.Response) -> str:
-    return answer.json()["type"].rpartition(":")[2]
 
 
 @pytest.fixture

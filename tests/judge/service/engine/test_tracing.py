@@ -20,7 +20,7 @@ from gavel.judge.service.store.database import Database
 from tests.endpoint import Endpoint, fails
 from tests.fake_server import Answer, Call, FakeServer
 from tests.judge.service.in_process import config_of, group, serving
-from tests.judge.service.stub_judge import by_content_and_position
+from tests.judge.service.stub import by_content_and_position
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow

@@ -12,21 +12,16 @@ import gavel
 from gavel.judge.service.config import ServiceLimits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from tests.endpoint import Answer, Endpoint, Request, labels_in, says, scores
-from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
+from tests.endpoint import Answer, Endpoint, Request, scores
+from tests.judge.service.in_process import MODEL, config_of, group, kind, messages, serving
+from tests.judge.service.stub import verdict
 
 pytestmark = pytest.mark.slow
 
 
 def by_length(request: Request) -> Answer:
     """A verdict by what stands in each attempt, whatever the order."""
-    prompt = request["messages"][1]["content"]
-    entries: list[dict[str, Any]] = []
-    for label in labels_in(request):
-        text = prompt.partition(f"trajectory {label}\n")[2].partition("trajectory ")[0]
-        entries.append({"trajectory_id": label, "explanation": "by words", "score": text.count("good") / 4})
-    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    return says(json.dumps({"scores": entries}), usage)
+    return verdict(request, lambda text, _: text.count("good") / 4, "by words")
 
 
 @pytest.fixture
@@ -371,7 +366,3 @@ async def test_every_answer_has_headers_of_security(client: httpx.AsyncClient):
         assert headers["x-content-type-options"] == "nosniff"
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "access-control-allow-origin" not in headers
-
-
-def kind(answer: httpx.Response) -> str:
-    return answer.json()["type"].removeprefix("urn:gavel:problem:")

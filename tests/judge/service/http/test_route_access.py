@@ -10,7 +10,7 @@ import pytest
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
-from tests.judge.service.in_process import group, messages, serving
+from tests.judge.service.in_process import group, messages, outcome, serving
 
 pytestmark = pytest.mark.slow
 
@@ -22,15 +22,11 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def kind(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json().get("type", "").rpartition(":")[2]
-
-
 @pytest.mark.parametrize("name", ["Authorization", "X-API-Key", "Idempotency-Key"])
 async def test_a_header_of_which_one_counts_stands_once(client: httpx.AsyncClient, name: str):
     headers = [(name, "a"), (name, "b")]
     refused = await client.post("/v1/score", json=group("a", ""), headers=headers)
-    assert kind(refused) == (400, "repeated-header")
+    assert outcome(refused) == (400, "repeated-header")
     assert refused.json()["remedy"]
 
 
@@ -39,13 +35,13 @@ async def test_a_header_of_which_one_counts_stands_once(client: httpx.AsyncClien
 )
 async def test_a_query_has_one_value_of_each_name(client: httpx.AsyncClient, path: str):
     refused = await client.post(path, json=group("a", ""))
-    assert kind(refused) == (422, "invalid-request")
+    assert outcome(refused) == (422, "invalid-request")
     assert "several values of wait" in refused.json()["detail"]
 
 
 async def test_a_list_in_a_query_has_several(client: httpx.AsyncClient):
     assert (await client.get("/v1/judgements?status=scored&status=failed")).status_code == 200
-    assert kind(await client.get("/v1/judgements?limit=1&limit=2")) == (422, "invalid-request")
+    assert outcome(await client.get("/v1/judgements?limit=1&limit=2")) == (422, "invalid-request")
 
 
 NAMES = ["a b", "a\nb", "...", "ü😀", "%2F", "a;b", "a?b#c", "\u202eright", "\ufeff", " ", "a\\b", "e\u0301", "\u00e9"]
@@ -66,6 +62,6 @@ async def test_every_name_that_is_taken_is_found_again_at_its_address(client: ht
 @pytest.mark.parametrize("name", ["a/b", "/", "..", ".", "a\0b", "../../v1"])
 async def test_a_name_that_is_not_taken_is_refused(client: httpx.AsyncClient, name: str):
     body = {"expected": 2, "id": name, "messages": messages("a")}
-    assert kind(await client.post("/v1/groups/g/members", json=body)) == (422, "invalid-request")
+    assert outcome(await client.post("/v1/groups/g/members", json=body)) == (422, "invalid-request")
     path = f"/v1/groups/{quote(name, safe='').replace('.', '%2E')}/members"
     assert (await client.post(path, json={**body, "id": "m"})).status_code in (404, 422)

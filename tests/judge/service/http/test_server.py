@@ -21,8 +21,9 @@ import pytest
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
+from gavel.llm.cassette import Question
 from tests.endpoint import Endpoint
-from tests.judge.service.in_process import config_of, group, messages
+from tests.judge.service.in_process import MODEL, config_of, group, messages
 from tests.judge.service.processes import Served, served
 from tests.judge.service.stub import Stub, body, worths
 from tests.limits import HANG_SECONDS
@@ -84,7 +85,7 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
         tasks = {asyncio.create_task(ask(client, number)) for number in range(GROUPS)}
         for kill in [True] * KILLS + [False]:
             async with served(settings) as service:
-                asked_before, kept_before = stub.asked.copy(), kept(tmp_path)
+                asked_before, kept_before = stub.asked.copy(), kept(tmp_path, endpoint.params, stub)
                 assert all(asked_before[question] for question in kept_before)
                 await run(service, tasks, kill)
                 again = {q for q in kept_before if stub.asked[q] > asked_before[q]}
@@ -144,17 +145,15 @@ async def test_killed_while_members_arrive_it_loses_none_and_judges_no_group_twi
     assert stub.asked.total() - len(stub.asked) <= KILLS * CONCURRENCY  # at most what was in flight
 
 
-def kept(folder: Path) -> set[str]:
-    """The questions whose replies are in the database, as the stub saw their messages."""
-    import zstandard
-
+def kept(folder: Path, params: dict[str, Any], stub: Stub) -> set[str]:
+    """The questions whose replies are in the database, as the stub saw them."""
     path = folder / "service.sqlite"
     if not path.exists():
         return set()
     with sqlite3.connect(path) as database:
-        rows = database.execute("SELECT question FROM replies").fetchall()
-    parts = [json.loads(zstandard.ZstdDecompressor().decompress(packed)) for (packed,) in rows]
-    return {part["messages"] for part in parts}
+        keys = [key for (key,) in database.execute("SELECT key FROM replies")]
+    asked = {Question(MODEL, params, *json.loads(each)).key: each for each in list(stub.asked)}
+    return {asked[key] for key in keys}
 
 
 async def test_told_to_stop_it_finishes_what_it_judges(tmp_path: Path, endpoint: Endpoint):

@@ -16,7 +16,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, says
 from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
-from tests.judge.service.stub_judge import by_content_and_position
+from tests.judge.service.stub import by_content_and_position
 
 pytestmark = pytest.mark.slow
 

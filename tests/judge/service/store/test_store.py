@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from gavel.judge.service.errors import IdempotencyConflictError
+from gavel.judge.service.errors import Problem
 from gavel.judge.service.schemas.bodies import PageQuery
 from gavel.judge.service.schemas.records import (
     KeyScope,
@@ -95,7 +95,7 @@ class Judgements(RuleBasedStateMachine):
         wanted = new(payload, idempotency_key=key, request_hash=payload.hex())
         known = self.keys.get(key)
         if known is not None and known[0] in self.expected and known[1] != payload:
-            with pytest.raises(IdempotencyConflictError):
+            with pytest.raises(Problem, match="another request"):
                 asyncio.run(self.store.accept(wanted))
             return multiple()
         accepted = asyncio.run(self.store.accept(wanted))

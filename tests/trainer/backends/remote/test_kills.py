@@ -37,7 +37,7 @@ from tests.backend_server import KEY, BackendServer, serving
 from tests.cutting_proxy import CuttingProxy
 from tests.forkserver import forking
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.backends.test_conformance import a_group, a_model
 
 STEPS = 6
 CONFIG = TrainConfig(learning_rate=1e-3)
@@ -45,7 +45,7 @@ SCRIPT = """
 import asyncio, sys
 from pathlib import Path
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.trainer.backends.remote.test_kills import train_all, a_model
+from tests.trainer.backends.remote.test_kills import train_all
 from gavel.trainer.backends.remote.client import RemoteBackend
 
 groups = list(TrajectoryStore(sys.argv[2]))
@@ -56,10 +56,6 @@ async def main() -> None:
 
 asyncio.run(main())
 """
-
-
-def a_model() -> TrainableModel:
-    return TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
 
 
 async def train_all(backend: LocalBackend | RemoteBackend, groups: list[TrajectoryGroup]) -> None:
@@ -346,17 +342,6 @@ def assert_each_step_once(directory: Path) -> list[str]:
             marks += [str(group.metadata["mark"]) for group in groups]
     assert len(marks) == len(set(marks)) == STEPS * TASKS
     return marks
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_run_whose_client_and_server_are_killed_once_each_ends_as_any_other(tmp_path: Path) -> None:
-    moments = random.Random(1)
-    with a_server(tmp_path) as server, CuttingProxy(server.port, seed=1, most_bytes=200_000) as proxy:
-        run = LiveRun(proxy.url, tmp_path)
-        with being_killed(server, run, moments, kills=1):
-            lives_until_the_end(run, moments, kills=1)
-    assert set(assert_each_step_once(tmp_path)) <= set(run.judged.read_text().split())
 
 
 @pytest.mark.slow

@@ -4,15 +4,14 @@ import asyncio
 import fcntl
 import hashlib
 import os
-import subprocess
-import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, AuthenticationError
+from openai import AsyncOpenAI, AuthenticationError, InternalServerError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -37,22 +36,21 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.app import Activity, Guard, create_app, given_key
+from gavel.trainer.backends.server.app import Activity, Guard, create_app, held_root, serve
 from gavel.trainer.backends.server.jobs import Journal
-from gavel.trainer.backends.server.serve import held_root, serve
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.model import TrainableModel
+from gavel.trainer.engines.protocol import Sampled
+from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
-from tests.backend_server import KEY, BackendServer, serving
+from gavel.trainer.serving.capture import given_key
+from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.backends.remote.hostile_machine import registered
+from tests.trainer.backends.test_conformance import a_group, a_model
 from tests.trainer.deploy.trained_run import make_run
-
-
-def a_model() -> TrainableModel:
-    return TrainableModel(name="clerk", project="tests", base_model="embedded/returns-desk")
+from tests.trainer.serving.served import until
 
 
 @pytest.mark.slow
@@ -61,9 +59,7 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
 ) -> None:
     finish = Journal.finish
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        model = a_model()
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            await model.register(backend)
+        async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
             monkeypatch.setattr(Journal, "finish", lambda *_: (_ for _ in ()).throw(SystemError("killed")))
             with pytest.raises(Exception, match="killed"):
@@ -89,9 +85,7 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
 @pytest.mark.slow
 async def test_the_same_groups_on_purpose_twice_are_two_steps(tmp_path: Path) -> None:
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            model = a_model()
-            await model.register(backend)
+        async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
             steps = [(await model.train([group])).step for _ in range(2)]
     assert steps == [1, 2]
@@ -235,13 +229,35 @@ async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(LocalBackend, "train", fails_once)
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            model = a_model()
-            await model.register(backend)
+        async with registered(url, "clerk") as (_, model):
             group = TrajectoryGroup([Trajectory(reward=0.0), Trajectory(reward=1.0)])
             with pytest.raises(Exception, match="OSError: no space left"):
                 await model.train([group], TrainConfig())
             assert (await model.train([group], TrainConfig())).step == 1
+
+
+@pytest.mark.slow
+async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Future[Sampled]] = []
+    local = LocalBackend(tmp_path)
+    with serving(create_app(local, key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model):
+            submit = lambda *_: held.append(Future()) or held[-1]  # noqa: E731
+            monkeypatch.setattr(TransformersEngine, "submit", submit)
+            leaving, staying = (asyncio.create_task(a_group(model, 0.0)) for _ in range(2))
+            await until(lambda: len(held) == 2)
+            leaving.cancel()
+            await until(lambda: sum(turn.cancelled() for turn in held) == 1)
+            client = model.openai_client().with_options(max_retries=0)
+            asking = client.chat.completions.create(model="clerk", messages=[{"role": "user", "content": "hi"}])
+            asked = asyncio.create_task(asking)
+            await until(lambda: len(held) == 3)
+            await asyncio.to_thread(local._run(model)._server.close)
+            with pytest.raises(InternalServerError, match="closing"):
+                await asked
+            staying.cancel()
 
 
 HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
@@ -305,7 +321,7 @@ async def client():
     app = Guard(
         Starlette(routes=[Route("/{path:path}", reached, methods=methods)]),
         KEY,
-        lambda request: given_key(request) in (KEY, CAPTURE),
+        lambda request: given_key(request.headers) in (KEY, CAPTURE),
         Activity(),
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
@@ -362,28 +378,12 @@ def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="cannot be written"), held_root(tmp_path / "file"):
+    with pytest.raises(RunDirectoryError, match="cannot hold runs"), held_root(tmp_path / "file"):
         pass
 
     def cannot(*_: Any) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", cannot)
-    with pytest.raises(RunDirectoryError, match="cannot lock a file: Operation not supported"), held_root(tmp_path):
+    with pytest.raises(RunDirectoryError, match="Operation not supported"), held_root(tmp_path):
         pass
-
-
-@pytest.mark.thorough
-def test_two_commands_on_the_same_runs(tmp_path: Path) -> None:
-    server = BackendServer(tmp_path / "runs", tmp_path / "log")
-    server.start()
-    try:
-        second = [sys.executable, "-m", "gavel", "backend", "--port", "0", "--runs", str(tmp_path / "runs")]
-        done = subprocess.run(second, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 1, done.stdout
-        assert f"another `gavel backend` serves the runs in {tmp_path / 'runs'} ({server.url}" in done.stderr
-        assert "Traceback" not in done.stderr
-    finally:
-        server.kill()
-    server.start()  # a lock of a dead process is none
-    server.stop()

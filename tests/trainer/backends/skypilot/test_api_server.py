@@ -108,9 +108,9 @@ import asyncio, io, json
 from pathlib import Path
 import sky
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, state_directory
-from gavel.trainer.backends.skypilot.cluster_task import ClusterTask, own_package
-from gavel.trainer.backends.skypilot.sky_host import SkyHost
+from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterSettings, state_directory
+from gavel.trainer.backends.skypilot.cluster import ClusterTask, own_package
+from gavel.trainer.backends.skypilot.hosts import SkyHost
 package = own_package(state_directory() / "wheels")
 task = ClusterTask(ClusterSettings(num_nodes=2, down=True), package)
 host = SkyHost()

@@ -11,20 +11,15 @@ from typing import Any
 import pytest
 
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterRecord
-from gavel.trainer.backends.skypilot.this_machine import ThisMachine
-from gavel.trainer.model import TrainableModel
+from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord
+from gavel.trainer.backends.skypilot.hosts import ThisMachine
 from tests.backend_server import free_port
 from tests.fake_sky_cloud import FakeCloud
-from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.backends.test_conformance import a_group, a_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 SECRET = "hf_this_is_nobody_s_business"
 KEY_OF_ANOTHER = "0123456789abcdef0123456789abcdef"
-
-
-def a_model() -> TrainableModel:
-    return TrainableModel(name="clerk", project="tests", base_model="embedded/returns-desk")
 
 
 @pytest.fixture

@@ -13,22 +13,20 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gavel.trainer.backends.skypilot import cluster_task
-from gavel.trainer.backends.skypilot.cluster_settings import (
+from gavel.trainer.backends.skypilot import cluster
+from gavel.trainer.backends.skypilot.cluster import (
     ClusterError,
     ClusterRecord,
     ClusterSettings,
-    cluster_settings,
-    secret_values,
-)
-from gavel.trainer.backends.skypilot.cluster_task import (
     ClusterTask,
     OwnPackage,
+    cluster_settings,
     own_package,
     run_script,
+    secret_values,
     setup_script,
 )
-from gavel.trainer.backends.skypilot.sky_host import in_background
+from gavel.trainer.backends.skypilot.hosts import in_background
 from tests.limits import HANG_SECONDS
 
 KEY = "a-key-that-nobody-sees"
@@ -142,8 +140,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any]) -> None:
             assert name == "direct_url.json"
             return json.dumps(origin)
 
-    monkeypatch.setattr(cluster_task, "_checkout", lambda: None)
-    monkeypatch.setattr(cluster_task, "distribution", lambda _: Distribution())
+    monkeypatch.setattr(cluster, "_checkout", lambda: None)
+    monkeypatch.setattr(cluster, "distribution", lambda _: Distribution())
 
 
 def test_a_release_is_its_version_and_a_commit_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
-from gavel.trainer.backends.skypilot.cluster_task import ClusterTask, OwnPackage
+from gavel.trainer.backends.skypilot.cluster import ClusterSettings, ClusterTask, OwnPackage
 from tests.limits import HANG_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

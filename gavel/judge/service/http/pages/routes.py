@@ -134,7 +134,7 @@ async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> 
     visible = caller.visible(shown.project or None)
     found, has_more = await engine.store.page(shown.query, visible)
     has_open = not (shown.before or shown.judge or shown.since or shown.until) and shown.status in ("", "unfinished")
-    open_groups = await engine.rendezvous.waiting(visible, _OPEN_GROUPS) if has_open else []
+    open_groups = await engine.rendezvous.store.waiting(visible, _OPEN_GROUPS) if has_open else []
     judges = [*engine.judges.default.names, *engine.config.judges, *(record.judge for record in found)]
     projects = caller.projects or sorted({record.project for record in found} - {""})
     return page(

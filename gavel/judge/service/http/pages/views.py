@@ -107,12 +107,9 @@ def member_rows(ids: Sequence[str], members: Sequence[Judgement], *, by_score: b
         MemberRow(place, name, member, _votes(member.votes, columns), _bar(member))
         for place, (name, member) in enumerate(zip(ids, members, strict=True))
     ]
-    return sorted(rows, key=_rank) if by_score else rows
-
-
-def _rank(row: MemberRow) -> tuple[bool, float]:
-    score = row.judgement.score
-    return (True, 0.0) if score is None else (False, -score)
+    if by_score:
+        rows.sort(key=lambda row: math.inf if row.judgement.score is None else -row.judgement.score)
+    return rows
 
 
 def _votes(votes: Sequence[Vote], columns: Iterable[int] | None) -> tuple[Vote | None, ...]:
@@ -123,10 +120,9 @@ def _votes(votes: Sequence[Vote], columns: Iterable[int] | None) -> tuple[Vote |
 
 
 def _bar(member: Judgement) -> ScoreBar | None:
-    votes = [vote.score for vote in member.votes]
     if member.score is None:
         return None
-    return ScoreBar.of(member.score, member.standard_error, votes)
+    return ScoreBar.of(member.score, member.standard_error, [vote.score for vote in member.votes])
 
 
 UNKNOWN = "–"

@@ -1,6 +1,9 @@
-"""Starts a cluster by SkyPilot's SDK. Each of its calls is a request, whose id is waited for.
+"""Who starts a cluster and reaches it: SkyPilot, or this machine in its place.
 
-`this_machine` takes its place for trying. A cluster's server is reached through an ssh tunnel.
+SkyPilot's SDK makes a request of each call, whose id is waited for; a cluster's server is reached through an ssh
+tunnel. `ThisMachine` runs the scripts of the task here as SkyPilot runs them on its nodes, for trying a cluster's code
+without one: `gavel demo --backend sky-local`. Gavel is not installed anew then: the run script uses this interpreter.
+Nodes are processes on this machine's loopback.
 """
 
 import asyncio
@@ -8,19 +11,30 @@ import concurrent.futures
 import contextlib
 import io
 import logging
+import os
 import re
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from gavel.base.extras import install_line
-from gavel.trainer.backends.skypilot.cluster_settings import ClusterError, ClusterSettings, redacted
-from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
+from gavel.trainer.backends.skypilot.cluster import (
+    ClusterError,
+    ClusterRecord,
+    ClusterSettings,
+    ClusterTask,
+    redacted,
+    state_directory,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -177,6 +191,19 @@ async def in_background(call: Callable[[], T], seconds: float) -> T:
     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), seconds)
 
 
+def _followed(run: Callable[[threading.Event], None], seconds: float) -> Callable[[], None]:
+    """Runs it in a thread; what is returned waits for its end for so many seconds, and then tells it to end."""
+    ended = threading.Event()
+    thread = threading.Thread(target=run, args=(ended,), daemon=True, name="gavel-cluster-log")
+    thread.start()
+
+    def end() -> None:
+        thread.join(seconds)
+        ended.set()
+
+    return end
+
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -277,27 +304,14 @@ class SkyHost:
         return "waiting" if _name(state) in _WAITING else "running" if _name(state) == "RUNNING" else "ended"
 
     def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
-        ended = threading.Event()
-
-        def tell(line: str) -> None:
-            if not ended.is_set():
-                say(line)
-
-        def run() -> None:
+        def run(ended: threading.Event) -> None:
+            tell: Say = lambda line: None if ended.is_set() else say(line)  # noqa: E731
             try:
                 self._sky.tail_logs(cluster, job, follow=until_end, output_stream=LineWriter(tell))
             except Exception as error:  # SkyPilot's have no common class; the job's state tells what matters
                 tell(f"the log of {cluster} broke off: {_first_line(error)}")
 
-        thread = threading.Thread(target=run, daemon=True, name="gavel-cluster-log")
-        thread.start()
-
-        def end() -> None:
-            if not until_end:
-                thread.join(_ASK_SECONDS)
-            ended.set()
-
-        return end
+        return _followed(run, 0.0 if until_end else _ASK_SECONDS)
 
     async def line(self, cluster: str, port: int) -> Line:
         await self.write_ssh_config(cluster)
@@ -367,3 +381,130 @@ def _name(value: Any) -> str:
 def _first_line(error: Exception) -> str:
     text = plain(str(error)).strip()
     return text.splitlines()[0][:500] if text else type(error).__name__
+
+
+_RUN_END_SECONDS = 120.0
+_RUN_LOOK_SECONDS = 0.1
+
+
+class _Here:
+    """The port itself."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def close(self) -> None: ...
+
+
+class ThisMachine:
+    """Runs the run script of one node for each node, with what SkyPilot tells its nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, list[subprocess.Popen[bytes]]] = {}
+
+    def port(self, settings: ClusterSettings) -> int:
+        return free_port()
+
+    async def offer(self, task: ClusterTask) -> Offer:
+        nodes = task.settings.num_nodes
+        return Offer((f"{nodes} node{'s' * (nodes > 1)} on this machine",), 0.0)
+
+    async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
+        settings = task.settings
+        log = _log(settings.cluster)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        addresses = "\n".join(["127.0.0.1"] * settings.num_nodes)
+        given = {
+            **os.environ,
+            "GAVEL_PYTHON": sys.executable,
+            "GAVEL_MASTER_PORT": str(free_port()),
+            "SKYPILOT_NUM_NODES": str(settings.num_nodes),
+            "SKYPILOT_NODE_IPS": addresses,
+            "SKYPILOT_NUM_GPUS_PER_NODE": "0",
+            **secrets,
+        }
+        script = str(task.config()["run"])
+        log.write_bytes(b"")
+        nodes = [_node(script, {**given, "SKYPILOT_NODE_RANK": str(rank)}, log) for rank in range(settings.num_nodes)]
+        self._nodes[settings.cluster] = nodes
+        say(f"{settings.cluster} runs on this machine, process {nodes[0].pid}; its log is {log}")
+        return Submitted(job=nodes[0].pid, process=nodes[0].pid)
+
+    async def state(self, cluster: str) -> State:
+        record = ClusterRecord.find(cluster)
+        return "up" if record is not None and record.process and self._runs(cluster, record.process) else "absent"
+
+    async def job_state(self, cluster: str, job: int | None) -> JobState:
+        record = ClusterRecord.find(cluster)
+        process = job or (record.process if record else None)
+        return "running" if process and self._runs(cluster, process) else "ended"
+
+    def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
+        def run(ended: threading.Event) -> None:
+            with _log(cluster).open(encoding="utf-8", errors="replace") as stream:
+                while not ended.is_set():
+                    if line := stream.readline():
+                        say(line.rstrip())
+                    elif not until_end:
+                        return
+                    else:
+                        time.sleep(_RUN_LOOK_SECONDS)
+
+        return _followed(run, 0.0 if until_end else _RUN_END_SECONDS)
+
+    async def line(self, cluster: str, port: int) -> Line:
+        return _Here(port)
+
+    async def down(self, cluster: str) -> None:
+        record = ClusterRecord.find(cluster)
+        if record is not None and record.process is not None:
+            await asyncio.to_thread(self._end, cluster, record.process)
+            _log(cluster).unlink(missing_ok=True)
+
+    def _end(self, cluster: str, process: int) -> None:
+        """SIGTERM, so that a step in progress is finished; SIGKILL after the deadline. Raises `ClusterError`."""
+        deadline = time.monotonic() + _RUN_END_SECONDS
+        others = [node.pid for node in self._nodes.pop(cluster, ())[1:]]
+        for number, until in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + _RUN_END_SECONDS)):
+            if not self._runs(cluster, process):
+                break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, number)
+            while time.monotonic() < until and self._runs(cluster, process):
+                time.sleep(_RUN_LOOK_SECONDS)
+        else:
+            raise ClusterError(f"process {process} does not end", f"Try: kill -9 {process}")
+        for other in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(other, signal.SIGKILL)
+
+    def _runs(self, cluster: str, process: int) -> bool:
+        for node in self._nodes.get(cluster, ()):
+            node.poll()  # or it stays as a zombie
+        try:
+            return os.getsid(process) == process and not _zombie(process)
+        except ProcessLookupError:
+            return False
+
+
+def _node(script: str, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            ["bash", "-c", script],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C finishes a step first, which needs it
+        )
+
+
+def _zombie(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:  # no /proc: macOS
+        return False
+
+
+def _log(cluster: str) -> Path:
+    return state_directory() / "clusters" / f"{cluster}.log"

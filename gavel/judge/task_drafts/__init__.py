@@ -1,1 +1,0 @@
-"""Tasks for the tools of a server, written by a model and tried before anybody trains on them."""

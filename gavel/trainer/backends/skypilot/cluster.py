@@ -1,0 +1,422 @@
+"""A cluster: what a user chooses of it, what this machine remembers of one that it started, and what it is to do.
+
+A record holds the cluster's key above all; it is a file in the user's state directory, readable by the user alone.
+
+The task is said as SkyPilot's YAML says it: machines, the setup of the Gavel that runs here, the run script. The run
+script needs SKYPILOT_NUM_NODES, SKYPILOT_NODE_RANK, SKYPILOT_NODE_IPS and SKYPILOT_NUM_GPUS_PER_NODE where there are
+several nodes or GPUs. Then torchrun starts a process for each GPU; one process is started plainly. GAVEL_PYTHON is
+another interpreter than that of the setup. No script holds a secret.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer, model_validator
+
+from gavel.base.errors import GavelError
+from gavel.base.files import file_sha256, replacing, write_atomically
+from gavel.trainer.backends.remote.wire import KEY_VARIABLE
+
+
+class ClusterError(GavelError):
+    """A cluster cannot be started, reached or ended."""
+
+
+class ServerEndedError(ClusterError):
+    """A cluster is on, and its server's job has ended."""
+
+
+_SHORTEST = 6
+"""Characters of a value that is blotted out; shorter ones are parts of words."""
+
+
+def secret_values(secrets: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+    """By name. Names alone are of environment variables here. Raises `ClusterError` for one that is not set."""
+    if isinstance(secrets, str):
+        raise ClusterError("secrets is one string", 'Give a list of names: secrets=["HF_TOKEN"]')
+    values = {name: os.environ.get(name, "") for name in secrets}
+    if isinstance(secrets, Mapping):
+        values = dict(cast("Mapping[str, str]", secrets))
+    for name, value in values.items():
+        if not name.isidentifier():
+            raise ClusterError(
+                "a secret is not named like an environment variable", "Give names such as HF_TOKEN, not values."
+            )
+        if name == KEY_VARIABLE:
+            raise ClusterError(f"{KEY_VARIABLE} is made for the cluster", "Leave it out of the secrets.")
+        if not value:
+            raise ClusterError(f"the secret {name} is not set here", f"Set the environment variable {name}.")
+    return values
+
+
+def redacted(text: str, values: Iterable[str]) -> str:
+    """The text with stars for every secret value."""
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= _SHORTEST:
+            text = text.replace(value, "***")
+    return text
+
+
+PORT = 8090
+_ENDS_ONLY = ("k8s", "kubernetes", "slurm", "ssh", "lambda", "runpod")
+"""Infrastructure that cannot stop a machine and start it again."""
+_LAST_MINUTES = 5
+"""Between the server's end and the machine's, at most."""
+
+
+class ClusterSettings(BaseModel):
+    """Machines, and the server of `gavel backend` on the first of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: str = Field(default="gavel", max_length=50, pattern=r"^[A-Za-z][A-Za-z0-9-]*$")
+    """Its name; a running cluster of this name is used again."""
+    accelerators: str | None = "H100:1"
+    """GPUs of each node, as SkyPilot names them; None = none."""
+    infra: str | None = None
+    """Where, as in SkyPilot: aws, gcp/us-central1, k8s/context, slurm. Default: the cheapest place that is set up."""
+    image: str | None = None
+    """Machine image, or docker:IMAGE."""
+    num_nodes: int = Field(default=1, ge=1)
+    """Nodes; the processes of all of them learn together."""
+    cpus: str | None = None
+    """CPUs of each node: 8, or 8+."""
+    memory: str | None = None
+    """Memory of each node, in GB: 64, or 64+."""
+    disk_gb: int | None = Field(default=None, ge=20)
+    use_spot: bool = False
+    """Spot machines: cheaper, and may be taken away."""
+    idle_minutes_to_autostop: int = Field(default=30, ge=2)
+    """Minutes without a request or a running step, after which the machines are stopped."""
+    down: bool | None = None
+    """Deletes idle machines, with the runs on them, instead of stopping them. Default: where they cannot be stopped."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    slots: int = Field(default=128, ge=1)
+    """Conversations that are sampled at once."""
+    max_context: int | None = Field(default=None, ge=16)
+    versions: int = Field(default=1, ge=1)
+    """Steps whose adapters are served at once."""
+    runs: str = "~/gavel-runs"
+    """Folder of the runs on the first node."""
+    port: int = Field(default=PORT, ge=1, le=65535)
+    """The server's port, on the first node's loopback."""
+    secrets: tuple[str, ...] = ()
+    """Names of the environment variables that are secret."""
+
+    @model_validator(mode="after")
+    def _whole_nodes(self) -> Self:
+        if self.num_nodes > 1 and self.engine == "vllm" and self.accelerators is None:
+            raise ValueError("vllm on several nodes needs accelerators")
+        return self
+
+    @property
+    def ends_machines(self) -> bool:
+        """Whether idle machines are deleted, rather than stopped."""
+        if self.down is not None:
+            return self.down
+        return self.use_spot or (self.infra or "").lower().split("/")[0] in _ENDS_ONLY
+
+    @property
+    def last_minutes(self) -> int:
+        """Minutes from the server's end until the machines are stopped."""
+        return max(1, min(_LAST_MINUTES, self.idle_minutes_to_autostop // 2))
+
+    @property
+    def server_idle_minutes(self) -> int:
+        """Minutes without work until the server ends itself; with `last_minutes` they are what the user chose."""
+        return self.idle_minutes_to_autostop - self.last_minutes
+
+    def machines(self) -> dict[str, object]:
+        """What cannot be changed while the cluster runs."""
+        return self.model_dump(include={"accelerators", "infra", "image", "num_nodes", "use_spot"})
+
+
+def cluster_settings(**fields: Any) -> ClusterSettings:
+    """Raises `ClusterError` for what cannot be."""
+    try:
+        return ClusterSettings(**fields)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = ".".join(map(str, first["loc"])) or "the settings"
+        raise ClusterError(f"{name}: {first['msg']}", "gavel cluster up --help lists what there is.") from None
+
+
+def state_directory() -> Path:
+    """GAVEL_STATE, else the user's state directory."""
+    if given := os.environ.get("GAVEL_STATE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "gavel"
+
+
+class ClusterRecord(BaseModel):
+    """A cluster that was started from here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    cluster: str
+    key: SecretStr
+    port: int
+    machines: dict[str, Any] = Field(default_factory=dict)
+    """What was asked for, as `ClusterSettings.machines` gives it."""
+    job: int | None = None
+    """Number of the server's job there; None while the cluster is started."""
+    process: int | None = None
+    """Process id, of a cluster on this machine."""
+
+    @field_serializer("key", when_used="json")
+    def _plain(self, key: SecretStr) -> str:
+        return key.get_secret_value()
+
+    def save(self) -> None:
+        """Writes it for the user alone."""
+        file = _file(self.cluster)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(file, self.model_dump_json(indent=1), mode=0o600)
+
+    def delete(self) -> None:
+        _file(self.cluster).unlink(missing_ok=True)
+
+    @classmethod
+    def find(cls, cluster: str) -> Self | None:
+        """None for a cluster that was not started from here. Raises `ClusterError` for a file that cannot be read."""
+        file = _file(cluster)
+        try:
+            return cls.model_validate(json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            kind = "is not what Gavel wrote" if isinstance(error, ValidationError | ValueError) else "cannot be read"
+            raise ClusterError(
+                f"{file} {kind}", f"Delete it. Then `gavel cluster down {cluster}` ends the cluster."
+            ) from None  # what it holds is secret
+
+    @classmethod
+    def all(cls) -> list[Self]:
+        """The records of all clusters that were started from here, by name."""
+        found = [cls.find(file.stem) for file in sorted((state_directory() / "clusters").glob("*.json"))]
+        return [record for record in found if record is not None]
+
+
+def _file(cluster: str) -> Path:
+    return state_directory() / "clusters" / f"{cluster}.json"
+
+
+DISTRIBUTION = "gavel-rl"
+_EXTRAS = "[service,train]"
+_THERE = "~/.gavel/wheels"
+_BUILD_SECONDS = 300.0
+_BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", "gavel")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPackage:
+    """What pip installs, from an index, a repository or a wheel."""
+
+    identity: str
+    """Different for other code."""
+    source: str = ""
+    """Version (==1.2) or address (@ git+https://…); empty for a wheel."""
+    wheel: Path | None = None
+    """Here; it is copied to `wheel_there`."""
+
+    @property
+    def wheel_there(self) -> str:
+        assert self.wheel is not None
+        return f"{_THERE}/{self.identity}/{self.wheel.name}"
+
+    def shell_word(self, extras: str = "") -> str:
+        """A requirement as a shell there reads it; `extras` such as [train]."""
+        if self.wheel is None:
+            return shlex.quote(f"{DISTRIBUTION}{extras}{self.source}")
+        return '"$HOME"/' + shlex.quote(self.wheel_there[2:] + extras)
+
+
+def own_package(cache: Path) -> OwnPackage:
+    """The package that is installed here; of a checkout, a wheel that is built into `cache`. Raises `ClusterError`."""
+    installed = _installed()
+    checkout = _checkout()
+    if checkout is not None:
+        return _built(checkout, cache)
+    if installed is None:
+        raise ClusterError(
+            "Gavel runs here from files that are no checkout and are not installed", "Install it: pip install gavel-rl"
+        )
+    version, origin = installed
+    url = str(origin.get("url", ""))
+    if vcs := origin.get("vcs_info"):
+        source = f" @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
+        return OwnPackage(identity=str(vcs["commit_id"]), source=source)
+    if not url.startswith("file:"):
+        source = f" @ {url}" if url else f"=={version}"
+        return OwnPackage(identity=hashlib.sha256(source.encode()).hexdigest()[:16], source=source)
+    path = Path(url2pathname(urlsplit(url).path))
+    if path.suffix == ".whl" and path.is_file():
+        return _wheel(path)
+    if (path / "pyproject.toml").is_file():
+        return _built(path, cache)
+    raise ClusterError(
+        f"Gavel was installed from {path}, which is not there any more",
+        "Install it again, so that the same package can go to the cluster.",
+    )
+
+
+def _installed() -> tuple[str, dict[str, Any]] | None:
+    try:
+        found = distribution(DISTRIBUTION)
+    except PackageNotFoundError:
+        return None
+    return found.version, json.loads(found.read_text("direct_url.json") or "{}")
+
+
+def _checkout() -> Path | None:
+    """The checkout that this code is part of; None for an installed package."""
+    root = Path(__file__).resolve().parents[4]
+    pyproject = root / "pyproject.toml"
+    return root if pyproject.is_file() and f'name = "{DISTRIBUTION}"' in pyproject.read_text() else None
+
+
+def _built(checkout: Path, cache: Path) -> OwnPackage:
+    """A wheel of the checkout as its files are now; the same files are built once."""
+    sources = cache / _digest(checkout)
+    wheels = sorted(sources.glob("*.whl"))
+    if not wheels:
+        with tempfile.TemporaryDirectory(prefix="gavel-wheel-") as folder:
+            copy, made = Path(folder) / "source", Path(folder) / "wheels"
+            for name in _BUILT_FROM:
+                _copy(checkout / name, copy / name)
+            command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--quiet"]
+            isolated = [] if not _has_setuptools() else ["--no-build-isolation"]
+            done = subprocess.run(
+                [*command, *isolated, "--wheel-dir", str(made), str(copy)],
+                capture_output=True,
+                text=True,
+                timeout=_BUILD_SECONDS,
+            )
+            if done.returncode != 0:
+                raise ClusterError(
+                    f"no wheel can be built of {checkout}: {done.stderr.strip()[-500:]}", "Try: pip wheel --no-deps ."
+                )
+            (wheel,) = made.glob("*.whl")
+            sources.mkdir(parents=True, exist_ok=True)
+            wheels = [sources / wheel.name]
+            with replacing(wheels[0]) as unfinished:
+                shutil.copy(wheel, unfinished)
+    return _wheel(wheels[0])
+
+
+def _has_setuptools() -> bool:
+    try:
+        return int(distribution("setuptools").version.split(".")[0]) >= 77
+    except PackageNotFoundError:
+        return False
+
+
+def _wheel(path: Path) -> OwnPackage:
+    return OwnPackage(identity=file_sha256(path)[:16], wheel=path)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir() and not source.is_symlink():
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+        shutil.copytree(source, target, symlinks=True, ignore=ignored)
+    else:
+        shutil.copy(source, target, follow_symlinks=False)
+
+
+def _digest(checkout: Path) -> str:
+    found = hashlib.sha256()
+    for file in sorted([checkout / "pyproject.toml", *(checkout / "gavel").rglob("*")]):
+        if file.is_file() and "__pycache__" not in file.parts:
+            found.update(f"{file.relative_to(checkout)}\0{file.stat().st_size}\0".encode())
+            found.update(file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def setup_script(package: OwnPackage) -> str:
+    """Installs Gavel on this node; the same package again costs nothing."""
+    given = {
+        "gavel_identity": shlex.quote(package.identity),
+        "gavel_package": package.shell_word(),
+        "gavel_requirement": package.shell_word(_EXTRAS),
+    }
+    variables = "".join(f"{name}={value}\n" for name, value in given.items())
+    return variables + _text("setup.sh")
+
+
+def run_script(arguments: Sequence[str]) -> str:
+    """Runs Python with these arguments on this node. An argument that begins with ~/ is in the home directory there."""
+    words = (
+        '"$HOME"/' + shlex.quote(argument[2:]) if argument.startswith("~/") else shlex.quote(argument)
+        for argument in arguments
+    )
+    return f"set -- {' '.join(words)}\n{_text('run.sh')}"
+
+
+def _text(name: str) -> str:
+    return (files("gavel.trainer.backends.skypilot") / name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTask:
+    """One task of SkyPilot: `gavel backend` on the nodes, which ends itself when it is idle."""
+
+    settings: ClusterSettings
+    package: OwnPackage
+
+    def config(self) -> dict[str, Any]:
+        """For `sky.Task.from_yaml_config`; secrets are added to the task itself."""
+        settings = self.settings
+        wheel = self.package.wheel
+        mounts = {} if wheel is None else {self.package.wheel_there: str(wheel)}
+        config: dict[str, Any] = {
+            "name": settings.cluster,
+            "num_nodes": settings.num_nodes,
+            "resources": self._resources(),
+            "setup": setup_script(self.package),
+            "run": run_script(self._arguments()),
+        }
+        return config | ({"file_mounts": mounts} if mounts else {})
+
+    def _resources(self) -> dict[str, Any]:
+        """`wait_for: jobs`: an open tunnel is no work, and the server, which is a job, ends itself when it is idle."""
+        settings = self.settings
+        given = {
+            "infra": settings.infra,
+            "accelerators": settings.accelerators,
+            "image_id": settings.image,
+            "cpus": settings.cpus,
+            "memory": settings.memory,
+            "disk_size": settings.disk_gb,
+        }
+        autostop = {"idle_minutes": settings.last_minutes, "down": settings.ends_machines, "wait_for": "jobs"}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return chosen | ({"use_spot": True} if settings.use_spot else {}) | {"autostop": autostop}
+
+    def _arguments(self) -> tuple[str, ...]:
+        settings = self.settings
+        options: dict[str, object] = {
+            "port": settings.port,
+            "runs": settings.runs,
+            "engine": settings.engine,
+            "slots": settings.slots,
+            "max-context": settings.max_context,
+            "versions": settings.versions,
+            "idle-minutes": settings.server_idle_minutes,
+        }
+        given = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
+        return ("-m", "gavel", "backend", *given)
