@@ -58,13 +58,16 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.joint_judging import joint_groups, judge_together, judged_before, judged_file
 from gavel.trainer.loop.model_samples import (
     COST,
     SECONDS,
     Play,
     Sample,
     SampledModel,
+    joint_groups,
+    judge_together,
+    judged_before,
+    judged_file,
     sample_missing,
     stored_samples,
     wanted_samples,

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from gavel.trainer.engines.protocol import BASE, AdapterGone
-from gavel.trainer.kernels.fused_layers import LoraWeights
-from gavel.trainer.kernels.lora_experts import ExpertFactors, adapted_experts
+from gavel.trainer.kernels.fused_layers import ExpertFactors, LoraWeights, adapted_experts
 from gavel.trainer.policy.adapter import Adapter, LoraFactors
 from gavel.trainer.policy.loading import is_quantized
 

@@ -26,9 +26,8 @@ from transformers.masking_utils import sdpa_mask
 
 from gavel.trainer.cached_pass import cached
 from gavel.trainer.engines.kv_cache import Slots, SlotView
-from gavel.trainer.kernels.attention_kernels import dense_attention
+from gavel.trainer.kernels.attention_kernels import Span, dense_attention, layer_spans
 from gavel.trainer.kernels.lm_head import logit_form
-from gavel.trainer.kernels.packed_parts import Span, layer_spans
 from gavel.trainer.policy.loading import text_decoder
 
 NAME = "gavel_grouped"

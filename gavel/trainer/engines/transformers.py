@@ -36,8 +36,7 @@ from gavel.trainer.engines.protocol import (
 )
 from gavel.trainer.kernels.fused_layers import fuse_norms
 from gavel.trainer.kernels.lm_head import keep_logits_precise
-from gavel.trainer.policy.families import why_unbatched
-from gavel.trainer.policy.loading import plain_logits, text_decoder
+from gavel.trainer.policy.loading import plain_logits, text_decoder, why_unbatched
 
 _BLOCK = 64
 """Vocabulary entries per partial sum."""

@@ -16,14 +16,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import httpx
 import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
 from gavel.base.network import is_on_this_machine
-from gavel.trainer.engines.child_process import ServerProcess
 from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.protocol import (
     Adapter,
@@ -36,6 +35,9 @@ from gavel.trainer.engines.protocol import (
     SamplingRequest,
     deadline,
 )
+
+if TYPE_CHECKING:
+    from gavel.trainer.engines.vllm_launch import ServerProcess
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +213,7 @@ class VllmEngine:
         versions: int = 1,
         api_key: str | None = None,
         sleep: bool = False,
-        process: ServerProcess | None = None,
+        process: "ServerProcess | None" = None,
         grammars: Grammars | None = None,
     ) -> None:
         """`adapters` is a directory for the engine alone that the server can read; adapters are passed through it.

@@ -36,17 +36,21 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import TokenLosses, TokenScores, highest, token_losses, token_weights
-from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
-from gavel.trainer.learner.value_head import (
+from gavel.trainer.learner.losses import (
+    TokenLosses,
+    TokenScores,
     ValueEstimates,
     concatenate,
+    highest,
+    token_losses,
+    token_weights,
     value_estimates,
     value_head,
     value_losses,
     value_metrics,
     whiten,
 )
+from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
 from gavel.trainer.policy.policy import Policy
 
 

@@ -29,7 +29,7 @@ from gavel.trainer.evolve_config import EvolveConfig
 from gavel.trainer.loop.evaluation import Evaluation, counting, evaluate
 from gavel.trainer.loop.experiment import described_experiment
 from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards
-from gavel.trainer.loop.imitation import fingerprint, imitation_plan, with_schedule
+from gavel.trainer.loop.imitation import BestMembers, best_members, fingerprint, imitation_plan, with_schedule
 from gavel.trainer.loop.watchdog import (
     RESUME,
     LoopError,
@@ -42,7 +42,6 @@ from gavel.trainer.loop.watchdog import (
 )
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import judge_totals
-from gavel.trainer.sft.best_members import BestMembers, best_members
 
 EVALUATION, EXPLORED, ITERATIONS = "held_out", "explored", "iterations"
 """Splits of the metrics: evaluations, explored groups, and a row for what each iteration imitates."""

@@ -43,11 +43,20 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import JudgeChecks, LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.training_batch import has_signal
-from gavel.trainer.loop.evaluation import Evaluation, counting, evaluate, evaluated_together
+from gavel.trainer.loop.evaluation import (
+    BASE,
+    BEST,
+    WINS,
+    Evaluation,
+    best_step,
+    counting,
+    evaluate,
+    evaluated_together,
+    judge_wins,
+)
 from gavel.trainer.loop.experiment import described_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needs_judge, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
-from gavel.trainer.loop.judged_wins import BASE, BEST, WINS, best_step, judge_wins
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
 from gavel.trainer.loop.watchdog import (
     LoopError,

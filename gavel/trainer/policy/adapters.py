@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from gavel.base.errors import GavelError
 from gavel.base.files import new_folder
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.kernels.lora_experts import factors_of
+from gavel.trainer.kernels.fused_layers import factors_of
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.loading import BaseModelError
 

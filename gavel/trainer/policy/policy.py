@@ -42,15 +42,20 @@ from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.device_memory import GIB, DeviceMemory
 from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
-from gavel.trainer.kernels.fused_layers import LoraLinear, fuse_mlps, fuse_norms
+from gavel.trainer.kernels.attention_kernels import Span
+from gavel.trainer.kernels.fused_layers import (
+    LoraLinear,
+    compute_experts,
+    fuse_mlps,
+    fuse_norms,
+    has_stacked_experts,
+    stacked_weights,
+)
 from gavel.trainer.kernels.liger import liger_is_used, use_liger
-from gavel.trainer.kernels.lora_experts import compute_experts, has_stacked_experts, stacked_weights
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
-from gavel.trainer.kernels.packed_parts import Span
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.adapters import adapted_weights
 from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
-from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.loading import (
     FETCH_AGAIN,
     BaseModelError,
@@ -68,7 +73,9 @@ from gavel.trainer.policy.loading import (
     text_decoder,
     unsloth_adapted,
     unsloth_base,
+    usable_context,
     what_transformers_says,
+    why_alone,
 )
 
 _LEFT_OUT = {

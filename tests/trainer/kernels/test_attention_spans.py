@@ -20,7 +20,7 @@ from gavel.trainer.cached_pass import cached
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.passes import attend_grouped
-from gavel.trainer.kernels.packed_parts import FULL, Span, joined_parts, layer_spans, limited_parts, square_parts
+from gavel.trainer.kernels.attention_kernels import FULL, Span, joined_parts, layer_spans, limited_parts, square_parts
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_without_a_limit_each_query_meets_its_path_once(members):
 def test_with_a_limit_each_query_meets_what_its_span_reaches_once(block, members, span):
     row = packed(members)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gavel.trainer.kernels.packed_parts.BLOCK", block)
+        patched.setattr("gavel.trainer.kernels.attention_kernels.BLOCK", block)
         found = pairs(row, limited_parts(row.segments, row.positions, span), span)
     assert (found == wanted(row, span)).all()
 

@@ -10,11 +10,10 @@ from transformers import AutoModelForCausalLM, Lfm2Config, Qwen3Config
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.kernels import attention_kernels
 from gavel.trainer.kernels import packed_attention as attention
-from gavel.trainer.kernels import packed_parts
-from gavel.trainer.kernels.attention_kernels import CpuFlash, CudaFlash, Plain, ScoreForm, kernel_for
+from gavel.trainer.kernels.attention_kernels import FULL, CpuFlash, CudaFlash, Plain, ScoreForm, Span, kernel_for
 from gavel.trainer.kernels.packed_attention import AttentionError, PackedRow, attend_packed, packed_attention
-from gavel.trainer.kernels.packed_parts import FULL, Span
 
 
 def row(count: int, longest: int, words: int) -> Packed:
@@ -91,7 +90,7 @@ def obvious(query, key, value, mask, form: ScoreForm, sinks) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(1, 20, 2), (20, 12, 2), (6, 40, 3), (9, 30, 1000)])
 def test_a_span_hides_what_it_does_not_reach(monkeypatch, kernel, block, span, shape):
     monkeypatch.setattr(attention, "kernel_for", lambda query, value, form: kernel)
-    monkeypatch.setattr(packed_parts, "BLOCK", block)
+    monkeypatch.setattr(attention_kernels, "BLOCK", block)
     packed = row(*shape)
     query, key, value = factors(len(packed.token_ids), torch.float64)
     expected = scaled_dot_product_attention(query, key, value, trie_mask(packed, span), scale=0.3, enable_gqa=True)

@@ -16,10 +16,10 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import EvaluationError, evaluate
-from gavel.trainer.loop.joint_judging import joint_groups
 from gavel.trainer.loop.model_samples import (
     Play,
     SampledModel,
+    joint_groups,
     sample_missing,
     stored_samples,
     wanted_samples,

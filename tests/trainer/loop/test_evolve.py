@@ -18,11 +18,10 @@ from gavel.trainer.config import SftConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.evolve_config import EvolveConfig
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
-from gavel.trainer.loop.imitation import imitate, imitation_plan
+from gavel.trainer.loop.imitation import BestMembers, imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.sft.best_members import BestMembers
 
 SMALL = EvolveConfig(iterations=2, tasks=18, attempts=2, evaluation_tasks=2, max_tokens=32, above=-1.0)
 TRAIN = SftConfig(learning_rate=1e-3, batch_size=16)

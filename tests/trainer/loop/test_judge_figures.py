@@ -22,8 +22,8 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop.evaluation import BASE, BEST, best_step, judge_wins
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
-from gavel.trainer.loop.judged_wins import BASE, BEST, best_step, judge_wins
 from gavel.trainer.loop.train_loop import anchor_drift, checks_of, second_opinion, train_scenario
 from gavel.trainer.model import TrainableModel
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.sft.best_members import best_members
+from gavel.trainer.loop.imitation import best_members
 
 
 def member(reward: float | None, status: Literal["finished", "truncated", "failed"] = "finished") -> Trajectory:
