@@ -40,7 +40,7 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import RewardName
 from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.group_maker import check_rewards, needs_judge, programmed_parts, set_rewards
+from gavel.trainer.loop.group_maker import check_rewards, needed_judge, programmed_parts, set_rewards
 
 _PACKED_FROM = 1024
 """Bytes of a body from which on it is sent with gzip."""
@@ -245,17 +245,14 @@ class AtroposSender:
     ) -> None:
         """`fields`: of each request to the policy. `on_group` hears of each group, and why it was not sent.
 
-        Raises `SendError` where the reward needs a judge and there is none, and `LoopError` where it needs a function
-        that the scenario lacks.
+        Raises `LoopError` where the reward needs a judge and there is none, or a function that the scenario lacks.
         """
         check_rewards(scenario, settings.reward)
-        if needs_judge(settings.reward) and judge is None:
-            raise SendError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
         self._client = client
         self._model = model
         self._scenario = scenario
         self._settings = settings
-        self._judge = judge if needs_judge(settings.reward) else None
+        self._judge = needed_judge(settings.reward, judge)
         self._fields = EXACT if fields is None else fields
         self._on_group = on_group
         self._limiter = asyncio.Semaphore(settings.concurrency)

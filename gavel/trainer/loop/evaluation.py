@@ -11,7 +11,8 @@ orders of the judge balance who is shown first. What the judge leaves unscored h
 
 import asyncio
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -29,9 +30,13 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
-from gavel.trainer.loop.watchdog import Watchdog
+from gavel.trainer.loop.watchdog import Watchdog, held_out_scenario
 from gavel.trainer.model import TrainableModel
 
+EVALUATION, TIMES = "held_out", "times"
+"""Splits of a run's metrics: points of the learning curve, and seconds."""
+EVALUATING = "evaluation on held-out tasks"
+"""What an observer is told that the run does."""
 _Z95 = 1.959964
 
 
@@ -110,23 +115,6 @@ def call_measure(
     return number
 
 
-def counting(
-    watchdog: Watchdog, advanced: Callable[[int, int], None], total: int
-) -> Callable[[], AbstractContextManager[None]]:
-    """What each of `total` rollouts runs in: the watchdog hears of it, and `advanced` how many of them are done."""
-    done = 0
-
-    @contextmanager
-    def around() -> Generator[None]:
-        nonlocal done
-        with watchdog.during("rollout", "rollouts of the evaluation"):
-            yield
-        done += 1
-        advanced(done, total)
-
-    return around
-
-
 async def evaluate(
     model: ChatModel,
     scenario: Scenario,
@@ -186,6 +174,61 @@ async def evaluate(
     if failed:
         means["failed"] = len(failed) / (len(failed) + episodes)
     return Evaluation(episodes, means, trajectories)
+
+
+class EvaluationObserver:
+    """Is told how a run goes on; the methods do nothing unless overridden."""
+
+    def doing(self, what: str) -> None:
+        """The run starts `what` and waits for it."""
+
+    def advanced(self, done: int, total: int) -> None:
+        """`done` of `total` parts of what the run waits for are finished."""
+
+
+Finish = Callable[[Scenario, Evaluation], Awaitable[Evaluation]]
+"""What is added to the evaluation of one scenario before it is logged."""
+
+
+async def evaluate_once(
+    model: TrainableModel,
+    scenarios: Iterable[Scenario],
+    tasks: int,
+    config: LoopConfig,
+    watchdog: Watchdog,
+    observer: EvaluationObserver,
+    finish: Finish | None = None,
+) -> Evaluation | None:
+    """Measures the policy on the scenarios' held-out tasks, and logs it as the learning curve's point of its step.
+
+    None where an earlier run of the same command has made the point, or nothing is held out.
+    """
+    backend, step = model.backend, await model.get_step()
+    measured = [each for each in scenarios if each.tasks("held_out")]
+    if not measured or any(row["step"] == step for row in backend.history(model, EVALUATION)):
+        return None
+    observer.doing(EVALUATING)
+    started, done = time.monotonic(), 0
+    total = sum(min(tasks, len(each.tasks("held_out"))) for each in measured)
+
+    @contextmanager
+    def counted() -> Generator[None]:
+        nonlocal done
+        with watchdog.during("rollout", "rollouts of the evaluation"):
+            yield
+        done += 1
+        observer.advanced(done, total)
+
+    found: list[Evaluation] = []
+    with watchdog.during("training", "waiting for the evaluation", counted=False):
+        for each in measured:
+            evaluation = await evaluate(model, held_out_scenario(each, config.turn_limits), tasks, config, counted)
+            found.append(evaluation if finish is None else await finish(each, evaluation))
+    together = evaluated_together(found)
+    seconds = time.monotonic() - started
+    await model.log([TrajectoryGroup([each]) for each in together.trajectories], EVALUATION)
+    backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
+    return together
 
 
 def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -10,7 +10,6 @@ judged again.
 
 import asyncio
 import hashlib
-import inspect
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import EvaluationError
-from gavel.trainer.loop.experiment import code_of
+from gavel.trainer.loop.experiment import described_world, source_hash
 
 COST, SECONDS = "cost_usd", "seconds"
 """Metrics of an episode's group; a cost that is not known is absent."""
@@ -56,10 +55,11 @@ class SampledModel:
     """Makes it ready; it is called only when an episode is missing."""
 
     def file(self, folder: Path, scenario: Scenario, config: LoopConfig) -> Path:
-        """Where its episodes are kept."""
+        """Where its episodes are kept. Tasks are compared one by one, and `success` is computed anew."""
+        world = [getattr(scenario.environment, "func", scenario.environment), scenario.rollout]
         settings = {
             "model": dict(self.identity),
-            "scenario": _fingerprint(scenario),
+            "scenario": [scenario.name, described_world(scenario), *map(source_hash, world)],
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
             "seed": config.seed,
@@ -149,28 +149,6 @@ async def sample_missing(
             "Mend it, and run the same command again: episodes that are kept are not sampled again.",
         )
     return len(failures)
-
-
-def _fingerprint(scenario: Scenario) -> dict[str, Any]:
-    """What the model is shown and what answers it. Tasks are compared one by one, and `success` is computed anew."""
-    own = [getattr(scenario.environment, "func", scenario.environment), scenario.rollout]
-    return {
-        "name": scenario.name,
-        "system": scenario.system,
-        "tools": scenario.toolbox.schemas,
-        "servers": len(scenario.servers),
-        "limits": scenario.limits,
-        "user": None if scenario.user is None else scenario.user.settings,
-        "sources": [_source(tool.function) for tool in scenario.toolbox] + [_source(each) for each in own if each],
-        "code": code_of(scenario, checks=False),
-    }
-
-
-def _source(thing: Any) -> str:
-    try:
-        return inspect.getsource(thing)
-    except (OSError, TypeError):  # made at run time, or a callable object
-        return getattr(thing, "__qualname__", type(thing).__qualname__)
 
 
 _ATTEMPTS = "attempts"
