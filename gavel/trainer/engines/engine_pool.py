@@ -22,7 +22,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Literal, Protocol
 
-from gavel.trainer.engines.protocol import Adapter, AdapterGone, Engine, EngineError, Sampled, SamplingRequest
+from gavel.trainer.engines.protocol import (
+    Adapter,
+    AdapterGone,
+    Engine,
+    EngineError,
+    Sampled,
+    SamplingRequest,
+    closed_error,
+)
 from gavel.trainer.policy.adapter import LoraFactors
 
 KEPT = 16_384
@@ -90,20 +98,21 @@ def _states(token_ids: Sequence[int], version: int) -> list[int]:
     return list(accumulate(token_ids, lambda state, token: hash((state, token)), initial=hash((version,))))[1:]
 
 
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A request through its attempts, of which one runs at a time."""
 
-    def __init__(self, request: SamplingRequest, future: "Future[Sampled]") -> None:
-        self.request = request
-        self.future = future
-        self.attempts = 0
-        self.heard = False
-        """Whether a token of the reply was passed on: another attempt may draw others."""
-        self._running: Future[Sampled] | None = None
+    request: SamplingRequest
+    future: "Future[Sampled]"
+    attempts: int = 0
+    heard: bool = False
+    """Whether a token of the reply was passed on: another attempt may draw others."""
+    running: "Future[Sampled] | None" = None
+    """The attempt, which is cancelled with the request."""
 
     def attempt(self) -> SamplingRequest:
         """What to ask a sampler for next."""
-        self.attempts, self._running = self.attempts + 1, None
+        self.attempts, self.running = self.attempts + 1, None
         number, on_tokens = self.attempts, self.request.on_tokens
         if on_tokens is None:
             return self.request
@@ -115,16 +124,10 @@ class _Asked:
 
         return replace(self.request, on_tokens=hear)
 
-    def runs(self, attempt: "Future[Sampled]") -> None:
-        """To be told of the attempt that was submitted: it ends with the request."""
-        self._running = attempt
-        if self.future.cancelled():
-            attempt.cancel()
-
-    def cancel(self) -> None:
-        """Ends the attempt."""
-        if self._running is not None:
-            self._running.cancel()
+    def end_with_request(self, _: object = None) -> None:
+        """Cancels the attempt, if the request was cancelled."""
+        if self.future.cancelled() and self.running is not None:
+            self.running.cancel()
 
 
 logger = logging.getLogger(__name__)
@@ -253,7 +256,7 @@ class EnginePool:
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         future: Future[Sampled] = Future()
         pooled = _Asked(request, future)
-        future.add_done_callback(lambda done: pooled.cancel() if done.cancelled() else None)
+        future.add_done_callback(pooled.end_with_request)
         self._attempt(pooled)
         return future
 
@@ -305,7 +308,7 @@ class EnginePool:
 
     def close(self) -> None:
         with self._lock:
-            self._error = self._error or EngineError("the engine has been closed", "Register the model again.")
+            self._error = self._error or closed_error()
         self._stopping.set()
         until = time.monotonic() + _CLOSE_SECONDS
         for watcher in self._watchers:
@@ -325,7 +328,8 @@ class EnginePool:
             return
         attempt = engine.submit(asked)
         attempt.add_done_callback(lambda done: self._ended(pooled, member, engine, done))
-        pooled.runs(attempt)
+        pooled.running = attempt
+        pooled.end_with_request()
 
     def _choose(self, asked: SamplingRequest) -> _Member:
         if self._error is not None:

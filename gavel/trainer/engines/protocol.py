@@ -92,6 +92,14 @@ class ContextOverflow(EngineError):
     """A prompt leaves no room for a single token."""
 
 
+SHORTEN = "Shorten the conversation, or raise max_context."
+
+
+def closed_error() -> EngineError:
+    """What requests get of an engine that was closed."""
+    return EngineError("the engine has been closed", "Register the model again.")
+
+
 class AdapterGone(EngineError):
     """A request names an adapter that the engine does not keep."""
 
@@ -100,6 +108,17 @@ class AdapterGone(EngineError):
         super().__init__(
             f"the adapter of step {wanted} is not held; there are: {live}",
             "A conversation that takes longer than max_staleness steps cannot be ended: begin it again.",
+        )
+
+
+def check_length(request: "SamplingRequest", max_context: int) -> None:
+    """Raises `EngineError` for an empty prompt, and `ContextOverflow` for one that leaves no room."""
+    if not len(request.prompt_ids):
+        raise EngineError("the prompt is empty")
+    if len(request.prompt_ids) >= max_context:
+        raise ContextOverflow(
+            f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is {max_context}",
+            SHORTEN,
         )
 
 

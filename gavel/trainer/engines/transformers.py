@@ -28,11 +28,11 @@ from gavel.trainer.engines.passes import BatchedPasses, Passes, SinglePasses
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,
-    AdapterGone,
-    ContextOverflow,
     EngineError,
     Sampled,
     SamplingRequest,
+    check_length,
+    closed_error,
 )
 from gavel.trainer.kernels.fused_layers import fuse_norms
 from gavel.trainer.kernels.lm_head import keep_logits_precise
@@ -226,13 +226,6 @@ _DENSE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
-    request: SamplingRequest
-    future: "Future[Sampled]"
-    constraint: Constraint | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
     """Something to do between two passes."""
 
@@ -276,7 +269,7 @@ class TransformersEngine:
             )
         self._adapters = AdapterCache(model, versions)
         self._grammars = grammars
-        self._arrivals: queue.SimpleQueue[_Arrival | _Job | None] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[RunningReply | _Job | None] = queue.SimpleQueue()
         self._waiting: list[RunningReply] = []
         self._running: list[RunningReply] = []
         self._closed = False
@@ -307,18 +300,14 @@ class TransformersEngine:
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         future: Future[Sampled] = Future()
-        if len(request.prompt_ids) == 0:
-            future.set_exception(EngineError("the prompt is empty"))
-        elif len(request.prompt_ids) >= self._slots.max_context:
-            future.set_exception(
-                ContextOverflow(
-                    f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
-                    f"{self._slots.max_context}",
-                    "Shorten the conversation, or raise max_context.",
-                )
-            )
-        else:
-            self._take(request, future)
+        try:
+            check_length(request, self.max_context)
+            adapter = self._adapters.find(request.adapter_version)
+            constraint = constraint_of(request, self._grammars)
+            ids = np.asarray(request.prompt_ids, dtype=np.int32)
+            self._queue(RunningReply(request, future, ids, adapter, constraint))
+        except EngineError as error:
+            future.set_exception(error)
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
@@ -347,26 +336,16 @@ class TransformersEngine:
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
 
-    def _take(self, request: SamplingRequest, future: "Future[Sampled]") -> None:
-        try:
-            constraint = constraint_of(request, self._grammars)
-        except GrammarError as error:
-            future.set_exception(error)
-            return
-        if not self._queue(_Arrival(request, future, constraint)):
-            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
-
-    def _queue(self, arrival: _Arrival | _Job) -> bool:
-        """False when the engine is closed."""
+    def _queue(self, arrival: RunningReply | _Job) -> None:
+        """Raises `EngineError` when the engine is closed."""
         with self._gate:
-            if not self._closed:
-                self._arrivals.put(arrival)
-            return not self._closed
+            if self._closed:
+                raise closed_error()
+            self._arrivals.put(arrival)
 
     def _between_passes(self, call: Callable[[], Any]) -> Any:
         job = _Job(call, Future())
-        if not self._queue(job):
-            raise EngineError("the engine has been closed", "Register the model again.")
+        self._queue(job)
         try:
             return job.done.result(timeout=DEADLINE)
         except TimeoutError as error:
@@ -404,27 +383,17 @@ class TransformersEngine:
             match arrival:
                 case None:
                     return False
-                case _Arrival():
-                    self._accept(arrival)
+                case RunningReply():
+                    self._waiting.append(arrival)
                 case _Job():
                     self._do(arrival)
-
-    def _accept(self, asked: _Arrival) -> None:
-        try:
-            adapter = self._adapters.find(asked.request.adapter_version)
-        except AdapterGone as error:
-            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-                asked.future.set_exception(error)
-            return
-        ids = np.asarray(asked.request.prompt_ids, dtype=np.int32)
-        self._waiting.append(RunningReply(asked.request, asked.future, ids, adapter, asked.constraint))
 
     def _fail(self, error: EngineError) -> None:
         """Fails all requests and jobs; called after closing, so no new ones arrive."""
         futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
         while not self._arrivals.empty():
             match self._arrivals.get():
-                case _Arrival(_, future, _) | _Job(_, future):
+                case RunningReply(future=future) | _Job(done=future):
                     futures.append(future)
         for future in futures:
             with contextlib.suppress(InvalidStateError):

@@ -23,8 +23,9 @@ import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
 from gavel.base.network import is_on_this_machine
-from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
+from gavel.trainer.engines.grammar import Constraint, Grammars, constraint_of
 from gavel.trainer.engines.protocol import (
+    SHORTEN,
     Adapter,
     AdapterGone,
     ContextOverflow,
@@ -33,6 +34,8 @@ from gavel.trainer.engines.protocol import (
     OnTokens,
     Sampled,
     SamplingRequest,
+    check_length,
+    closed_error,
     deadline,
 )
 
@@ -72,7 +75,7 @@ async def streamed_choice(response: httpx.Response, on_tokens: OnTokens, version
             continue
         event = json.loads(line.removeprefix("data:"))
         if "error" in event:
-            raise EngineError(f"the server ended a stream early: {_message(event)}")
+            raise EngineError(f"the server ended a stream early: {event['error']['message']}")
         for choice in event["choices"]:
             new = choice["token_ids"] or []
             values = choice["logprobs"]["token_logprobs"] if new else []
@@ -111,7 +114,7 @@ def sampled_turn(choice: Mapping[str, Any], version: int, top: int, redrawn: boo
 def error_message(response: httpx.Response) -> str:
     """The message of an error response."""
     try:
-        return _message(response.json())
+        return response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
         return response.text
 
@@ -121,10 +124,6 @@ def failed_future(error: EngineError) -> "Future[Any]":
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
-
-
-def _message(body: Mapping[str, Any]) -> str:
-    return body["error"]["message"]
 
 
 NO_ADAPTERS = (
@@ -295,28 +294,16 @@ class VllmEngine:
         return self._max_context
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        if not len(request.prompt_ids):
-            return failed_future(EngineError("the prompt is empty"))
-        if len(request.prompt_ids) >= self._max_context:
-            return failed_future(
-                ContextOverflow(
-                    f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
-                    f"{self._max_context}",
-                    "Shorten the conversation, or raise max_context.",
-                )
-            )
-        if request.temperature not in (0, 1) and not self._scaled:
-            return failed_future(
-                EngineError(
+        try:
+            check_length(request, self._max_context)
+            if request.temperature not in (0, 1) and not self._scaled:
+                raise EngineError(
                     f"the server at {self._url} cannot tell log-probs at temperature {request.temperature:g}",
                     "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.",
                 )
-            )
-        try:
-            constraint = constraint_of(request, self._grammars)
-        except GrammarError as error:
+            return self._spawn(self._sample, request, constraint_of(request, self._grammars))
+        except EngineError as error:
             return failed_future(error)
-        return self._spawn(self._sample, request, constraint)
 
     def publish(self, adapter: Adapter, version: int) -> None:
         if self._error is not None:
@@ -352,7 +339,7 @@ class VllmEngine:
             if self._closing:
                 return
             self._closing = True
-            self._error = self._error or EngineError("the engine has been closed", "Register the model again.")
+            self._error = self._error or closed_error()
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -522,7 +509,7 @@ class VllmEngine:
         if response.is_server_error and await self._is_dead():
             return self._lost(told)
         if "maximum context length" in response.text:
-            return ContextOverflow(error_message(response), "Shorten the conversation, or raise max_context.")
+            return ContextOverflow(error_message(response), SHORTEN)
         return EngineError(f"{self._url}{told}", remedy)
 
     async def _is_dead(self) -> bool:

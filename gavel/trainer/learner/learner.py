@@ -220,10 +220,9 @@ class StepMetrics:
 
     updates: int = 0
     gradient_norm: float = 0.0
-    """Summed over the updates. Norm of the gradient of all processes, while `loss` is this process's part."""
-    loss: float = 0.0
-    value_loss: float | None = None
-    """The value head's, if there is one."""
+    """Summed over the updates. Norm of the gradient of all processes, while losses are this process's part."""
+    losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """`loss`, and `value_loss` where there is a value head; summed over the updates."""
     tokens: int = 0
     """Trained tokens, counted once in every update."""
     forwarded: int = 0
@@ -260,9 +259,8 @@ class StepMetrics:
         """Combines the metrics of all processes; they make the same updates."""
         whole = StepMetrics(parts[0].updates, parts[0].gradient_norm)
         for step_metrics in parts:
-            whole.loss += step_metrics.loss
-            if step_metrics.value_loss is not None:
-                whole.value_loss = (whole.value_loss or 0.0) + step_metrics.value_loss
+            for name, total in step_metrics.losses.items():
+                whole.losses[name] += total
             whole.tokens += step_metrics.tokens
             whole.forwarded += step_metrics.forwarded
             for name, total in step_metrics.token_sums.items():
@@ -272,9 +270,8 @@ class StepMetrics:
         return whole
 
     def metrics(self) -> dict[str, float]:
-        means = {"loss": self.loss / self.updates, "gradient_norm": self.gradient_norm / self.updates}
-        if self.value_loss is not None:
-            means["value_loss"] = self.value_loss / self.updates
+        means = {name: total / self.updates for name, total in self.losses.items()}
+        means["gradient_norm"] = self.gradient_norm / self.updates
         means |= {name: total / self.tokens for name, total in self.token_sums.items()}
         extremes = {"ratio_min": self.lowest_ratio, "ratio_max": self.highest_ratio}
         return means | extremes | {"updates": self.updates, "tokens_forwarded": self.forwarded}
@@ -330,7 +327,10 @@ class Learner:
         parts = [part for epoch in epochs for part in epoch]
         old = self._old(sequences, config, parts, step_metrics)
         references = self._references(sequences, config, step_metrics)
-        penalties = [self._sampler([s.tokens]) - r for s, r in zip(sequences, references, strict=True) if r is not None]
+        penalties: list[torch.Tensor] = []
+        if config.kl_in_reward:
+            known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
+            penalties = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
         estimated = self._estimates(sequences, config, step_metrics, penalties)
         own = [torch.tensor(s.advantages, device=self.policy.device) if s.advantages else None for s in sequences]
         advantages: Sequence[torch.Tensor | None] = own
@@ -427,8 +427,8 @@ class Learner:
     def _references(
         self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
     ) -> Sequence[torch.Tensor | None]:
-        """The log-probs of each sequence under the reference, where the reward needs them."""
-        if not config.kl_in_reward:
+        """The log-probs of each sequence under the reference, where the reward or the loss needs them."""
+        if not config.kl_in_reward and not config.beta:
             return [None] * len(sequences)
         with self.policy.with_weights(self.reference):
             return self._before(sequences, config, step_metrics, self._logprobs)
@@ -503,9 +503,8 @@ class Learner:
                 # A sequence longer than what fits goes on only if nothing more than it needs is kept.
                 self.policy.keeps_attention &= size <= (config.micro_batch_tokens or size)
                 try:
-                    reference = self._reference(chosen, config, counted)
                     with dropping_out(self.policy.model, seed):
-                        self._accumulate(chosen, config, counted, reference)
+                        self._accumulate(chosen, config, counted)
                 except RuntimeError as error:
                     raise advised(error, tokens, config)  # noqa: B904 - it has its cause
         # A value head that this loss does not use has no gradient, and AdamW does not change it.
@@ -538,25 +537,7 @@ class Learner:
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
-    def _reference(
-        self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics
-    ) -> torch.Tensor | None:
-        """Log-probs of the samples under what the loss's divergence is from. `[T]`"""
-        if not config.beta:
-            return None
-        known = [sample.reference for sample in samples if sample.reference is not None]
-        if known:
-            return torch.cat(known)
-        with torch.no_grad(), self.policy.with_weights(self.reference):
-            return self._score([sample.sequence.tokens for sample in samples], step_metrics)[0]
-
-    def _accumulate(
-        self,
-        samples: Sequence[_Sample],
-        config: TrainConfig,
-        step_metrics: StepMetrics,
-        reference: torch.Tensor | None,
-    ) -> None:
+    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
         counts = torch.tensor(lengths)
@@ -576,6 +557,7 @@ class Learner:
             logprobs, entropies, values = valued_scores(self.policy, head, tokens, with_gradient)
             advantages = estimate.advantages
         known = [sample.old for sample in samples if sample.old is not None]
+        references = [sample.reference for sample in samples if sample.reference is not None]
         chosen = [sample.chosen for sample in samples if sample.chosen is not None]
         scores = TokenScores(
             logprobs=logprobs,
@@ -583,7 +565,7 @@ class Learner:
             sampler=self._sampler(tokens),
             advantages=advantages,
             lengths=lengths,
-            reference=reference,
+            reference=torch.cat(references) if references and config.beta else None,
             entropies=entropies,
             chosen=torch.cat(chosen) if chosen else None,
         )
@@ -594,9 +576,9 @@ class Learner:
             squared_errors = value_losses(values, estimate.values, estimate.returns, config.loss.value_clip)
             value_loss = (squared_errors * weights).sum()
             loss = loss + config.loss.value_coefficient * value_loss
-            step_metrics.value_loss = (step_metrics.value_loss or 0.0) + value_loss.item()
+            step_metrics.losses["value_loss"] += value_loss.item()
         loss.backward()
-        step_metrics.loss += loss.item()
+        step_metrics.losses["loss"] += loss.item()
         step_metrics.add(scores, outcome, entropies.detach())
 
     def _micro_batches(self, sequences: Sequence[TrainedSequence], config: TrainConfig) -> list[list[int]]:

@@ -294,11 +294,13 @@ def value_estimates(
     rewards: Sequence[Sequence[float]], values: Sequence[torch.Tensor], loss: Ppo
 ) -> list[ValueEstimates]:
     """One for each sequence of a batch, from its tokens' rewards and values `[T]`; whitened over the whole batch."""
-    raw = [
-        values[0].new_tensor(gae(own_rewards, own_values.tolist(), loss.gamma, loss.gae_lambda))
-        for own_rewards, own_values in zip(rewards, values, strict=True)
-    ]
-    whitened = whiten(torch.cat(raw)).split([len(each) for each in raw]) if loss.whiten else raw
+    raw: list[torch.Tensor] = []
+    for own_rewards, own_values in zip(rewards, values, strict=True):
+        numbers: list[float] = own_values.tolist()
+        raw.append(values[0].new_tensor(gae(own_rewards, numbers, loss.gamma, loss.gae_lambda)))
+    whitened: Sequence[torch.Tensor] = raw
+    if loss.whiten:
+        whitened = torch.split(whiten(torch.cat(raw)), [len(each) for each in raw])
     return [
         ValueEstimates(own, own + plain, advantages)
         for own, plain, advantages in zip(values, raw, whitened, strict=True)
