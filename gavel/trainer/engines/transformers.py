@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -87,17 +87,6 @@ _ANOTHER = 0x5851F42D4C957F2D
 """Between the seed of a row and that of tokens which are drawn again."""
 
 
-class Drawing(Protocol):
-    """A reply that is being sampled."""
-
-    @property
-    def request(self) -> SamplingRequest: ...
-    @property
-    def token_ids(self) -> list[int]: ...
-    @property
-    def constraint(self) -> Constraint | None: ...
-
-
 @dataclass(slots=True)
 class Draw:
     """One token."""
@@ -110,7 +99,7 @@ class Draw:
     """Whether the policy drew one that the grammar forbids."""
 
 
-def draw_tokens(logits: torch.Tensor, rows: Sequence[Drawing]) -> list[Draw | GrammarError]:
+def draw_tokens(logits: torch.Tensor, rows: Sequence["RunningReply"]) -> list[Draw | GrammarError]:
     """The next token of each row. `logits` `[rows, vocabulary]` are overwritten."""
     temperatures = torch.tensor([row.request.temperature for row in rows], device=logits.device)
     shaped = [(at, row.request.shaping) for at, row in enumerate(rows) if row.request.shaping is not None]
@@ -154,7 +143,7 @@ def _fitting(constraint: Constraint, logits: torch.Tensor, logprobs: torch.Tenso
     return torch.log_softmax(masked, -1)
 
 
-def _drawn_again(row: Drawing, logprobs: torch.Tensor) -> Draw:
+def _drawn_again(row: "RunningReply", logprobs: torch.Tensor) -> Draw:
     if row.request.temperature == 0:
         token = int(logprobs.argmax())
     else:
@@ -162,7 +151,7 @@ def _drawn_again(row: Drawing, logprobs: torch.Tensor) -> Draw:
     return Draw(token, float(logprobs[token]), again=True)
 
 
-def _uniforms(rows: Sequence[Drawing], apart: int) -> torch.Tensor:
+def _uniforms(rows: Sequence["RunningReply"], apart: int) -> torch.Tensor:
     """`[rows]`"""
     seeds = np.array([(row.request.seed ^ apart) & _SEED_BITS for row in rows], dtype=np.uint64)
     return torch.from_numpy(uniform_numbers(seeds, np.array([len(row.token_ids) for row in rows])))

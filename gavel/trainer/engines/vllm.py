@@ -15,6 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -30,7 +31,6 @@ from gavel.trainer.engines.protocol import (
     AdapterGone,
     ContextOverflow,
     EngineError,
-    Grammar,
     OnTokens,
     Sampled,
     SamplingRequest,
@@ -52,12 +52,6 @@ class ServedAdapter:
     directory: Path
     users: int = 0
     """Requests in flight."""
-
-    def load_request(self) -> dict[str, Any]:
-        """The body of `/v1/load_lora_adapter`; experts are adapted as PEFT stacks them, which vLLM wants to be told."""
-        body = {"lora_name": self.name, "lora_path": str(self.directory)}
-        config = json.loads((self.directory / "adapter_config.json").read_text(encoding="utf-8"))
-        return body | ({"is_3d_lora_weight": True} if config.get("target_parameters") else {})
 
 
 async def streamed_choice(response: httpx.Response, on_tokens: OnTokens, version: int, top: int = 0) -> dict[str, Any]:
@@ -170,22 +164,10 @@ def sampling_body(request: SamplingRequest, room: int) -> dict[str, Any]:
     }
 
 
-def structured(grammar: Grammar) -> dict[str, Any]:
-    """What is added to a body whose reply must fit."""
-    if grammar.call:
-        return {"structured_outputs": {"grammar": grammar.call}}
-    return {"structured_outputs": {"json": json.loads(grammar.schema)}}
-
-
-class Fitting:
-    """Hears a reply, and raises `Misfit` with the first token that does not fit."""
-
-    def __init__(self, constraint: Constraint) -> None:
-        self._constraint = constraint
-
-    def __call__(self, piece: Sampled) -> None:
-        if not all(map(self._constraint.take, piece.token_ids)):
-            raise Misfit
+def must_fit(constraint: Constraint, piece: Sampled) -> None:
+    """Raises `Misfit` for a piece of a reply with a token that does not fit."""
+    if not all(map(constraint.take, piece.token_ids)):
+        raise Misfit
 
 
 P = ParamSpec("P")
@@ -407,9 +389,11 @@ class VllmEngine:
                 choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
             else:
                 try:
-                    choice = await self._complete(adapter, body, Fitting(constraint), request.top_logprobs)
+                    choice = await self._complete(adapter, body, partial(must_fit, constraint), request.top_logprobs)
                 except Misfit:
-                    redrawn, body = True, body | structured(request.grammar)
+                    call, schema = request.grammar.call, request.grammar.schema
+                    rules = {"grammar": call} if call else {"json": json.loads(schema)}
+                    redrawn, body = True, body | {"structured_outputs": rules}
                     choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
         if (reason := choice["finish_reason"]) not in ("stop", "length"):
             if await self._dies_soon():
@@ -460,7 +444,11 @@ class VllmEngine:
 
     async def _publish(self, new: ServedAdapter) -> None:
         await self._awake.wait()
-        await self._call("POST", "/v1/load_lora_adapter", new.load_request(), NO_ADAPTERS)
+        body: dict[str, Any] = {"lora_name": new.name, "lora_path": str(new.directory)}
+        config = json.loads((new.directory / "adapter_config.json").read_text(encoding="utf-8"))
+        if config.get("target_parameters"):  # experts, which PEFT stacks
+            body["is_3d_lora_weight"] = True
+        await self._call("POST", "/v1/load_lora_adapter", body, NO_ADAPTERS)
         earlier = self._published
         self._published = [*(each for each in earlier if each.version != new.version), new][-self._versions :]
         retired = [*self._retired, *(each for each in earlier if each not in self._published)]

@@ -296,7 +296,7 @@ def value_estimates(
     """One for each sequence of a batch, from its tokens' rewards and values `[T]`; whitened over the whole batch."""
     raw: list[torch.Tensor] = []
     for own_rewards, own_values in zip(rewards, values, strict=True):
-        numbers: list[float] = own_values.tolist()
+        numbers: list[float] = own_values.tolist()  # type: ignore[no-untyped-call]
         raw.append(values[0].new_tensor(gae(own_rewards, numbers, loss.gamma, loss.gae_lambda)))
     whitened: Sequence[torch.Tensor] = raw
     if loss.whiten:

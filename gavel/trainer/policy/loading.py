@@ -5,13 +5,11 @@ in the config how a base model can be trained and sampled, before any weight is 
 the families that are tested; every other one gets the same checks.
 """
 
-import contextlib
 import copy
 import difflib
 import importlib
 import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +30,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 )
-from transformers.utils import logging as transformers_logging
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
@@ -123,13 +120,9 @@ _CHECKED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
     """The type of the frozen weights and of the computation with them."""
-    match settings.dtype:
-        case "auto":
-            return torch.bfloat16 if device == "cuda" else torch.float32
-        case "float32":
-            return torch.float32
-        case "bfloat16":
-            return torch.bfloat16
+    if settings.dtype == "auto":
+        return torch.bfloat16 if device == "cuda" else torch.float32
+    return getattr(torch, settings.dtype)
 
 
 def published_quantization(config: Any) -> str | None:
@@ -325,18 +318,6 @@ def _unsloth() -> Any:
             f"loader='unsloth' cannot import Unsloth: {error}",
             f"{install_line('gpu')}, or leave loader out of PolicySettings: PEFT runs.",
         ) from error
-
-
-@contextlib.contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Hides the progress bar: the embedded model is a few kilobytes."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 _BY_LENGTH = ("dynamic", "longrope")

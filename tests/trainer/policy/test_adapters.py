@@ -149,7 +149,7 @@ def test_experts_are_named_in_the_remedy(tmp_path: Path, policy: Policy) -> None
     start_from(with_experts, tmp_path / "with")
     with pytest.raises(BaseModelError, match="only it has") as error:
         start_from(without, tmp_path / "with")
-    assert "--lora-target v_proj --lora-experts;" in error.value.remedy
+    assert "--lora-target v_proj --lora-experts" in error.value.remedy
 
 
 def test_an_adapter_whose_weights_are_not_finite_is_refused(tmp_path: Path) -> None:
