@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +26,7 @@ from gavel.trainer.engines.vllm_launch import (
     vllm_engine,
 )
 from tests.limits import HANG_SECONDS
+from tests.trainer.engines.vllm_stand_in import until
 
 pytestmark = pytest.mark.slow
 
@@ -79,13 +79,6 @@ def pids(directory: Path) -> list[int]:
 def alive(pid: int) -> bool:
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_server_is_ready_when_it_answers_and_closing_ends_its_workers_too(command, tmp_path):

@@ -177,15 +177,6 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_an_error_that_names_both
     assert "tokenizer" in error.value.remedy
 
 
-def test_a_model_that_no_renderer_knows_is_an_error(tmp_path, policy):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    GPT2LMHeadModel(GPT2Config(vocab_size=832, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path)
-    policy.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(BaseModelError, match="no exact renderer is known"):
-        Policy(str(tmp_path), LORA)
-
-
 def test_a_base_larger_than_memory_is_refused_without_its_weights(tmp_path: Path, policy: Policy) -> None:
     AutoConfig.for_model("qwen3", hidden_size=16384, intermediate_size=65536, num_hidden_layers=90).save_pretrained(
         tmp_path
