@@ -21,10 +21,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gavel.trainer.engines.adapter_cache import AdapterCache, CachedAdapter
 from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.kv_cache import Slots, StateSlots
-from gavel.trainer.engines.passes import BatchedPasses, Passes, SinglePasses
+from gavel.trainer.engines.passes import AdapterCache, BatchedPasses, CachedAdapter, Passes, SinglePasses
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,

@@ -287,8 +287,8 @@ class _Sample:
     """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
     estimate: ValueEstimates | None
     """From the value head, if the loss has one."""
-    advantages: torch.Tensor | None
-    """Of its tokens, where these differ or are not the sequence's; None: the sequence's. `[T]`"""
+    advantages: torch.Tensor
+    """Of its tokens. `[T]`"""
     reference: torch.Tensor | None
     """Its tokens' log-probs under the reference, if they are known. `[T]`"""
     chosen: torch.Tensor | None
@@ -332,10 +332,13 @@ class Learner:
             known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
             penalties = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
         estimated = self._estimates(sequences, config, step_metrics, penalties)
-        own = [torch.tensor(s.advantages, device=self.policy.device) if s.advantages else None for s in sequences]
-        advantages: Sequence[torch.Tensor | None] = own
-        if penalties and not isinstance(config.loss, Ppo):
+        if isinstance(config.loss, Ppo):
+            advantages = [each.advantages for each in estimated if each is not None]
+        elif penalties:
             advantages = penalized_advantages(sequences, penalties, config)
+        else:
+            of_tokens = [s.advantages or [s.advantage] * s.tokens.trained_tokens for s in sequences]
+            advantages = [torch.tensor(values, device=self.policy.device) for values in of_tokens]
         chosen = self._chosen(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
         with self._rolled_back_on_error(len(parts)):
@@ -540,22 +543,13 @@ class Learner:
     def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
-        counts = torch.tensor(lengths)
-        device = self.policy.device
         estimate, values = concatenate([sample.estimate for sample in samples]), None
         if estimate is None:
             logprobs, entropies = self._score(tokens, step_metrics, entropy_gradient=config.entropy_bonus > 0)
-            advantages = torch.cat(
-                [
-                    torch.full((length,), s.sequence.advantage, device=device) if s.advantages is None else s.advantages
-                    for s, length in zip(samples, lengths, strict=True)
-                ]
-            )
         else:
             step_metrics.forwarded += unique_tokens(tokens)
             head, with_gradient = self._ensure_value_head(), config.entropy_bonus > 0
             logprobs, entropies, values = valued_scores(self.policy, head, tokens, with_gradient)
-            advantages = estimate.advantages
         known = [sample.old for sample in samples if sample.old is not None]
         references = [sample.reference for sample in samples if sample.reference is not None]
         chosen = [sample.chosen for sample in samples if sample.chosen is not None]
@@ -563,13 +557,14 @@ class Learner:
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
             sampler=self._sampler(tokens),
-            advantages=advantages,
+            advantages=torch.cat([sample.advantages for sample in samples]),
             lengths=lengths,
             reference=torch.cat(references) if references and config.beta else None,
             entropies=entropies,
             chosen=torch.cat(chosen) if chosen else None,
         )
-        weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(counts).to(device)
+        weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(torch.tensor(lengths))
+        weights = weights.to(self.policy.device)
         outcome = token_losses(config, scores)
         loss = (outcome.losses * weights).sum()
         if estimate is not None and values is not None and isinstance(config.loss, Ppo):

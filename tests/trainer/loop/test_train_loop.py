@@ -35,8 +35,15 @@ from tests.trainer.loop_run import live
 
 pytestmark = pytest.mark.slow
 
+scenario = find_scenario("returns_desk")
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 DOCUMENTED = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)))
+
+
+def short(**changed: Any) -> LoopConfig:
+    """Two steps of two groups of three, measured before and after."""
+    small: dict[str, Any] = {"steps": 2, "tasks_per_step": 2, "group_size": 3, "max_tokens": 32}
+    return LoopConfig(**small | {"evaluate_every": 9, "evaluation_tasks": 2, "final_tasks": 2} | changed)
 
 
 def rows(runs: Path, split: str) -> list[dict[str, Any]]:
@@ -61,18 +68,7 @@ def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_fini
 
 
 async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(
-        steps=5,
-        tasks_per_step=1,
-        group_size=2,
-        max_tokens=8,
-        evaluate_every=9,
-        final_tasks=1,
-        keep_checkpoints=1,
-        keep_best=2,
-        keep_best_by="train/trajectories",
-    )
+    loop = short(steps=5, keep_checkpoints=1, keep_best=2, keep_best_by="train/trajectories")
     async with registered(tmp_path, "kept") as (model, backend):
         await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
         assert backend.checkpoints(model) == [4, 5]
@@ -85,8 +81,7 @@ async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_pa
     async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
         return "I cannot judge this."
 
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
+    loop = short()
     async with registered(tmp_path, "outage") as (model, _):
         with pytest.raises(LoopError, match="the judge scored no group"):
             await train_scenario(model, scenario, Judge(broken), loop, TrainConfig())
@@ -94,8 +89,7 @@ async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_pa
 
 
 async def test_a_spent_budget_stops_the_run_instead_of_training_on_what_is_left_of_a_step(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(steps=2, tasks_per_step=4, group_size=4, evaluation_tasks=4, final_tasks=4, max_tokens=24)
+    loop = short(tasks_per_step=4, group_size=4, max_tokens=24)
     judge = Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
     async with registered(tmp_path, "poor") as (model, _):
         with pytest.raises(LoopError, match="the budget is used up") as error:
@@ -106,8 +100,7 @@ async def test_a_spent_budget_stops_the_run_instead_of_training_on_what_is_left_
 
 
 async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
+    loop = short()
     async with registered(tmp_path, "control") as (model, backend):
         await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(learning_rate=1e-3))
         trained = backend.history(model, "train")
@@ -117,8 +110,7 @@ async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: P
 
 
 async def test_rewards_are_the_judges_scores_and_another_reward_is_another_experiment(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(steps=1, tasks_per_step=2, group_size=4, max_tokens=48, evaluation_tasks=2, final_tasks=2)
+    loop = short(steps=1, group_size=4, max_tokens=48)
     judge = Judge("stand-in", rubric=scenario.rubric)
     async with registered(tmp_path, "judged") as (model, backend):
         await train_scenario(model, scenario, judge, loop, TrainConfig())
@@ -181,17 +173,8 @@ async def one_step_after_another(
 
 
 async def test_without_staleness_the_loop_gives_what_one_step_after_another_gives(tmp_path: Path) -> None:
-    scenario, config = find_scenario("returns_desk"), TrainConfig(learning_rate=1e-3)
-    loop = LoopConfig(
-        steps=3,
-        tasks_per_step=2,
-        group_size=4,
-        max_tokens=48,
-        concurrency=1,
-        evaluate_every=2,
-        evaluation_tasks=2,
-        final_tasks=3,
-    )
+    config = TrainConfig(learning_rate=1e-3)
+    loop = short(steps=3, group_size=4, max_tokens=48, concurrency=1, evaluate_every=2, final_tasks=3)
     rows: list[list[dict[str, Any]]] = []
     files: list[bytes] = []
     groups: list[list[dict[str, Any]]] = []
@@ -226,17 +209,7 @@ async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp
     for name, ends in (("through", [2]), ("resumed", [1, 2])):
         for steps in ends:
             model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
-            loop = LoopConfig(
-                steps=steps,
-                tasks_per_step=2,
-                group_size=3,
-                max_tokens=32,
-                concurrency=1,
-                evaluate_every=9,
-                final_tasks=1,
-                refill=2,
-                reward={"hand": 1},
-            )
+            loop = short(steps=steps, concurrency=1, refill=2, reward={"hand": 1})
             async with LocalBackend(tmp_path) as backend:
                 await model.register(backend)
                 await train_scenario(model, scenario, None, loop, config)
@@ -258,8 +231,7 @@ def sampled(trajectory: Trajectory) -> Iterator[list[int]]:
 
 
 async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(steps=1, tasks_per_step=1, group_size=2, max_tokens=8, evaluation_tasks=1, final_tasks=1)
+    loop = short(steps=1)
     anchor = Anchor(Trajectory(messages_and_choices=[{"role": "assistant", "content": "Done."}]), 0.5)
     async with registered(tmp_path, "pinned") as (model, _):
         await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
@@ -270,8 +242,7 @@ async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) 
 
 
 async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and_kept(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(steps=2, tasks_per_step=1, group_size=4, max_tokens=8, evaluate_every=9, final_tasks=1)
+    loop = short(tasks_per_step=1, group_size=4, max_tokens=8)
 
     async def unsure(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
         labels = re.findall(r"trajectory (\w+)\n", messages[1]["content"])
@@ -316,10 +287,7 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
         def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
             self.told.append((step, alarm))
 
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(
-        steps=4, tasks_per_step=1, group_size=2, max_tokens=16, evaluate_every=9, final_tasks=1, on_alarm="stop"
-    )
+    loop = short(steps=4, tasks_per_step=1, on_alarm="stop")
     model = TrainableModel(name="alarmed", project="tests", base_model=EMBEDDED_POLICY)
     seen = Noting()
     async with LocalBackend(tmp_path) as backend:
@@ -340,16 +308,8 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
 async def test_a_scenario_without_success_has_wins_against_the_base_as_its_learning_curve(tmp_path: Path) -> None:
     scenario = copy(find_scenario("returns_desk"))
     scenario.success = None
-    loop = LoopConfig(
-        steps=2,
-        tasks_per_step=2,
-        group_size=4,
-        max_tokens=48,
-        evaluate_every=1,
-        evaluation_tasks=6,
-        final_tasks=8,
-        keep_checkpoints=1,
-    )
+    evaluated = {"evaluate_every": 1, "evaluation_tasks": 6, "final_tasks": 8}
+    loop = short(group_size=4, max_tokens=48, keep_checkpoints=1, **evaluated)
     judge = Judge("stand-in", rubric=scenario.rubric)
     async with registered(tmp_path, "judged") as (model, backend):
         await train_scenario(model, scenario, judge, loop, TrainConfig(learning_rate=2e-3))
