@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Literal, Protocol
 
 from gavel.trainer.engines.protocol import (
@@ -31,7 +30,6 @@ from gavel.trainer.engines.protocol import (
     SamplingRequest,
     closed_error,
 )
-from gavel.trainer.policy.adapter import LoraFactors
 
 KEPT = 16_384
 """Conversations that are remembered; those that went on longest ago are forgotten first."""
@@ -263,10 +261,9 @@ class EnginePool:
     def publish(self, adapter: Adapter, version: int) -> None:
         if self._error is not None:
             raise self._error
-        shared = _OneAtATime(adapter)
         asked = [(member, member.engine) for member in self._members if member.state != "gone"]
         with ThreadPoolExecutor(max(1, len(asked))) as threads:
-            loading = [threads.submit(engine.publish, shared, version) for _, engine in asked]
+            loading = [threads.submit(engine.publish, adapter, version) for _, engine in asked]
         for (member, engine), load in zip(asked, loading, strict=True):
             error = load.exception()
             if error is None:
@@ -446,22 +443,6 @@ class EnginePool:
         with self._lock:
             member.engine, member.state, member.loaded = engine, "back", False
         return True
-
-
-class _OneAtATime:
-    """An adapter that several samplers take at once: it is written for one after another."""
-
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter = adapter
-        self._writing = threading.Lock()
-        self.merged_weights = adapter.merged_weights
-
-    def factors(self) -> "Generator[LoraFactors]":
-        yield from self._adapter.factors()
-
-    def save_adapter(self, directory: Path) -> None:
-        with self._writing:
-            self._adapter.save_adapter(directory)
 
 
 def _connected(connects: Sequence[Connect]) -> list[PooledEngine]:

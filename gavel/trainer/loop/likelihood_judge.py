@@ -169,6 +169,5 @@ def _asking(before: list[Message], question: str) -> list[Message]:
 def last_reply(attempt: Sequence[Conversation]) -> tuple[list[Message], str]:
     """The main conversation up to the agent's last message, and that message; empty where it said nothing."""
     texts = [event for event in attempt[0].events if isinstance(event, TextEvent)]
-    if not texts or texts[-1].role != "assistant":
-        return [{"role": event.role, "content": event.text} for event in texts], ""
-    return [{"role": event.role, "content": event.text} for event in texts[:-1]], texts[-1].text
+    said = texts.pop().text if texts and texts[-1].role == "assistant" else ""
+    return [{"role": event.role, "content": event.text} for event in texts], said

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +69,9 @@ class SampledModel:
         return folder / "samples" / f"{slug}-{digest}.jsonl.zst"
 
 
-def wanted_samples(tasks: Sequence[Task], samples: int) -> Iterator[tuple[Task, int]]:
+def wanted_samples(tasks: Sequence[Task], samples: int) -> list[tuple[Task, int]]:
     """All first samples, then all second ones: what a stop leaves covers the tasks evenly."""
-    for number in range(samples):
-        for task in tasks:
-            yield task, number
+    return [(task, number) for number in range(samples) for task in tasks]
 
 
 def stored_samples(file: Path, tasks: Sequence[Task]) -> dict[Sample, TrajectoryGroup]:

@@ -241,15 +241,6 @@ def read_start(directory: Path, device: str) -> AdapterFile:
         ) from error
 
 
-def adapter_base(directory: Path) -> str:
-    """The base model that the adapter's own config names; empty where it names none, or cannot be read."""
-    try:
-        config = json.loads((directory / FILES[0]).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(config.get("base_model_name_or_path") or "") if isinstance(config, dict) else ""
-
-
 def check_base(asked: str, trained: str, directory: Path) -> None:
     """Refuses an adapter of another model of the hub, and warns where a directory may be the same model.
 

@@ -45,9 +45,9 @@ def misnamed(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
             return "it is a GGUF file, whose weights cannot be trained", _UNCONVERTED
         return "it is a file", f"Name the directory that holds it: {path.parent}"
     if path.is_dir() and not (path / "config.json").is_file():
-        adapter = path / "adapter_config.json"
-        if adapter.is_file():
-            return "it is an adapter, without its base", f"Name the base{_base_of(adapter)}; --from-checkpoint adds it."
+        if (path / "adapter_config.json").is_file():
+            base = ", ".join(filter(None, ("Name the base", adapter_base(path))))
+            return "it is an adapter, without its base", f"{base}; --from-checkpoint adds it."
         if any(path.glob("*.gguf")):
             return "it holds GGUF files, whose weights cannot be trained", _UNCONVERTED
         return "it is a directory without a config.json", "Name the directory that holds the model's own files."
@@ -78,12 +78,13 @@ _MEND = "Mend its config.json, or fetch it again."
 _UNCONVERTED = "Name the model that it was made of, as the hub calls it: a directory with config.json and safetensors."
 
 
-def _base_of(adapter: Path) -> str:
+def adapter_base(directory: Path) -> str:
+    """The base model that the adapter's own config names; empty where it names none, or cannot be read."""
     try:
-        found = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError):
+        config = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return ""
-    return f", {found}" if isinstance(found, str) and found else ""
+    return str(config.get("base_model_name_or_path") or "") if isinstance(config, dict) else ""
 
 
 FETCH_AGAIN = "Fetch its files again, or mend its config.json."

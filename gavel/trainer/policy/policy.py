@@ -12,6 +12,7 @@ loading.
 
 import contextlib
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -345,6 +346,7 @@ class Policy:
             )
         self.parameter_count: int = base.num_parameters()
         self._plain = None if sharded or settings.loader == "unsloth" else sharing_copy(base)
+        self._saving = threading.Lock()
         self.sharded = sharded
         for part in whole_parts(base) if sharded else [base]:
             fuse_norms(part)
@@ -474,8 +476,9 @@ class Policy:
             yield each.factors()
 
     def save_adapter(self, directory: Path) -> None:
-        """A PEFT adapter that any other program can load."""
-        self.model.save_pretrained(str(directory))
+        """A PEFT adapter that any other program can load. Several samplers may ask for it at once."""
+        with self._saving:  # PEFT changes the model's settings meanwhile
+            self.model.save_pretrained(str(directory))
 
     def load_adapter(self, directory: Path) -> None:
         """Loads the weights that `save_adapter` wrote."""

@@ -19,13 +19,12 @@ from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.adapters import (
     ReferencePolicyError,
-    adapter_base,
     check_adapter,
     check_base,
     reference_weights,
     start_from,
 )
-from gavel.trainer.policy.loading import BaseModelError, auto_class, plain_logits
+from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_class, plain_logits
 from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
 from tests.trainer.backends.test_local import a_group
