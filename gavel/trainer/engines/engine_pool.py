@@ -177,7 +177,7 @@ class _Member:
     """Of one that is back: whether it has the live adapter."""
 
 
-class EnginePool:
+class EnginePool(Engine):
     """An `Engine` over others."""
 
     def __init__(self, connects: Sequence[Connect]) -> None:
@@ -231,17 +231,9 @@ class EnginePool:
         return {"samplers": len(self.serving), "requests_restarted": restarted}
 
     @property
-    def adapter_version(self) -> int:
-        return self._published[-1] if self._published else 0
-
-    @property
     def adapter_versions(self) -> list[int]:
         held = {version for engine in self.serving for version in engine.adapter_versions}
         return [version for version in self._published if version in held]
-
-    @property
-    def serves_base(self) -> bool:
-        return all(engine.serves_base for engine in self.serving)
 
     @property
     def closed(self) -> bool:
@@ -299,9 +291,6 @@ class EnginePool:
             for member, memory in released:
                 with self._leaving_out(member):
                     memory.__exit__(None, None, None)
-
-    def cache_growth(self) -> int:
-        return max((engine.cache_growth() for engine in self.serving), default=0)
 
     def close(self) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ learner can compare them with the policy's.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -187,8 +187,8 @@ class Engine(Protocol):
 
     @property
     def adapter_version(self) -> int:
-        """Version of the live adapter."""
-        ...
+        """Version of the live adapter; 0 before there is one."""
+        return self.adapter_versions[-1] if self.adapter_versions else 0
 
     @property
     def adapter_versions(self) -> list[int]:
@@ -198,7 +198,7 @@ class Engine(Protocol):
     @property
     def serves_base(self) -> bool:
         """Whether requests can name `BASE`."""
-        ...
+        return False
 
     @property
     def closed(self) -> bool:
@@ -228,11 +228,11 @@ class Engine(Protocol):
 
     def release_memory(self) -> AbstractContextManager[None]:
         """Context in which the learner computes: an engine that shares its device releases its memory meanwhile."""
-        ...
+        return nullcontext()
 
     def cache_growth(self) -> int:
         """Bytes of the learner's device that its caches may still take."""
-        ...
+        return 0
 
     def close(self) -> None:
         """Fails what is in flight and frees everything; closing again does nothing."""

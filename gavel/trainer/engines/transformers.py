@@ -27,6 +27,7 @@ from gavel.trainer.engines.passes import AdapterCache, BatchedPasses, CachedAdap
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,
+    Engine,
     EngineError,
     Sampled,
     SamplingRequest,
@@ -221,7 +222,7 @@ class _Job:
     done: "Future[Any]"
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """An `Engine` in this process; the storage of its model's weights may be the learner's."""
 
     def __init__(
@@ -267,10 +268,6 @@ class TransformersEngine:
         self._thread.start()
 
     @property
-    def adapter_version(self) -> int:
-        return self._adapters.published[-1].version
-
-    @property
     def adapter_versions(self) -> list[int]:
         return [adapter.version for adapter in self._adapters.published]
 
@@ -310,9 +307,6 @@ class TransformersEngine:
             return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
 
         return self._between_passes(forward)
-
-    def release_memory(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def cache_growth(self) -> int:
         return self._slots.growth

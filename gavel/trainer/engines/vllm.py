@@ -30,6 +30,7 @@ from gavel.trainer.engines.protocol import (
     Adapter,
     AdapterGone,
     ContextOverflow,
+    Engine,
     EngineError,
     OnTokens,
     Sampled,
@@ -181,8 +182,9 @@ _FAREWELL_SECONDS, _HEALTH_SECONDS = 10.0, 30.0
 _HEALTH_CHECKS, _HEALTH_INTERVAL = 50, 0.1  # of a server that aborted a request, and seconds between two
 
 
-class VllmEngine:
-    """An `Engine` over vLLM's HTTP API."""
+class VllmEngine(Engine):
+    """An `Engine` over vLLM's HTTP API. It does not serve the base, which is inexact while adapters are loaded, and its
+    server took its share of memory when it started."""
 
     def __init__(
         self,
@@ -244,10 +246,6 @@ class VllmEngine:
             raise
 
     @property
-    def adapter_version(self) -> int:
-        return self._published[-1].version if self._published else 0
-
-    @property
     def adapter_versions(self) -> list[int]:
         return [adapter.version for adapter in self._published]
 
@@ -262,10 +260,6 @@ class VllmEngine:
             return not self.closed and not self._spawn(self._is_dead).result()
         except EngineError:  # closed meanwhile
             return False
-
-    @property
-    def serves_base(self) -> bool:
-        return False  # inexact while adapters are loaded
 
     @property
     def closed(self) -> bool:
@@ -312,9 +306,6 @@ class VllmEngine:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # the server needs this memory to wake up
             self._spawn(self._wake_up).result()
-
-    def cache_growth(self) -> int:
-        return 0  # the server took its share when it started
 
     def close(self) -> None:
         with self._gate:
