@@ -58,13 +58,16 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.joint_judging import joint_groups, judge_together, judged_before, judged_file
 from gavel.trainer.loop.model_samples import (
     COST,
     SECONDS,
     Play,
     Sample,
     SampledModel,
+    joint_groups,
+    judge_together,
+    judged_before,
+    judged_file,
     sample_missing,
     stored_samples,
     wanted_samples,
@@ -290,7 +293,7 @@ async def _episodes(
 ) -> tuple[dict[Sample, TrajectoryGroup], int]:
     """All of a model, by task and number, and how many failed."""
     kept = stored_samples(file, tasks)
-    asked = list(wanted_samples(tasks, samples))
+    asked = wanted_samples(tasks, samples)
     found = {(task.id, number): kept[task.id, number] for task, number in asked if (task.id, number) in kept}
     missing = [(task, number) for task, number in asked if (task.id, number) not in kept]
     if not missing:
@@ -469,7 +472,7 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
         number = 0 if adapter is None else int(adapter.name)
         name = f"{known['project']}/{known['name']}@{number}"
     else:
-        from gavel.trainer.policy.adapters import adapter_base
+        from gavel.trainer.policy.loading import adapter_base
 
         assert adapter is not None
         base = adapter_base(adapter) or config.model.base_model

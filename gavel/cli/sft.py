@@ -20,10 +20,9 @@ from gavel.cli.terminal import RESUME, TRAINER, run_to_end, say, waiting_for
 from gavel.cli.training import LiveReport, say_outcome, starting_over, trainable
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.loop.imitation import imitate, imitation_plan
+from gavel.trainer.loop.imitation import BestMembers, best_members, imitate, imitation_plan
 from gavel.trainer.run_config import ImitationConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
-from gavel.trainer.sft.best_members import BestMembers, best_members
 
 _PROJECT = "sft"
 FLAGS = [
