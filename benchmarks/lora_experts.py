@@ -21,7 +21,7 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import ParamWrapper
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from gavel.trainer.kernels.lora_experts import compute_experts
+from gavel.trainer.kernels.fused_layers import compute_experts
 
 HIDDEN, INNER, EXPERTS, CHOSEN, RANK = 1024, 384, 64, 8, 16
 MIB = 1024**2

@@ -35,7 +35,7 @@ from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.engines import adapter_cache as lora_layers
+from gavel.trainer.engines import passes as lora_layers
 from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.learner import Learner

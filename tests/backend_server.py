@@ -24,7 +24,7 @@ def serving(app: Any) -> Generator[str]:
     """The address at which it answers."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    listener.listen(128)  # who asks before the server has begun waits for it
+    listener.listen()  # a request may come before the server runs
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

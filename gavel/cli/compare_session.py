@@ -51,7 +51,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import RewardName
 from gavel.trainer.loop.experiment import described_scenario
 from gavel.trainer.loop.group_maker import check_rewards
-from gavel.trainer.loop.joint_judging import joint_groups, judge_together, judged_before, judged_file
+from gavel.trainer.loop.model_samples import joint_groups, judge_together, judged_before, judged_file
 from gavel.trainer.loop.train_loop import train_scenario
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import differences, run_path, runs_root

@@ -123,7 +123,7 @@ def compare_texts(base: FrozenBase, directory: Path, outcome: Outcome) -> TextCo
     both = [held_out(directory, point.step) for point in (outcome.base, outcome.trained)]
     topics = [task for task in both[0] if task in both[1]]
     replies = [[_reply(each[task]) for task in topics] for each in both]
-    found = base.judge.mean_logprobs([*replies[0], *replies[1]])
+    found = [mean for mean, _ in base.judge.logprobs([*replies[0], *replies[1]])]
     before, after = found[: len(topics)], found[len(topics) :]
     samples = [
         TextSample(task.replace("-", " "), old[1], new[1], one, other)

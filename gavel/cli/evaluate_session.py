@@ -58,13 +58,16 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.evaluation import measure
-from gavel.trainer.loop.joint_judging import joint_groups, judge_together, judged_before, judged_file
 from gavel.trainer.loop.model_samples import (
     COST,
     SECONDS,
     Play,
     Sample,
     SampledModel,
+    joint_groups,
+    judge_together,
+    judged_before,
+    judged_file,
     sample_missing,
     stored_samples,
     wanted_samples,
@@ -247,7 +250,7 @@ def missing_work(
     if not fresh:
         for model in models:
             kept[model.name] = _kept(model.file(folder, scenario, config.loop), chosen, samples)
-    wanted = len(list(wanted_samples(chosen, samples)))
+    wanted = len(wanted_samples(chosen, samples))
     judged = 0 if fresh or judge is None else len(judged_before(joint_groups(kept), judged_file(judge, folder)))
     missing = {name: wanted - len(found) for name, found in kept.items()}
     return missing, 0 if judge is None else len(chosen) - judged
@@ -440,7 +443,7 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
         )
         name = f"{known['project']}/{known['name']}@{0 if adapter is None else int(adapter.name)}"
     else:
-        from gavel.trainer.policy.adapters import adapter_base
+        from gavel.trainer.policy.loading import adapter_base
 
         assert adapter is not None
         model = TrainableModel(

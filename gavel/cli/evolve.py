@@ -48,9 +48,9 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
 from gavel.trainer.loop.evolve import evolve as run_rounds
+from gavel.trainer.loop.imitation import BestMembers, best_members
 from gavel.trainer.run_config import EvolveRunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
-from gavel.trainer.sft.best_members import BestMembers, best_members
 
 FLAGS = [
     *MODEL_FLAGS,

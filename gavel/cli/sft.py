@@ -18,9 +18,8 @@ from gavel.cli.terminal import RESUME, WaitDisplay, run_to_end, say
 from gavel.cli.training import opened_backend, opened_run, say_outcome, trainable
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.loop.imitation import imitate, imitation_plan
+from gavel.trainer.loop.imitation import best_members, imitate, imitation_plan
 from gavel.trainer.run_config import ImitationConfig
-from gavel.trainer.sft.best_members import best_members
 
 _PROJECT = "sft"
 FLAGS = [

@@ -40,11 +40,10 @@ from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import SCENARIOS
-from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation
 from gavel.trainer.loop.experiment import described_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
-from gavel.trainer.loop.judged_wins import BASE, WINS
-from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
+from gavel.trainer.loop.train_loop import Observer, StepReport
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.model_spec import described_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig

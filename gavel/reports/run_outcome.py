@@ -19,8 +19,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import LeftOut, sentence_of
-from gavel.trainer.loop.evaluation import interval
-from gavel.trainer.loop.judged_wins import BASE, WINS
+from gavel.trainer.loop.evaluation import BASE, WINS, interval
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
 from gavel.trainer.runs.run_listing import is_running, read_object, wanted_steps
 

@@ -522,6 +522,7 @@ class EvolveConfig(Settings):
             concurrency=self.concurrency,
             seed=self.seed,
             stall_seconds=self.stall_seconds,
+            turn_limits=self.turn_limits,
         )
 
 

@@ -17,8 +17,8 @@ from gavel.base.errors import GavelError
 from gavel.integrations import rl4lms
 from gavel.integrations.rl4lms.texts import reward_of
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.data.step_rewards import fits_its_turns, token_rewards
 from gavel.trainer.data.token_sequences import sequences
+from gavel.trainer.data.training_batch import fits_its_turns, token_rewards
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from tests.trainer.conftest import attempt, sampled_turn
 

@@ -1,5 +1,6 @@
+import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
@@ -148,6 +151,17 @@ class WholeModel:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("vllm") and not os.environ.get("GAVEL_TEST_VLLM_PYTHON"):
         pytest.skip("GAVEL_TEST_VLLM_PYTHON does not name a Python with vLLM; `make test-vllm` makes one")
+
+
+@contextlib.asynccontextmanager
+async def registered(
+    runs: Path, name: str = "clerk", **settings: Any
+) -> AsyncGenerator[tuple[TrainableModel, LocalBackend]]:
+    """A model of the embedded policy, registered with a local backend of these settings."""
+    model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(runs, **settings) as backend:
+        await model.register(backend)
+        yield model, backend
 
 
 MakeEngine = Callable[..., TransformersEngine]

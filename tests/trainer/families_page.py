@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gavel.trainer.policy.families import NOT_SAMPLED, chooses_experts
+from gavel.trainer.policy.loading import NOT_SAMPLED, chooses_experts
 from tests.trainer.families import ALL, FAMILIES, Family
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"

@@ -1,5 +1,6 @@
 """Settings are numbers that can be computed with; docs/algorithms.md has them and every recipe; a model is its spec."""
 
+import logging
 import math
 import re
 from pathlib import Path
@@ -108,3 +109,9 @@ def test_a_model_has_the_fields_of_its_spec_and_no_others_are_taken() -> None:
         Model(name="prompted", project="desk", base_model="base")  # type: ignore[call-arg]
     with pytest.raises(FieldError, match="base_model"):
         TrainableModel(name="clerk", project="desk")  # type: ignore[call-arg]
+
+
+@pytest.mark.slow
+def test_that_bitsandbytes_misses_a_kernel_which_is_not_used_is_not_told() -> None:
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    assert logger.level == logging.ERROR, "a warning is not told, an error is"

@@ -9,13 +9,12 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.data.token_sequences import sequences
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
+from tests.trainer.conftest import registered
 
 pytestmark = pytest.mark.slow
 
@@ -48,9 +47,7 @@ async def episodes(model: TrainableModel, count: int, temperature: float = 1.0) 
 async def test_every_trained_token_was_sampled_in_that_very_context_and_the_learner_agrees_with_the_sampler(
     tmp_path: Path, engine_log: list[tuple[SamplingRequest, Sampled]], temperature: float
 ) -> None:
-    model = TrainableModel(name="exact", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "exact") as (model, backend):
         engine_log.clear()  # registration samples a few tokens of its own
         trajectories = await episodes(model, 48, temperature)
         policy = backend._run(model).policy
@@ -85,9 +82,7 @@ async def test_every_trained_token_was_sampled_in_that_very_context_and_the_lear
 
 
 async def test_only_the_adapter_changes_and_the_served_policy_follows_it(tmp_path: Path) -> None:
-    model = TrainableModel(name="moves", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "moves") as (model, backend):
         policy = backend._run(model).policy
         frozen = {name: parameter.clone() for name, parameter in policy.model.named_parameters() if "lora_" not in name}
         trajectories = await episodes(model, 8)

@@ -22,8 +22,14 @@ from gavel.trainer.engines.kv_cache import slots_that_fit
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy.families import chooses_experts, usable_context, why_alone, why_unbatched
-from gavel.trainer.policy.loading import BaseModelError, plain_logits
+from gavel.trainer.policy.loading import (
+    BaseModelError,
+    chooses_experts,
+    plain_logits,
+    usable_context,
+    why_alone,
+    why_unbatched,
+)
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import request_for

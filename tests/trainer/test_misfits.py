@@ -24,8 +24,7 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy.families import NOT_SAMPLED, check_sampled_here, usable_context
-from gavel.trainer.policy.loading import BaseModelError, auto_class
+from gavel.trainer.policy.loading import NOT_SAMPLED, BaseModelError, auto_class, check_sampled_here, usable_context
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import request_for

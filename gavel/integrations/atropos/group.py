@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
-from gavel.trainer.data.step_rewards import TOKEN_ADVANTAGES
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, turn_of
+from gavel.trainer.data.training_batch import TOKEN_ADVANTAGES
 
 UNTRAINED = -100
 """In `masks`: the policy did not choose this token."""

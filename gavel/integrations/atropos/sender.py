@@ -39,7 +39,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.trainer.config import RewardName
-from gavel.trainer.loop.group_maker import GroupMaker, check_rewards
+from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge
 from gavel.trainer.loop.watchdog import Watchdog
 
 _PACKED_FROM = 1024
@@ -230,19 +230,16 @@ class AtroposSender:
     ) -> None:
         """`fields`: of each request to the policy. `on_group` hears of each group, and why it was not sent.
 
-        Raises `SendError` where the reward needs a judge and there is none, and `LoopError` where it needs a function
-        that the scenario lacks.
+        Raises `LoopError` where the reward needs a judge and there is none, or a function that the scenario lacks.
         """
         check_rewards(scenario, settings.reward)
-        needs_judge = bool(settings.reward.get("judge"))
-        if needs_judge and judge is None:
-            raise SendError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
+        judge = needed_judge(settings.reward, judge)
         self._client = client
         self._scenario = scenario
         self._settings = settings
         self._maker = GroupMaker(
             model,
-            {scenario.name: judge} if judge is not None and needs_judge else {},
+            {scenario.name: judge} if judge else {},
             settings.reward,
             settings.group_size,
             settings.temperature,

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.policy.adapters import adapter_base, check_base, check_lora, read_start, start_from
+from gavel.trainer.policy.adapters import check_base, check_lora, read_start, start_from
+from gavel.trainer.policy.loading import adapter_base
 from gavel.trainer.policy.policy import Policy, source_of
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import (

@@ -42,8 +42,7 @@ from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
 from gavel.trainer.model_spec import TrainableSpec, described_model
 from gavel.trainer.policy.adapters import keep_reference, reference_weights
-from gavel.trainer.policy.families import check_sampled_here, chooses_experts, usable_context
-from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.loading import BaseModelError, check_sampled_here, chooses_experts, usable_context
 from gavel.trainer.policy.policy import load_config, source_of
 from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means

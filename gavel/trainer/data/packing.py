@@ -7,7 +7,7 @@ all descendants of a segment are one range of the row. Two sequences share a tok
 including it; `paths` maps each sequence to the row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -91,10 +91,7 @@ def micro_batches(batch: Sequence[TokenSequence], groups: Sequence[int], most_to
     A group that fits stays together; a larger one is cut where its members share the shortest prefixes. A sequence
     longer than `most_tokens` is a micro-batch of its own.
     """
-    members: dict[int, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    pieces = [piece for indices in members.values() for piece in _pieces(batch, indices, most_tokens)]
+    pieces = [piece for indices in _members(groups) for piece in _pieces(batch, indices, most_tokens)]
     bins: list[tuple[int, list[int]]] = []
     for size, indices in sorted(pieces, key=lambda piece: piece[0], reverse=True):
         for number, (used, members_so_far) in enumerate(bins):
@@ -112,10 +109,7 @@ def assign_to_ranks(batch: Sequence[TokenSequence], groups: Sequence[int], count
     The loads of unique tokens are balanced greedily: the largest group first, onto the smallest load. With fewer groups
     than processes some parts are empty.
     """
-    members: dict[int, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    sized = [(unique_tokens([batch[index] for index in indices]), indices) for indices in members.values()]
+    sized = [(unique_tokens([batch[index] for index in indices]), indices) for indices in _members(groups)]
     loads = [0] * count
     parts: list[list[int]] = [[] for _ in range(count)]
     for size, indices in sorted(sized, key=lambda each: each[0], reverse=True):
@@ -123,6 +117,14 @@ def assign_to_ranks(batch: Sequence[TokenSequence], groups: Sequence[int], count
         loads[lightest] += size
         parts[lightest] += indices
     return [sorted(part) for part in parts]
+
+
+def _members(groups: Sequence[int]) -> Collection[list[int]]:
+    """The indices of each group."""
+    found: dict[int, list[int]] = {}
+    for index, group in enumerate(groups):
+        found.setdefault(group, []).append(index)
+    return found.values()
 
 
 def _pieces(batch: Sequence[TokenSequence], indices: list[int], most_tokens: int) -> Iterator[tuple[int, list[int]]]:

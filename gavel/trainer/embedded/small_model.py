@@ -12,7 +12,7 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -159,29 +159,31 @@ def _convert(file: Path, directory: Path) -> None:
     """Writes the model of a GGUF file as float32, with its tokenizer and chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with no_progress_bar():
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+        config = model.config
+        if getattr(config, "quantization_config", None) is not None:
+            del config.quantization_config
+        plain = type(model)(config)  # one that was read from a GGUF file cannot be saved
+        plain.load_state_dict(model.state_dict())
+        plain.save_pretrained(str(directory))
+        tokenizer.save_pretrained(str(directory))
+
+
+@contextlib.contextmanager
+def no_progress_bar() -> Iterator[None]:
+    """Hides transformers' progress bar."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
-        plain = _without_quantization(model)
-        plain.save_pretrained(str(directory))
-        tokenizer.save_pretrained(str(directory))
+        yield
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _without_quantization(model: Any) -> Any:
-    """The same model made anew from its config: one that was read from a GGUF file cannot be saved."""
-    config = model.config
-    if getattr(config, "quantization_config", None) is not None:
-        del config.quantization_config
-    plain = type(model)(config)
-    plain.load_state_dict(model.state_dict())
-    return plain
 
 
 def _write_source(directory: Path, source: str) -> None:

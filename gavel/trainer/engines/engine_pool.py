@@ -19,11 +19,17 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Literal, Protocol
 
-from gavel.trainer.engines.protocol import Adapter, AdapterGone, Engine, EngineError, Sampled, SamplingRequest
-from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.engines.protocol import (
+    Adapter,
+    AdapterGone,
+    Engine,
+    EngineError,
+    Sampled,
+    SamplingRequest,
+    closed_error,
+)
 
 KEPT = 16_384
 """Conversations that are remembered; those that went on longest ago are forgotten first."""
@@ -90,20 +96,21 @@ def _states(token_ids: Sequence[int], version: int) -> list[int]:
     return list(accumulate(token_ids, lambda state, token: hash((state, token)), initial=hash((version,))))[1:]
 
 
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A request through its attempts, of which one runs at a time."""
 
-    def __init__(self, request: SamplingRequest, future: "Future[Sampled]") -> None:
-        self.request = request
-        self.future = future
-        self.attempts = 0
-        self.heard = False
-        """Whether a token of the reply was passed on: another attempt may draw others."""
-        self._running: Future[Sampled] | None = None
+    request: SamplingRequest
+    future: "Future[Sampled]"
+    attempts: int = 0
+    heard: bool = False
+    """Whether a token of the reply was passed on: another attempt may draw others."""
+    running: "Future[Sampled] | None" = None
+    """The attempt, which is cancelled with the request."""
 
     def attempt(self) -> SamplingRequest:
         """What to ask a sampler for next."""
-        self.attempts, self._running = self.attempts + 1, None
+        self.attempts, self.running = self.attempts + 1, None
         number, on_tokens = self.attempts, self.request.on_tokens
         if on_tokens is None:
             return self.request
@@ -115,16 +122,10 @@ class _Asked:
 
         return replace(self.request, on_tokens=hear)
 
-    def runs(self, attempt: "Future[Sampled]") -> None:
-        """To be told of the attempt that was submitted: it ends with the request."""
-        self._running = attempt
-        if self.future.cancelled():
-            attempt.cancel()
-
-    def cancel(self) -> None:
-        """Ends the attempt."""
-        if self._running is not None:
-            self._running.cancel()
+    def end_with_request(self, _: object = None) -> None:
+        """Cancels the attempt, if the request was cancelled."""
+        if self.future.cancelled() and self.running is not None:
+            self.running.cancel()
 
 
 logger = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ class _Member:
     """Of one that is back: whether it has the live adapter."""
 
 
-class EnginePool:
+class EnginePool(Engine):
     """An `Engine` over others."""
 
     def __init__(self, connects: Sequence[Connect]) -> None:
@@ -230,17 +231,9 @@ class EnginePool:
         return {"samplers": len(self.serving), "requests_restarted": restarted}
 
     @property
-    def adapter_version(self) -> int:
-        return self._published[-1] if self._published else 0
-
-    @property
     def adapter_versions(self) -> list[int]:
         held = {version for engine in self.serving for version in engine.adapter_versions}
         return [version for version in self._published if version in held]
-
-    @property
-    def serves_base(self) -> bool:
-        return all(engine.serves_base for engine in self.serving)
 
     @property
     def closed(self) -> bool:
@@ -253,17 +246,16 @@ class EnginePool:
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         future: Future[Sampled] = Future()
         pooled = _Asked(request, future)
-        future.add_done_callback(lambda done: pooled.cancel() if done.cancelled() else None)
+        future.add_done_callback(pooled.end_with_request)
         self._attempt(pooled)
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
         if self._error is not None:
             raise self._error
-        shared = _OneAtATime(adapter)
         asked = [(member, member.engine) for member in self._members if member.state != "gone"]
         with ThreadPoolExecutor(max(1, len(asked))) as threads:
-            loading = [threads.submit(engine.publish, shared, version) for _, engine in asked]
+            loading = [threads.submit(engine.publish, adapter, version) for _, engine in asked]
         for (member, engine), load in zip(asked, loading, strict=True):
             error = load.exception()
             if error is None:
@@ -300,12 +292,9 @@ class EnginePool:
                 with self._leaving_out(member):
                     memory.__exit__(None, None, None)
 
-    def cache_growth(self) -> int:
-        return max((engine.cache_growth() for engine in self.serving), default=0)
-
     def close(self) -> None:
         with self._lock:
-            self._error = self._error or EngineError("the engine has been closed", "Register the model again.")
+            self._error = self._error or closed_error()
         self._stopping.set()
         until = time.monotonic() + _CLOSE_SECONDS
         for watcher in self._watchers:
@@ -325,7 +314,8 @@ class EnginePool:
             return
         attempt = engine.submit(asked)
         attempt.add_done_callback(lambda done: self._ended(pooled, member, engine, done))
-        pooled.runs(attempt)
+        pooled.running = attempt
+        pooled.end_with_request()
 
     def _choose(self, asked: SamplingRequest) -> _Member:
         if self._error is not None:
@@ -442,22 +432,6 @@ class EnginePool:
         with self._lock:
             member.engine, member.state, member.loaded = engine, "back", False
         return True
-
-
-class _OneAtATime:
-    """An adapter that several samplers take at once: it is written for one after another."""
-
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter = adapter
-        self._writing = threading.Lock()
-        self.merged_weights = adapter.merged_weights
-
-    def factors(self) -> "Generator[LoraFactors]":
-        yield from self._adapter.factors()
-
-    def save_adapter(self, directory: Path) -> None:
-        with self._writing:
-            self._adapter.save_adapter(directory)
 
 
 def _connected(connects: Sequence[Connect]) -> list[PooledEngine]:

@@ -8,7 +8,7 @@ learner can compare them with the policy's.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -92,6 +92,14 @@ class ContextOverflow(EngineError):
     """A prompt leaves no room for a single token."""
 
 
+SHORTEN = "Shorten the conversation, or raise max_context."
+
+
+def closed_error() -> EngineError:
+    """What requests get of an engine that was closed."""
+    return EngineError("the engine has been closed", "Register the model again.")
+
+
 class AdapterGone(EngineError):
     """A request names an adapter that the engine does not keep."""
 
@@ -100,6 +108,17 @@ class AdapterGone(EngineError):
         super().__init__(
             f"the adapter of step {wanted} is not held; there are: {live}",
             "A conversation that takes longer than max_staleness steps cannot be ended: begin it again.",
+        )
+
+
+def check_length(request: "SamplingRequest", max_context: int) -> None:
+    """Raises `EngineError` for an empty prompt, and `ContextOverflow` for one that leaves no room."""
+    if not len(request.prompt_ids):
+        raise EngineError("the prompt is empty")
+    if len(request.prompt_ids) >= max_context:
+        raise ContextOverflow(
+            f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is {max_context}",
+            SHORTEN,
         )
 
 
@@ -168,8 +187,8 @@ class Engine(Protocol):
 
     @property
     def adapter_version(self) -> int:
-        """Version of the live adapter."""
-        ...
+        """Version of the live adapter; 0 before there is one."""
+        return self.adapter_versions[-1] if self.adapter_versions else 0
 
     @property
     def adapter_versions(self) -> list[int]:
@@ -179,7 +198,7 @@ class Engine(Protocol):
     @property
     def serves_base(self) -> bool:
         """Whether requests can name `BASE`."""
-        ...
+        return False
 
     @property
     def closed(self) -> bool:
@@ -209,11 +228,11 @@ class Engine(Protocol):
 
     def release_memory(self) -> AbstractContextManager[None]:
         """Context in which the learner computes: an engine that shares its device releases its memory meanwhile."""
-        ...
+        return nullcontext()
 
     def cache_growth(self) -> int:
         """Bytes of the learner's device that its caches may still take."""
-        ...
+        return 0
 
     def close(self) -> None:
         """Fails what is in flight and frees everything; closing again does nothing."""

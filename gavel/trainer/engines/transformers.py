@@ -16,28 +16,27 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from gavel.trainer.engines.adapter_cache import AdapterCache, CachedAdapter
 from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.kv_cache import Slots, StateSlots
-from gavel.trainer.engines.passes import BatchedPasses, Passes, SinglePasses
+from gavel.trainer.engines.passes import AdapterCache, BatchedPasses, CachedAdapter, Passes, SinglePasses
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,
-    AdapterGone,
-    ContextOverflow,
+    Engine,
     EngineError,
     Sampled,
     SamplingRequest,
+    check_length,
+    closed_error,
 )
 from gavel.trainer.kernels.fused_layers import fuse_norms
 from gavel.trainer.kernels.lm_head import keep_logits_precise
-from gavel.trainer.policy.families import why_unbatched
-from gavel.trainer.policy.loading import plain_logits, text_decoder
+from gavel.trainer.policy.loading import plain_logits, text_decoder, why_unbatched
 
 _BLOCK = 64
 """Vocabulary entries per partial sum."""
@@ -88,17 +87,6 @@ _ANOTHER = 0x5851F42D4C957F2D
 """Between the seed of a row and that of tokens which are drawn again."""
 
 
-class Drawing(Protocol):
-    """A reply that is being sampled."""
-
-    @property
-    def request(self) -> SamplingRequest: ...
-    @property
-    def token_ids(self) -> list[int]: ...
-    @property
-    def constraint(self) -> Constraint | None: ...
-
-
 @dataclass(slots=True)
 class Draw:
     """One token."""
@@ -111,7 +99,7 @@ class Draw:
     """Whether the policy drew one that the grammar forbids."""
 
 
-def draw_tokens(logits: torch.Tensor, rows: Sequence[Drawing]) -> list[Draw | GrammarError]:
+def draw_tokens(logits: torch.Tensor, rows: Sequence["RunningReply"]) -> list[Draw | GrammarError]:
     """The next token of each row. `logits` `[rows, vocabulary]` are overwritten."""
     temperatures = torch.tensor([row.request.temperature for row in rows], device=logits.device)
     shaped = [(at, row.request.shaping) for at, row in enumerate(rows) if row.request.shaping is not None]
@@ -155,7 +143,7 @@ def _fitting(constraint: Constraint, logits: torch.Tensor, logprobs: torch.Tenso
     return torch.log_softmax(masked, -1)
 
 
-def _drawn_again(row: Drawing, logprobs: torch.Tensor) -> Draw:
+def _drawn_again(row: "RunningReply", logprobs: torch.Tensor) -> Draw:
     if row.request.temperature == 0:
         token = int(logprobs.argmax())
     else:
@@ -163,7 +151,7 @@ def _drawn_again(row: Drawing, logprobs: torch.Tensor) -> Draw:
     return Draw(token, float(logprobs[token]), again=True)
 
 
-def _uniforms(rows: Sequence[Drawing], apart: int) -> torch.Tensor:
+def _uniforms(rows: Sequence["RunningReply"], apart: int) -> torch.Tensor:
     """`[rows]`"""
     seeds = np.array([(row.request.seed ^ apart) & _SEED_BITS for row in rows], dtype=np.uint64)
     return torch.from_numpy(uniform_numbers(seeds, np.array([len(row.token_ids) for row in rows])))
@@ -227,13 +215,6 @@ _DENSE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
-    request: SamplingRequest
-    future: "Future[Sampled]"
-    constraint: Constraint | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
     """Something to do between two passes."""
 
@@ -241,7 +222,7 @@ class _Job:
     done: "Future[Any]"
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """An `Engine` in this process; the storage of its model's weights may be the learner's."""
 
     def __init__(
@@ -277,7 +258,7 @@ class TransformersEngine:
             )
         self._adapters = AdapterCache(model, versions)
         self._grammars = grammars
-        self._arrivals: queue.SimpleQueue[_Arrival | _Job | None] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[RunningReply | _Job | None] = queue.SimpleQueue()
         self._waiting: list[RunningReply] = []
         self._running: list[RunningReply] = []
         self._closed = False
@@ -285,10 +266,6 @@ class TransformersEngine:
         """Prevents enqueueing after close."""
         self._thread = threading.Thread(target=self._run, name="gavel-engine", daemon=True)
         self._thread.start()
-
-    @property
-    def adapter_version(self) -> int:
-        return self._adapters.published[-1].version
 
     @property
     def adapter_versions(self) -> list[int]:
@@ -308,18 +285,14 @@ class TransformersEngine:
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         future: Future[Sampled] = Future()
-        if len(request.prompt_ids) == 0:
-            future.set_exception(EngineError("the prompt is empty"))
-        elif len(request.prompt_ids) >= self._slots.max_context:
-            future.set_exception(
-                ContextOverflow(
-                    f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
-                    f"{self._slots.max_context}",
-                    "Shorten the conversation, or raise max_context.",
-                )
-            )
-        else:
-            self._take(request, future)
+        try:
+            check_length(request, self.max_context)
+            adapter = self._adapters.find(request.adapter_version)
+            constraint = constraint_of(request, self._grammars)
+            ids = np.asarray(request.prompt_ids, dtype=np.int32)
+            self._queue(RunningReply(request, future, ids, adapter, constraint))
+        except EngineError as error:
+            future.set_exception(error)
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
@@ -335,9 +308,6 @@ class TransformersEngine:
 
         return self._between_passes(forward)
 
-    def release_memory(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def cache_growth(self) -> int:
         return self._slots.growth
 
@@ -348,26 +318,16 @@ class TransformersEngine:
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
 
-    def _take(self, request: SamplingRequest, future: "Future[Sampled]") -> None:
-        try:
-            constraint = constraint_of(request, self._grammars)
-        except GrammarError as error:
-            future.set_exception(error)
-            return
-        if not self._queue(_Arrival(request, future, constraint)):
-            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
-
-    def _queue(self, arrival: _Arrival | _Job) -> bool:
-        """False when the engine is closed."""
+    def _queue(self, arrival: RunningReply | _Job) -> None:
+        """Raises `EngineError` when the engine is closed."""
         with self._gate:
-            if not self._closed:
-                self._arrivals.put(arrival)
-            return not self._closed
+            if self._closed:
+                raise closed_error()
+            self._arrivals.put(arrival)
 
     def _between_passes(self, call: Callable[[], Any]) -> Any:
         job = _Job(call, Future())
-        if not self._queue(job):
-            raise EngineError("the engine has been closed", "Register the model again.")
+        self._queue(job)
         try:
             return job.done.result(timeout=DEADLINE)
         except TimeoutError as error:
@@ -405,27 +365,17 @@ class TransformersEngine:
             match arrival:
                 case None:
                     return False
-                case _Arrival():
-                    self._accept(arrival)
+                case RunningReply():
+                    self._waiting.append(arrival)
                 case _Job():
                     self._do(arrival)
-
-    def _accept(self, asked: _Arrival) -> None:
-        try:
-            adapter = self._adapters.find(asked.request.adapter_version)
-        except AdapterGone as error:
-            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-                asked.future.set_exception(error)
-            return
-        ids = np.asarray(asked.request.prompt_ids, dtype=np.int32)
-        self._waiting.append(RunningReply(asked.request, asked.future, ids, adapter, asked.constraint))
 
     def _fail(self, error: EngineError) -> None:
         """Fails all requests and jobs; called after closing, so no new ones arrive."""
         futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
         while not self._arrivals.empty():
             match self._arrivals.get():
-                case _Arrival(_, future, _) | _Job(_, future):
+                case RunningReply(future=future) | _Job(done=future):
                     futures.append(future)
         for future in futures:
             with contextlib.suppress(InvalidStateError):

@@ -15,27 +15,33 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import httpx
 import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
 from gavel.base.network import is_on_this_machine
-from gavel.trainer.engines.child_process import ServerProcess
-from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
+from gavel.trainer.engines.grammar import Constraint, Grammars, constraint_of
 from gavel.trainer.engines.protocol import (
+    SHORTEN,
     Adapter,
     AdapterGone,
     ContextOverflow,
+    Engine,
     EngineError,
-    Grammar,
     OnTokens,
     Sampled,
     SamplingRequest,
+    check_length,
+    closed_error,
     deadline,
 )
+
+if TYPE_CHECKING:
+    from gavel.trainer.engines.vllm_launch import ServerProcess
 
 
 @dataclass(slots=True, eq=False)
@@ -47,12 +53,6 @@ class ServedAdapter:
     directory: Path
     users: int = 0
     """Requests in flight."""
-
-    def load_request(self) -> dict[str, Any]:
-        """The body of `/v1/load_lora_adapter`; experts are adapted as PEFT stacks them, which vLLM wants to be told."""
-        body = {"lora_name": self.name, "lora_path": str(self.directory)}
-        config = json.loads((self.directory / "adapter_config.json").read_text(encoding="utf-8"))
-        return body | ({"is_3d_lora_weight": True} if config.get("target_parameters") else {})
 
 
 async def streamed_choice(response: httpx.Response, on_tokens: OnTokens, version: int, top: int = 0) -> dict[str, Any]:
@@ -70,7 +70,7 @@ async def streamed_choice(response: httpx.Response, on_tokens: OnTokens, version
             continue
         event = json.loads(line.removeprefix("data:"))
         if "error" in event:
-            raise EngineError(f"the server ended a stream early: {_message(event)}")
+            raise EngineError(f"the server ended a stream early: {event['error']['message']}")
         for choice in event["choices"]:
             new = choice["token_ids"] or []
             values = choice["logprobs"]["token_logprobs"] if new else []
@@ -109,7 +109,7 @@ def sampled_turn(choice: Mapping[str, Any], version: int, top: int, redrawn: boo
 def error_message(response: httpx.Response) -> str:
     """The message of an error response."""
     try:
-        return _message(response.json())
+        return response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
         return response.text
 
@@ -119,10 +119,6 @@ def failed_future(error: EngineError) -> "Future[Any]":
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
-
-
-def _message(body: Mapping[str, Any]) -> str:
-    return body["error"]["message"]
 
 
 NO_ADAPTERS = (
@@ -169,22 +165,10 @@ def sampling_body(request: SamplingRequest, room: int) -> dict[str, Any]:
     }
 
 
-def structured(grammar: Grammar) -> dict[str, Any]:
-    """What is added to a body whose reply must fit."""
-    if grammar.call:
-        return {"structured_outputs": {"grammar": grammar.call}}
-    return {"structured_outputs": {"json": json.loads(grammar.schema)}}
-
-
-class Fitting:
-    """Hears a reply, and raises `Misfit` with the first token that does not fit."""
-
-    def __init__(self, constraint: Constraint) -> None:
-        self._constraint = constraint
-
-    def __call__(self, piece: Sampled) -> None:
-        if not all(map(self._constraint.take, piece.token_ids)):
-            raise Misfit
+def must_fit(constraint: Constraint, piece: Sampled) -> None:
+    """Raises `Misfit` for a piece of a reply with a token that does not fit."""
+    if not all(map(constraint.take, piece.token_ids)):
+        raise Misfit
 
 
 P = ParamSpec("P")
@@ -198,8 +182,9 @@ _FAREWELL_SECONDS, _HEALTH_SECONDS = 10.0, 30.0
 _HEALTH_CHECKS, _HEALTH_INTERVAL = 50, 0.1  # of a server that aborted a request, and seconds between two
 
 
-class VllmEngine:
-    """An `Engine` over vLLM's HTTP API."""
+class VllmEngine(Engine):
+    """An `Engine` over vLLM's HTTP API. It does not serve the base, which is inexact while adapters are loaded, and its
+    server took its share of memory when it started."""
 
     def __init__(
         self,
@@ -211,7 +196,7 @@ class VllmEngine:
         versions: int = 1,
         api_key: str | None = None,
         sleep: bool = False,
-        process: ServerProcess | None = None,
+        process: "ServerProcess | None" = None,
         grammars: Grammars | None = None,
     ) -> None:
         """`adapters` is a directory for the engine alone that the server can read; adapters are passed through it.
@@ -261,10 +246,6 @@ class VllmEngine:
             raise
 
     @property
-    def adapter_version(self) -> int:
-        return self._published[-1].version if self._published else 0
-
-    @property
     def adapter_versions(self) -> list[int]:
         return [adapter.version for adapter in self._published]
 
@@ -281,10 +262,6 @@ class VllmEngine:
             return False
 
     @property
-    def serves_base(self) -> bool:
-        return False  # inexact while adapters are loaded
-
-    @property
     def closed(self) -> bool:
         return self._error is not None or (self._process is not None and not self._process.running)
 
@@ -293,28 +270,16 @@ class VllmEngine:
         return self._max_context
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        if not len(request.prompt_ids):
-            return failed_future(EngineError("the prompt is empty"))
-        if len(request.prompt_ids) >= self._max_context:
-            return failed_future(
-                ContextOverflow(
-                    f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
-                    f"{self._max_context}",
-                    "Shorten the conversation, or raise max_context.",
-                )
-            )
-        if request.temperature not in (0, 1) and not self._scaled:
-            return failed_future(
-                EngineError(
+        try:
+            check_length(request, self._max_context)
+            if request.temperature not in (0, 1) and not self._scaled:
+                raise EngineError(
                     f"the server at {self._url} cannot tell log-probs at temperature {request.temperature:g}",
                     "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.",
                 )
-            )
-        try:
-            constraint = constraint_of(request, self._grammars)
-        except GrammarError as error:
+            return self._spawn(self._sample, request, constraint_of(request, self._grammars))
+        except EngineError as error:
             return failed_future(error)
-        return self._spawn(self._sample, request, constraint)
 
     def publish(self, adapter: Adapter, version: int) -> None:
         if self._error is not None:
@@ -342,15 +307,12 @@ class VllmEngine:
                 torch.cuda.empty_cache()  # the server needs this memory to wake up
             self._spawn(self._wake_up).result()
 
-    def cache_growth(self) -> int:
-        return 0  # the server took its share when it started
-
     def close(self) -> None:
         with self._gate:
             if self._closing:
                 return
             self._closing = True
-            self._error = self._error or EngineError("the engine has been closed", "Register the model again.")
+            self._error = self._error or closed_error()
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -418,9 +380,11 @@ class VllmEngine:
                 choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
             else:
                 try:
-                    choice = await self._complete(adapter, body, Fitting(constraint), request.top_logprobs)
+                    choice = await self._complete(adapter, body, partial(must_fit, constraint), request.top_logprobs)
                 except Misfit:
-                    redrawn, body = True, body | structured(request.grammar)
+                    call, schema = request.grammar.call, request.grammar.schema
+                    rules = {"grammar": call} if call else {"json": json.loads(schema)}
+                    redrawn, body = True, body | {"structured_outputs": rules}
                     choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
         if (reason := choice["finish_reason"]) not in ("stop", "length"):
             if await self._dies_soon():
@@ -471,7 +435,11 @@ class VllmEngine:
 
     async def _publish(self, new: ServedAdapter) -> None:
         await self._awake.wait()
-        await self._call("POST", "/v1/load_lora_adapter", new.load_request(), NO_ADAPTERS)
+        body: dict[str, Any] = {"lora_name": new.name, "lora_path": str(new.directory)}
+        config = json.loads((new.directory / "adapter_config.json").read_text(encoding="utf-8"))
+        if config.get("target_parameters"):  # experts, which PEFT stacks
+            body["is_3d_lora_weight"] = True
+        await self._call("POST", "/v1/load_lora_adapter", body, NO_ADAPTERS)
         earlier = self._published
         self._published = [*(each for each in earlier if each.version != new.version), new][-self._versions :]
         retired = [*self._retired, *(each for each in earlier if each not in self._published)]
@@ -520,7 +488,7 @@ class VllmEngine:
         if response.is_server_error and await self._is_dead():
             return self._lost(told)
         if "maximum context length" in response.text:
-            return ContextOverflow(error_message(response), "Shorten the conversation, or raise max_context.")
+            return ContextOverflow(error_message(response), SHORTEN)
         return EngineError(f"{self._url}{told}", remedy)
 
     async def _is_dead(self) -> bool:

@@ -8,7 +8,7 @@ gradient, for those who ask, is one product more: -(sum_v p_v z_v W_v - E[z] sum
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -81,10 +81,7 @@ def tiled_logprobs(
     `hidden` is `[S, H]`, `weight` `[V, H]`, `bias` `[V]`; these two take no gradient. The entropies carry one with
     `entropy_gradient` alone.
     """
-    if bias is None and form.cap is None:
-        scaled = temperatures / form.scale
-        return _TiledLogprobs.apply(hidden, weight, targets, scaled, entropy_gradient)  # type: ignore[no-any-return]
-    return _CappedLogprobs.apply(  # type: ignore[no-any-return]
+    return _TiledLogprobs.apply(  # type: ignore[no-any-return]
         hidden, weight, targets, temperatures, bias, form, entropy_gradient
     )
 
@@ -111,85 +108,82 @@ def _precise_head(head: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
 class _TiledLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        targets: torch.Tensor,
-        temperatures: torch.Tensor,
-        entropy_gradient: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        precise = torch.promote_types(hidden.dtype, torch.float32)
-        logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
-        entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
-        entropy_direction = torch.empty_like(hidden) if entropy_gradient else None
-        rows, _ = _tile(hidden)
-        for first in range(0, len(hidden), rows):
-            tile = slice(first, first + rows)
-            scale = 1 / temperatures[tile, None].to(precise)
-            normaliser, mean, covariance = _normalised(hidden[tile], weight, scale, entropy_gradient)
-            chosen = weight[targets[tile]].to(precise)
-            scaled = hidden[tile].to(precise) * scale
-            logprobs[tile] = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may exceed 0
-            entropies[tile] = normaliser - (scaled * mean).sum(-1)
-            direction[tile] = (chosen - mean) * scale
-            if entropy_direction is not None and covariance is not None:
-                entropy_direction[tile] = -covariance * scale
-        _save(ctx, direction, entropy_direction, entropies)
-        return logprobs, entropies
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, of_entropies: torch.Tensor) -> Any:  # type: ignore[override]
-        return _to_hidden(ctx, gradient, of_entropies), None, None, None, None
-
-
-def _save(ctx: Any, direction: torch.Tensor, entropy_direction: torch.Tensor | None, entropies: torch.Tensor) -> None:
-    if entropy_direction is None:
-        ctx.save_for_backward(direction)
-        ctx.mark_non_differentiable(entropies)
-    else:
-        ctx.save_for_backward(direction, entropy_direction)
-
-
-def _to_hidden(ctx: Any, gradient: torch.Tensor, of_entropies: torch.Tensor) -> torch.Tensor:
-    direction, *more = ctx.saved_tensors
-    found = gradient[:, None] * direction
-    for entropy_direction in more:
-        found = found + of_entropies[:, None] * entropy_direction
-    return found.to(direction.dtype)
-
-
-class _CappedLogprobs(torch.autograd.Function):
-    """The same for a head with a bias or a cap, over the whole vocabulary for a few positions at a time."""
-
-    @staticmethod
-    def forward(
         ctx: Any, hidden: Any, weight: Any, targets: Any, temperatures: Any, bias: Any, form: LogitForm, wanted: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         precise = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
         entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
         entropy_direction = torch.empty_like(hidden) if wanted else None
-        for first in range(0, len(hidden), _CAPPED_ROWS):
-            tile = slice(first, first + _CAPPED_ROWS)
-            products = _product(hidden[tile], weight.T)
-            logits = form.logits(products if bias is None else products + bias)
+        score, rows = partial(_scored_whole, bias=bias, form=form), _CAPPED_ROWS
+        if bias is None and form.cap is None:
+            score, rows, temperatures = _scored_in_parts, _tile(hidden)[0], temperatures / form.scale
+        for first in range(0, len(hidden), rows):
+            tile = slice(first, first + rows)
             scale = 1 / temperatures[tile, None].to(precise)
-            found = torch.log_softmax(logits * scale, -1)
-            probabilities, chosen = found.exp(), targets[tile, None]
-            logprobs[tile] = found.gather(-1, chosen)[:, 0]
-            entropies[tile] = -(probabilities * found).sum(-1)
-            slopes = scale * form.scale if form.cap is None else scale * form.scale * (1 - (logits / form.cap) ** 2)
-            if entropy_direction is not None:
-                to_products = probabilities * (found + entropies[tile, None]) * -slopes
-                entropy_direction[tile] = _product(to_products.to(weight.dtype), weight)
-            to_products = probabilities.neg_().scatter_add_(-1, chosen, torch.ones_like(scale)) * slopes
-            direction[tile] = _product(to_products.to(weight.dtype), weight)
-        _save(ctx, direction, entropy_direction, entropies)
+            found = score(hidden[tile], weight, targets[tile], scale, wanted)
+            logprobs[tile], entropies[tile], direction[tile] = found.logprobs, found.entropies, found.direction
+            if entropy_direction is not None and found.entropy_direction is not None:
+                entropy_direction[tile] = found.entropy_direction
+        if entropy_direction is None:
+            ctx.save_for_backward(direction)
+            ctx.mark_non_differentiable(entropies)
+        else:
+            ctx.save_for_backward(direction, entropy_direction)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, of_entropies: torch.Tensor) -> Any:  # type: ignore[override]
-        return _to_hidden(ctx, gradient, of_entropies), None, None, None, None, None, None
+        direction, *more = ctx.saved_tensors
+        found = gradient[:, None] * direction
+        for entropy_direction in more:
+            found = found + of_entropies[:, None] * entropy_direction
+        return found.to(direction.dtype), None, None, None, None, None, None
+
+
+class _Scored(NamedTuple):
+    """Of a tile of positions: `[R]`, `[R]`, and the gradients of both to the hidden states. `[R, H]`"""
+
+    logprobs: torch.Tensor
+    entropies: torch.Tensor
+    direction: torch.Tensor
+    entropy_direction: torch.Tensor | None
+
+
+def _scored_in_parts(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor, wanted: bool
+) -> _Scored:
+    normaliser, mean, covariance = _normalised(hidden, weight, scale, wanted)
+    chosen = weight[targets].to(scale.dtype)
+    scaled = hidden.to(scale.dtype) * scale
+    logprobs = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may exceed 0
+    entropies = normaliser - (scaled * mean).sum(-1)
+    return _Scored(logprobs, entropies, (chosen - mean) * scale, None if covariance is None else -covariance * scale)
+
+
+def _scored_whole(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    scale: torch.Tensor,
+    wanted: bool,
+    *,
+    bias: torch.Tensor | None,
+    form: LogitForm,
+) -> _Scored:
+    """For a head with a bias or a cap: over the whole vocabulary at once."""
+    products = _product(hidden, weight.T)
+    logits = form.logits(products if bias is None else products + bias)
+    found = torch.log_softmax(logits * scale, -1)
+    probabilities, chosen = found.exp(), targets[:, None]
+    entropies = -(probabilities * found).sum(-1)
+    slopes = scale * form.scale if form.cap is None else scale * form.scale * (1 - (logits / form.cap) ** 2)
+    entropy_direction = None
+    if wanted:
+        to_products = probabilities * (found + entropies[:, None]) * -slopes
+        entropy_direction = _product(to_products.to(weight.dtype), weight)
+    to_products = probabilities.neg_().scatter_add_(-1, chosen, torch.ones_like(scale)) * slopes
+    direction = _product(to_products.to(weight.dtype), weight)
+    return _Scored(found.gather(-1, chosen)[:, 0], entropies, direction, entropy_direction)
 
 
 def _normalised(

@@ -19,14 +19,18 @@ from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import varlen_attention
 from gavel.trainer.kernels.attention_kernels import (
+    FULL,
     CudaFlash,
     Kernel,
+    Part,
     ScoreForm,
+    Span,
     at_least_float,
     dense_attention,
     kernel_for,
+    layer_spans,
+    limited_parts,
 )
-from gavel.trainer.kernels.packed_parts import FULL, Part, Span, layer_spans, limited_parts
 
 NAME = "gavel_packed"
 """Name of the attention function in transformers' registry."""

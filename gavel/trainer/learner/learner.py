@@ -36,17 +36,21 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import TokenLosses, TokenScores, highest, token_losses, token_weights
-from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
-from gavel.trainer.learner.value_head import (
+from gavel.trainer.learner.losses import (
+    TokenLosses,
+    TokenScores,
     ValueEstimates,
     concatenate,
+    highest,
+    token_losses,
+    token_weights,
     value_estimates,
     value_head,
     value_losses,
     value_metrics,
     whiten,
 )
+from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
 from gavel.trainer.policy.policy import Policy
 
 
@@ -216,10 +220,9 @@ class StepMetrics:
 
     updates: int = 0
     gradient_norm: float = 0.0
-    """Summed over the updates. Norm of the gradient of all processes, while `loss` is this process's part."""
-    loss: float = 0.0
-    value_loss: float | None = None
-    """The value head's, if there is one."""
+    """Summed over the updates. Norm of the gradient of all processes, while losses are this process's part."""
+    losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """`loss`, and `value_loss` where there is a value head; summed over the updates."""
     tokens: int = 0
     """Trained tokens, counted once in every update."""
     forwarded: int = 0
@@ -256,9 +259,8 @@ class StepMetrics:
         """Combines the metrics of all processes; they make the same updates."""
         whole = StepMetrics(parts[0].updates, parts[0].gradient_norm)
         for step_metrics in parts:
-            whole.loss += step_metrics.loss
-            if step_metrics.value_loss is not None:
-                whole.value_loss = (whole.value_loss or 0.0) + step_metrics.value_loss
+            for name, total in step_metrics.losses.items():
+                whole.losses[name] += total
             whole.tokens += step_metrics.tokens
             whole.forwarded += step_metrics.forwarded
             for name, total in step_metrics.token_sums.items():
@@ -268,9 +270,8 @@ class StepMetrics:
         return whole
 
     def metrics(self) -> dict[str, float]:
-        means = {"loss": self.loss / self.updates, "gradient_norm": self.gradient_norm / self.updates}
-        if self.value_loss is not None:
-            means["value_loss"] = self.value_loss / self.updates
+        means = {name: total / self.updates for name, total in self.losses.items()}
+        means["gradient_norm"] = self.gradient_norm / self.updates
         means |= {name: total / self.tokens for name, total in self.token_sums.items()}
         extremes = {"ratio_min": self.lowest_ratio, "ratio_max": self.highest_ratio}
         return means | extremes | {"updates": self.updates, "tokens_forwarded": self.forwarded}
@@ -286,8 +287,8 @@ class _Sample:
     """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
     estimate: ValueEstimates | None
     """From the value head, if the loss has one."""
-    advantages: torch.Tensor | None
-    """Of its tokens, where these differ or are not the sequence's; None: the sequence's. `[T]`"""
+    advantages: torch.Tensor
+    """Of its tokens. `[T]`"""
     reference: torch.Tensor | None
     """Its tokens' log-probs under the reference, if they are known. `[T]`"""
     chosen: torch.Tensor | None
@@ -326,12 +327,18 @@ class Learner:
         parts = [part for epoch in epochs for part in epoch]
         old = self._old(sequences, config, parts, step_metrics)
         references = self._references(sequences, config, step_metrics)
-        penalties = [self._sampler([s.tokens]) - r for s, r in zip(sequences, references, strict=True) if r is not None]
+        penalties: list[torch.Tensor] = []
+        if config.kl_in_reward:
+            known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
+            penalties = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
         estimated = self._estimates(sequences, config, step_metrics, penalties)
-        own = [torch.tensor(s.advantages, device=self.policy.device) if s.advantages else None for s in sequences]
-        advantages: Sequence[torch.Tensor | None] = own
-        if penalties and not isinstance(config.loss, Ppo):
+        if isinstance(config.loss, Ppo):
+            advantages = [each.advantages for each in estimated if each is not None]
+        elif penalties:
             advantages = penalized_advantages(sequences, penalties, config)
+        else:
+            of_tokens = [s.advantages or [s.advantage] * s.tokens.trained_tokens for s in sequences]
+            advantages = [torch.tensor(values, device=self.policy.device) for values in of_tokens]
         chosen = self._chosen(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
         with self._rolled_back_on_error(len(parts)):
@@ -423,8 +430,8 @@ class Learner:
     def _references(
         self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
     ) -> Sequence[torch.Tensor | None]:
-        """The log-probs of each sequence under the reference, where the reward needs them."""
-        if not config.kl_in_reward:
+        """The log-probs of each sequence under the reference, where the reward or the loss needs them."""
+        if not config.kl_in_reward and not config.beta:
             return [None] * len(sequences)
         with self.policy.with_weights(self.reference):
             return self._before(sequences, config, step_metrics, self._logprobs)
@@ -499,9 +506,8 @@ class Learner:
                 # A sequence longer than what fits goes on only if nothing more than it needs is kept.
                 self.policy.keeps_attention &= size <= (config.micro_batch_tokens or size)
                 try:
-                    reference = self._reference(chosen, config, counted)
                     with dropping_out(self.policy.model, seed):
-                        self._accumulate(chosen, config, counted, reference)
+                        self._accumulate(chosen, config, counted)
                 except RuntimeError as error:
                     raise advised(error, tokens, config)  # noqa: B904 - it has its cause
         # A value head that this loss does not use has no gradient, and AdamW does not change it.
@@ -534,65 +540,40 @@ class Learner:
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
-    def _reference(
-        self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics
-    ) -> torch.Tensor | None:
-        """Log-probs of the samples under what the loss's divergence is from. `[T]`"""
-        if not config.beta:
-            return None
-        known = [sample.reference for sample in samples if sample.reference is not None]
-        if known:
-            return torch.cat(known)
-        with torch.no_grad(), self.policy.with_weights(self.reference):
-            return self._score([sample.sequence.tokens for sample in samples], step_metrics)[0]
-
-    def _accumulate(
-        self,
-        samples: Sequence[_Sample],
-        config: TrainConfig,
-        step_metrics: StepMetrics,
-        reference: torch.Tensor | None,
-    ) -> None:
+    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
-        counts = torch.tensor(lengths)
-        device = self.policy.device
         estimate, values = concatenate([sample.estimate for sample in samples]), None
         if estimate is None:
             logprobs, entropies = self._score(tokens, step_metrics, entropy_gradient=config.entropy_bonus > 0)
-            advantages = torch.cat(
-                [
-                    torch.full((length,), s.sequence.advantage, device=device) if s.advantages is None else s.advantages
-                    for s, length in zip(samples, lengths, strict=True)
-                ]
-            )
         else:
             step_metrics.forwarded += unique_tokens(tokens)
             head, with_gradient = self._ensure_value_head(), config.entropy_bonus > 0
             logprobs, entropies, values = valued_scores(self.policy, head, tokens, with_gradient)
-            advantages = estimate.advantages
         known = [sample.old for sample in samples if sample.old is not None]
+        references = [sample.reference for sample in samples if sample.reference is not None]
         chosen = [sample.chosen for sample in samples if sample.chosen is not None]
         scores = TokenScores(
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
             sampler=self._sampler(tokens),
-            advantages=advantages,
+            advantages=torch.cat([sample.advantages for sample in samples]),
             lengths=lengths,
-            reference=reference,
+            reference=torch.cat(references) if references and config.beta else None,
             entropies=entropies,
             chosen=torch.cat(chosen) if chosen else None,
         )
-        weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(counts).to(device)
+        weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(torch.tensor(lengths))
+        weights = weights.to(self.policy.device)
         outcome = token_losses(config, scores)
         loss = (outcome.losses * weights).sum()
         if estimate is not None and values is not None and isinstance(config.loss, Ppo):
             squared_errors = value_losses(values, estimate.values, estimate.returns, config.loss.value_clip)
             value_loss = (squared_errors * weights).sum()
             loss = loss + config.loss.value_coefficient * value_loss
-            step_metrics.value_loss = (step_metrics.value_loss or 0.0) + value_loss.item()
+            step_metrics.losses["value_loss"] += value_loss.item()
         loss.backward()
-        step_metrics.loss += loss.item()
+        step_metrics.losses["loss"] += loss.item()
         step_metrics.add(scores, outcome, entropies.detach())
 
     def _micro_batches(self, sequences: Sequence[TrainedSequence], config: TrainConfig) -> list[list[int]]:

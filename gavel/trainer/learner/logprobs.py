@@ -14,9 +14,9 @@ import torch
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.kernels.attention_kernels import Span
 from gavel.trainer.kernels.lm_head import frozen_head, logit_form, tiled_logprobs
 from gavel.trainer.kernels.packed_attention import NO_MASK, PackedRow
-from gavel.trainer.kernels.packed_parts import Span
 from gavel.trainer.policy.policy import Policy
 
 

@@ -1,14 +1,28 @@
-"""Measures a policy on held-out tasks, sampled as in training."""
+"""Measures a policy on held-out tasks, sampled as in training.
 
+The judge also tells how often the policy's attempts beat those of earlier steps at the same held-out tasks:
+
+    await judge_wins(judge, attempts, {"base": attempts of step 0, "best": attempts of the best step so far})
+    attempts[0].metrics["wins/base"]        # 1.0, or 0.5 for a tie, or 0.0
+
+It is the learning curve of a scenario without `success`. An attempt and its rivals are judged as one group, so the
+orders of the judge balance who is shown first. What the judge leaves unscored has no such metric.
+"""
+
+import asyncio
 import math
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any, cast
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, first_error
+from gavel.judge.judge import Judge
 from gavel.scenarios.environment import NO_OUTCOME
 from gavel.scenarios.gather import gather_trajectories
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import ChatModel, rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.seeds import seed_of
@@ -16,9 +30,13 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
-from gavel.trainer.loop.watchdog import Watchdog
+from gavel.trainer.loop.watchdog import Watchdog, held_out_scenario
 from gavel.trainer.model import TrainableModel
 
+EVALUATION, TIMES = "held_out", "times"
+"""Splits of a run's metrics: points of the learning curve, and seconds."""
+EVALUATING = "evaluation on held-out tasks"
+"""What an observer is told that the run does."""
 _Z95 = 1.959964
 
 
@@ -97,23 +115,6 @@ def call_measure(
     return number
 
 
-def counting(
-    watchdog: Watchdog, advanced: Callable[[int, int], None], total: int
-) -> Callable[[], AbstractContextManager[None]]:
-    """What each of `total` rollouts runs in: the watchdog hears of it, and `advanced` how many of them are done."""
-    done = 0
-
-    @contextmanager
-    def around() -> Generator[None]:
-        nonlocal done
-        with watchdog.during("rollout", "rollouts of the evaluation"):
-            yield
-        done += 1
-        advanced(done, total)
-
-    return around
-
-
 async def evaluate(
     model: ChatModel,
     scenario: Scenario,
@@ -175,6 +176,117 @@ async def evaluate(
     return Evaluation(episodes, means, trajectories)
 
 
+class EvaluationObserver:
+    """Is told how a run goes on; the methods do nothing unless overridden."""
+
+    def doing(self, what: str) -> None:
+        """The run starts `what` and waits for it."""
+
+    def advanced(self, done: int, total: int) -> None:
+        """`done` of `total` parts of what the run waits for are finished."""
+
+
+Finish = Callable[[Scenario, Evaluation], Awaitable[Evaluation]]
+"""What is added to the evaluation of one scenario before it is logged."""
+
+
+async def evaluate_once(
+    model: TrainableModel,
+    scenarios: Iterable[Scenario],
+    tasks: int,
+    config: LoopConfig,
+    watchdog: Watchdog,
+    observer: EvaluationObserver,
+    finish: Finish | None = None,
+) -> Evaluation | None:
+    """Measures the policy on the scenarios' held-out tasks, and logs it as the learning curve's point of its step.
+
+    None where an earlier run of the same command has made the point, or nothing is held out.
+    """
+    backend, step = model.backend, await model.get_step()
+    measured = [each for each in scenarios if each.tasks("held_out")]
+    if not measured or any(row["step"] == step for row in backend.history(model, EVALUATION)):
+        return None
+    observer.doing(EVALUATING)
+    started, done = time.monotonic(), 0
+    total = sum(min(tasks, len(each.tasks("held_out"))) for each in measured)
+
+    @contextmanager
+    def counted() -> Generator[None]:
+        nonlocal done
+        with watchdog.during("rollout", "rollouts of the evaluation"):
+            yield
+        done += 1
+        observer.advanced(done, total)
+
+    found: list[Evaluation] = []
+    with watchdog.during("training", "waiting for the evaluation", counted=False):
+        for each in measured:
+            evaluation = await evaluate(model, held_out_scenario(each, config.turn_limits), tasks, config, counted)
+            found.append(evaluation if finish is None else await finish(each, evaluation))
+    together = evaluated_together(found)
+    seconds = time.monotonic() - started
+    await model.log([TrajectoryGroup([each]) for each in together.trajectories], EVALUATION)
+    backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
+    return together
+
+
 def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.metrics)
     return {name: fmean(float(t.metrics[name]) for t in trajectories if name in t.metrics) for name in names}
+
+
+BASE, BEST = "base", "best"
+WINS = "wins/"
+"""Before the name of the rival."""
+
+
+async def judge_wins(
+    judge: Judge, attempts: Sequence[Trajectory], rivals: Mapping[str, Sequence[Trajectory]], most: int
+) -> None:
+    """Adds the metrics `wins/<rival>` to the first `most` attempts whose task a rival has tried too.
+
+    Raises `JudgeError` for a judge that cannot be asked, or has stopped.
+    """
+    tried = {name: {_task(rival): rival for rival in theirs} for name, theirs in rivals.items()}
+    comparable = [each for each in attempts if any(_task(each) in theirs for theirs in tried.values())]
+
+    async def compare(attempt: Trajectory) -> None:
+        names = [name for name, theirs in tried.items() if _task(attempt) in theirs]
+        members = [attempt, *(tried[name][_task(attempt)] for name in names)]
+        group = TrajectoryGroup([_bare(member) for member in members])
+        judged = await judge.score(group)
+        if judged.judgement is not None and judged.judgement.status == "degenerate":  # they did the same
+            attempt.metrics |= {f"{WINS}{name}": 0.5 for name in names}
+            return
+        own, *others = (member.judgement.score if member.judgement else None for member in judged)
+        for name, other in zip(names, others, strict=True):
+            if own is not None and other is not None:
+                attempt.metrics[f"{WINS}{name}"] = 0.5 if own == other else float(own > other)
+
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            for attempt in comparable[:most]:
+                tasks.create_task(compare(attempt))
+
+
+def best_step(rows: Sequence[Mapping[str, Any]], prefix: str = "") -> int | None:
+    """The step that beat the base most often, the newest among equals; None before there is one.
+
+    `prefix`: of the metrics of one scenario among several.
+    """
+    metric = f"{prefix}{WINS}{BASE}"
+    known = [(row[metric], row["step"]) for row in rows if row.get(metric) is not None]
+    return max(known)[1] if known else None
+
+
+def _task(trajectory: Trajectory) -> tuple[str, str | None]:
+    """The task and who acted."""
+    task = trajectory.metadata.get("task")
+    named = cast("dict[str, Any]", task) if isinstance(task, dict) else {}
+    return str(named.get("id")), trajectory.agent
+
+
+def _bare(trajectory: Trajectory) -> Trajectory:
+    """Without what an earlier judge said."""
+    return trajectory.model_copy(update={"reward": None, "judgement": None})

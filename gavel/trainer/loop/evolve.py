@@ -9,7 +9,6 @@ iteration's choice follows from them alone, so a run that was killed anywhere go
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -25,26 +24,24 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
-from gavel.trainer.loop.evaluation import Evaluation, counting, evaluate
+from gavel.trainer.loop.evaluation import EVALUATION, Evaluation, EvaluationObserver, evaluate_once
 from gavel.trainer.loop.experiment import described_experiment
-from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards
-from gavel.trainer.loop.imitation import fingerprint, imitation_plan, with_schedule
+from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards, needed_judge
+from gavel.trainer.loop.imitation import BestMembers, best_members, fingerprint, imitation_plan, with_schedule
 from gavel.trainer.loop.watchdog import (
     RESUME,
     LoopError,
     Watchdog,
     check_turn_limits,
-    held_out_scenario,
     stall_seconds,
     stop_at_outage,
     with_turn_limit,
 )
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import judge_totals
-from gavel.trainer.sft.best_members import BestMembers, best_members
 
-EVALUATION, EXPLORED, ITERATIONS = "held_out", "explored", "iterations"
-"""Splits of the metrics: evaluations, explored groups, and a row for what each iteration imitates."""
+EXPLORED, ITERATIONS = "explored", "iterations"
+"""Splits of the metrics: explored groups, and a row for what each iteration imitates."""
 _STORED_AT_ONCE = 16
 """Explored groups between two that are written: what a kill may cost."""
 _MAY_CHANGE = {"iterations", "concurrency", "stall_seconds"}
@@ -75,14 +72,8 @@ class Iteration:
         return self.measures.get("success")
 
 
-class EvolveObserver:
-    """Is told how a run goes on; the methods do nothing unless overridden."""
-
-    def doing(self, what: str) -> None:
-        """The run starts `what` and waits for it."""
-
-    def advanced(self, done: int, total: int) -> None:
-        """`done` of `total` parts of what the loop waits for are finished."""
+class EvolveObserver(EvaluationObserver):
+    """Also of what an iteration imitates, and learns."""
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         """It is known what an iteration imitates."""
@@ -116,12 +107,7 @@ async def evolve(
     weights: Weights = config.reward or {}
     check_rewards(scenario, weights)
     check_turn_limits(scenario, config.turn_limits)
-    if not config.ranked:
-        judge = None
-    elif judge is None:
-        raise LoopError("the reward gives the judge a weight, but there is no judge", "Pass judge=gavel.Judge(…).")
-    else:
-        judge.check()
+    judge = needed_judge(weights, judge)
     described = train.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing", "restart"})
     settings = {
         "evolve": config.model_dump(mode="json", exclude=_MAY_CHANGE),
@@ -330,22 +316,10 @@ class _Evolution:
 
     async def _evaluate_once(self, number: int) -> None:
         """Measures the policy on held-out tasks, unless an earlier run of the same command has."""
-        model, backend = self.model, self.model.backend
-        step = await model.get_step()
-        held_out = self.scenario.tasks("held_out")
-        if not held_out or any(row["step"] == step for row in backend.history(model, EVALUATION)):
-            return
-        self.observer.doing("evaluation on held-out tasks")
-        started = time.monotonic()
-        total = min(self.config.evaluation_tasks, len(held_out))
-        during = counting(self.watchdog, self.observer.advanced, total)
-        scenario = held_out_scenario(self.scenario, self.config.turn_limits)
-        with self.watchdog.during("training", "waiting for the evaluation", counted=False):
-            evaluation = await evaluate(model, scenario, total, self.config.sampling(), during)
-        await model.log([TrajectoryGroup([each]) for each in evaluation.trajectories], EVALUATION)
-        seconds = time.monotonic() - started
-        backend.record(model, {"evaluation": seconds, "whole": seconds}, "times")
-        self.observer.evaluated(number, evaluation)
+        tasks, sampling = self.config.evaluation_tasks, self.config.sampling()
+        found = await evaluate_once(self.model, [self.scenario], tasks, sampling, self.watchdog, self.observer)
+        if found is not None:
+            self.observer.evaluated(number, found)
 
 
 def _task_id(group: TrajectoryGroup) -> str:

@@ -6,10 +6,10 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -100,20 +100,27 @@ def described_scenario(scenario: Scenario) -> dict[str, Any]:
     servers are not. Names of tools, tasks and files end with @ and the hash of what they hold; of more than MOST_TASKS
     there is one hash.
     """
+    return described_world(scenario) | {
+        "code": code_of(scenario),
+        "success": source_hash(scenario.success),
+        "hand_reward": source_hash(scenario.hand_reward),
+        "train_tasks": _identities(scenario.tasks("train")),
+        "held_out_tasks": _identities(scenario.tasks("held_out")),
+    }
+
+
+def described_world(scenario: Scenario) -> dict[str, Any]:
+    """The part of it that an agent meets: neither tasks nor what measures an episode."""
     return {
         "system": scenario.system,
-        "success": _source(scenario.success),
-        "hand_reward": _source(scenario.hand_reward),
         "tools": [
-            f"{tool.name}@{content_hash(json.dumps([tool.schema, _source(tool.function)], sort_keys=True))}"
+            f"{tool.name}@{content_hash(json.dumps([tool.schema, source_hash(tool.function)], sort_keys=True))}"
             for tool in scenario.own_tools
         ],
-        "code": code_of(scenario),
+        "code": code_of(scenario, checks=False),
         "tool_servers": [content_hash(str(server)) for server in scenario.servers],
         "user": None if scenario.user is None else [*scenario.user.settings],
         **scenario.limits,
-        "train_tasks": _identities(scenario.tasks("train")),
-        "held_out_tasks": _identities(scenario.tasks("held_out")),
     }
 
 
@@ -122,7 +129,7 @@ def code_of(scenario: Scenario, *, checks: bool = True) -> list[str]:
     `success` and the hand-written reward."""
     users = [scenario.success, scenario.hand_reward] if checks else []
     users += [scenario.environment, scenario.rollout, *(tool.function for tool in scenario.own_tools)]
-    modules = [module for user in users if user is not None and (module := _module_of(inspect.unwrap(user)))]
+    modules = _loaded(str(getattr(inspect.unwrap(user), "__module__", "")) for user in users if user is not None)
     own_checks = [] if checks else [scenario.success, scenario.hand_reward]
     left_out = {str(getattr(check, "__name__", "")) for check in own_checks}
     found: dict[Path, str] = {}
@@ -137,41 +144,31 @@ def code_of(scenario: Scenario, *, checks: bool = True) -> list[str]:
             continue
         tree.body = [each for each in tree.body if getattr(each, "name", None) not in left_out]
         found[file] = f"{file.name}@{content_hash(ast.dump(tree))}"
-        imported = [*_imported(module), *_named(tree, module)]
+        imported = _loaded(sorted(_imported(tree, module.__package__ or "")))
         modules += [each for each in imported if Path(each.__file__ or "").is_relative_to(file.parent)]
     return sorted(found.values())
 
 
-def _named(tree: ast.Module, module: ModuleType) -> Iterator[ModuleType]:
-    """The modules that import statements name, also where they take constants of them."""
+def _imported(tree: ast.Module, package: str) -> set[str]:
+    """The names that import statements may mean a module by, also where they take constants of it."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom):
-            package = (module.__package__ or "").rsplit(".", node.level - 1)[0] if node.level else ""
-            origin = ".".join(filter(None, (package, node.module)))
+            parent = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            origin = ".".join(filter(None, (parent, node.module)))
             names |= {origin, *(f"{origin}.{each.name}" for each in node.names)}
-    for name in sorted(names):
-        if getattr(found := sys.modules.get(name), "__file__", None):
-            yield cast("ModuleType", found)
+    return names
 
 
-def _module_of(value: object) -> ModuleType | None:
-    if isinstance(value, ModuleType):
-        return value
-    name = getattr(value, "__module__", None)
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    return module if module is not None and getattr(module, "__file__", None) else None
+def _loaded(names: Iterable[str]) -> list[ModuleType]:
+    """The modules of these names that were read from a file."""
+    found = (sys.modules.get(name) for name in names)
+    return [each for each in found if getattr(each, "__file__", None) and each is not None]
 
 
-def _imported(module: ModuleType) -> Iterator[ModuleType]:
-    for value in [*vars(module).values()]:
-        if (other := _module_of(value)) is not None and getattr(other, "__file__", None):
-            yield other
-
-
-def _source(function: Callable[..., Any] | None) -> str | None:
+def source_hash(function: Callable[..., Any] | None) -> str | None:
     """Hash of a function's source, without comments and layout; of one without source its name."""
     if function is None:
         return None

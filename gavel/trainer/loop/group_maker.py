@@ -46,28 +46,32 @@ def weighted_reward(parts: Parts, weights: Weights) -> float | None:
     """The sum of weight times reward over the rewards with a weight; None when one of these is None."""
     total = 0.0
     for name, weight in weights.items():
-        if not weight:
-            continue
-        value = parts[name]
+        value = parts[name] if weight else 0.0
         if value is None:
             return None
         total += weight * value
     return total
 
 
-def needs_judge(weights: Weights) -> bool:
-    return bool(weights.get("judge"))
+def needed_judge(weights: Weights, judge: Judge | None) -> Judge | None:
+    """`judge`, where the reward gives it a weight. Raises `LoopError` where there is none then, and `JudgeError` for
+    one that cannot be asked."""
+    if not weights.get("judge"):
+        return None
+    if judge is None:
+        raise LoopError("the reward gives the judge a weight, but there is no judge", "Pass judge=gavel.Judge(…).")
+    judge.check()
+    return judge
 
 
 def check_rewards(scenario: Scenario, weights: Weights) -> None:
     """Raises `LoopError` when the scenario lacks a function that a weighted reward calls."""
-    missing: dict[RewardName, str] = {}
-    if scenario.hand_reward is None:
-        missing["hand"] = "hand_reward"
-    if scenario.success is None:
-        missing["success"] = "success"
-    for name, argument in missing.items():
-        if weights.get(name):
+    called: dict[RewardName, tuple[str, object]] = {
+        "hand": ("hand_reward", scenario.hand_reward),
+        "success": ("success", scenario.success),
+    }
+    for name, (argument, function) in called.items():
+        if weights.get(name) and function is None:
             raise LoopError(
                 f"the reward {name!r} needs {argument}, which the scenario {scenario.name} does not have",
                 f"Pass {argument}=… to its gavel.Scenario, or take {name!r} out of the weights of the reward.",
@@ -97,7 +101,7 @@ def set_rewards(group: TrajectoryGroup, programmed: list[dict[RewardName, float 
     The parts are kept as the metrics `reward/<name>`, unless the judge's is the only one.
     """
     for trajectory, parts in zip(group.trajectories, programmed, strict=True):
-        known: dict[RewardName, float | None] = {"judge": trajectory.reward} if needs_judge(weights) else {}
+        known: dict[RewardName, float | None] = {"judge": trajectory.reward} if weights.get("judge") else {}
         known |= parts
         trajectory.reward = weighted_reward(known, weights)
         if known.keys() != {"judge"}:

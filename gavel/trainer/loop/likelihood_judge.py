@@ -63,31 +63,24 @@ class LikelihoodJudge:
         if not attempts:
             raise JudgeError(f"gavel/{LIKELIHOOD} judges groups of trajectories; this prompt shows none.")
         shortest, longest = read_rule(text["system"])
-        asked = {label: last_reply(attempt) for label, attempt in attempts.items()}
-        logprobs, raised = self.mean_logprobs(list(asked.values())), self._raised(list(asked.values()))
+        asked = [last_reply(attempt) for attempt in attempts.values()]
+        own = neutral = self.logprobs(asked)
+        if self._neutral is not None:
+            neutral = self.logprobs([(_asking(before, self._neutral), said) for before, said in asked])
         scores: list[dict[str, Any]] = []
-        for (label, (_, said)), logprob, nats in zip(asked.items(), logprobs, raised, strict=True):
+        for label, (_, said), (logprob, tokens), (less, _) in zip(attempts, asked, own, neutral, strict=True):
             score = brevity(said, shortest, longest) * sense(logprob)
             explanation = f"{len(said.split())} words, mean log-prob {logprob:.1f} a token under the base"
-            if nats is not None:
+            if self._neutral is not None:
+                nats = (logprob - less) * tokens  # by which the conversation makes the whole reply likelier
                 score *= relevance(nats)
                 explanation += f", the question raises it by {nats:.1f} nats in all"
             scores.append({"trajectory_id": label, "explanation": f"{explanation}.", "score": round(score, 3)})
         return json.dumps({"scores": scores})
 
-    def _raised(self, replies: Sequence[tuple[list[Message], str]]) -> list[float] | list[None]:
-        """Nats by which each conversation makes its whole reply likelier than the neutral question does."""
-        if self._neutral is None:
-            return [None] * len(replies)
-        neutral = [(_asking(before, self._neutral), said) for before, said in replies]
-        own, other = self._logprobs(replies), self._logprobs(neutral)
-        return [(mean - less) * tokens for (mean, tokens), (less, _) in zip(own, other, strict=True)]
-
-    def mean_logprobs(self, replies: Sequence[tuple[list[Message], str]]) -> list[float]:
-        """Mean log-prob of a token, in nats, of each (conversation, reply), the end of the turn included."""
-        return [mean for mean, _ in self._logprobs(replies)]
-
-    def _logprobs(self, replies: Sequence[tuple[list[Message], str]]) -> list[tuple[float, int]]:
+    def logprobs(self, replies: Sequence[tuple[list[Message], str]]) -> list[tuple[float, int]]:
+        """The mean log-prob of a token, in nats, of each (conversation, reply), the end of the turn included, and their
+        number."""
         keys = [(json.dumps(before), said) for before, said in replies]
         with self._lock:
             missing = [key for key in dict.fromkeys(keys) if key not in self._known]
@@ -176,6 +169,5 @@ def _asking(before: list[Message], question: str) -> list[Message]:
 def last_reply(attempt: Sequence[Conversation]) -> tuple[list[Message], str]:
     """The main conversation up to the agent's last message, and that message; empty where it said nothing."""
     texts = [event for event in attempt[0].events if isinstance(event, TextEvent)]
-    if not texts or texts[-1].role != "assistant":
-        return [{"role": event.role, "content": event.text} for event in texts], ""
-    return [{"role": event.role, "content": event.text} for event in texts[:-1]], texts[-1].text
+    said = texts.pop().text if texts and texts[-1].role == "assistant" else ""
+    return [{"role": event.role, "content": event.text} for event in texts], said

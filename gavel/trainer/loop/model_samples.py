@@ -1,24 +1,29 @@
 """Episodes of one model on held-out tasks, each kept in a file as soon as it ends, so that none is sampled twice.
 
-A file holds the episodes of one model under one set of settings (`SampleSettings.key`): what else would change what
+A file holds the episodes of one model under one set of settings (`SampledModel.file`): what else would change what
 the model says is part of the file's name. A group in it is one episode; failed ones are not kept, and are tried again.
+
+All models' attempts at one task are judged as one group that does not say whose they are. The orders of the judge
+balance who is shown first. Each judged group is kept in a file as soon as it is scored; one of the same attempts is not
+judged again.
 """
 
 import asyncio
 import hashlib
-import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gavel.base.errors import first_error
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
 from gavel.llm.errors import LlmError
 from gavel.scenarios.environment import NO_OUTCOME
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
@@ -26,7 +31,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import EvaluationError
-from gavel.trainer.loop.experiment import code_of
+from gavel.trainer.loop.experiment import described_world, source_hash
 
 COST, SECONDS = "cost_usd", "seconds"
 """Metrics of an episode's group; a cost that is not known is absent."""
@@ -50,10 +55,11 @@ class SampledModel:
     """Makes it ready; it is called only when an episode is missing."""
 
     def file(self, folder: Path, scenario: Scenario, config: LoopConfig) -> Path:
-        """Where its episodes are kept."""
+        """Where its episodes are kept. Tasks are compared one by one, and `success` is computed anew."""
+        world = [getattr(scenario.environment, "func", scenario.environment), scenario.rollout]
         settings = {
             "model": dict(self.identity),
-            "scenario": _fingerprint(scenario),
+            "scenario": [scenario.name, described_world(scenario), *map(source_hash, world)],
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
             "seed": config.seed,
@@ -63,11 +69,9 @@ class SampledModel:
         return folder / "samples" / f"{slug}-{digest}.jsonl.zst"
 
 
-def wanted_samples(tasks: Sequence[Task], samples: int) -> Iterator[tuple[Task, int]]:
+def wanted_samples(tasks: Sequence[Task], samples: int) -> list[tuple[Task, int]]:
     """All first samples, then all second ones: what a stop leaves covers the tasks evenly."""
-    for number in range(samples):
-        for task in tasks:
-            yield task, number
+    return [(task, number) for number in range(samples) for task in tasks]
 
 
 def stored_samples(file: Path, tasks: Sequence[Task]) -> dict[Sample, TrajectoryGroup]:
@@ -145,23 +149,85 @@ async def sample_missing(
     return len(failures)
 
 
-def _fingerprint(scenario: Scenario) -> dict[str, Any]:
-    """What the model is shown and what answers it. Tasks are compared one by one, and `success` is computed anew."""
-    own = [getattr(scenario.environment, "func", scenario.environment), scenario.rollout]
-    return {
-        "name": scenario.name,
-        "system": scenario.system,
-        "tools": scenario.toolbox.schemas,
-        "servers": len(scenario.servers),
-        "limits": scenario.limits,
-        "user": None if scenario.user is None else scenario.user.settings,
-        "sources": [_source(tool.function) for tool in scenario.toolbox] + [_source(each) for each in own if each],
-        "code": code_of(scenario, checks=False),
-    }
+_ATTEMPTS = "attempts"
 
 
-def _source(thing: Any) -> str:
-    try:
-        return inspect.getsource(thing)
-    except (OSError, TypeError):  # made at run time, or a callable object
-        return getattr(thing, "__qualname__", type(thing).__qualname__)
+def joint_groups(episodes: Mapping[str, Mapping[Sample, TrajectoryGroup]]) -> list[TrajectoryGroup]:
+    """A group for each task (and agent, where an episode has several) of the attempts of all models, by model name."""
+    groups: dict[tuple[str, str | None], TrajectoryGroup] = {}
+    for model, samples in episodes.items():
+        for (task, number), episode in samples.items():
+            for member in episode:
+                metadata = {**member.metadata, "model": model, "sample": number}
+                bare = member.model_copy(update={"reward": None, "judgement": None, "metadata": metadata})
+                group = groups.setdefault((task, member.agent), TrajectoryGroup(metadata={"task": task}))
+                group.trajectories.append(bare)
+    for group in groups.values():
+        group.metadata[_ATTEMPTS] = _digest(group)
+    return list(groups.values())
+
+
+def judged_file(judge: Judge, folder: Path) -> Path:
+    """Where the groups that this judge scored are kept: another judge, rubric or setting has a file of its own."""
+    settings = json.dumps(judge.settings, sort_keys=True, default=str)
+    return folder / "judged" / f"{hashlib.sha256(settings.encode()).hexdigest()[:12]}.jsonl.zst"
+
+
+def judged_before(groups: Sequence[TrajectoryGroup], file: Path) -> dict[str, TrajectoryGroup]:
+    """The groups that the file has judged, by the digest of their attempts."""
+    if not file.is_file():
+        return {}
+    wanted = {str(group.metadata[_ATTEMPTS]) for group in groups}
+    known = {str(group.metadata.get(_ATTEMPTS)): group for group in TrajectoryStore(file).read()}
+    return {digest: group for digest, group in known.items() if digest in wanted}
+
+
+async def judge_together(
+    judge: Judge, groups: Sequence[TrajectoryGroup], file: Path, done: Callable[[], None]
+) -> list[TrajectoryGroup]:
+    """The groups with their judgements; `done` hears of each that is judged now.
+
+    A group that the judge could not score, or was not asked about because it stopped, is unscored with the reason, and
+    not kept: the same command asks again. Raises `JudgeError` for a judge that cannot be asked.
+    """
+    known = judged_before(groups, file)
+    store = TrajectoryStore(file)
+
+    async def score(group: TrajectoryGroup) -> None:
+        digest = str(group.metadata[_ATTEMPTS])
+        try:
+            judged = await judge.score(group)
+        except JudgeError as error:
+            if judge.stopped is None:
+                raise
+            known[digest] = unscored(group, error.message)
+            return
+        whole = judged.judgement  # identical attempts are tied, and no judge is asked about them
+        tied = whole is not None and whole.status == "degenerate" and len(judged) > 1 and not whole.lost_orders
+        if tied or any(member.judgement and member.judgement.score is not None for member in judged):
+            store.append(judged)  # without an await: a stop between the two would lose what was paid for
+        known[digest] = judged
+        done()
+
+    with first_error():
+        async with asyncio.TaskGroup() as running:
+            for group in groups:
+                if str(group.metadata[_ATTEMPTS]) not in known:
+                    running.create_task(score(group))
+    return [known[str(group.metadata[_ATTEMPTS])] for group in groups]
+
+
+def _digest(group: TrajectoryGroup) -> str:
+    """A hash of what the judge reads and whose it is."""
+    shown = [
+        [
+            member.metadata.get("model"),
+            member.metadata.get("sample"),
+            [each.model_dump(mode="json", include={"agent", "tools"}) for each in member.histories()],
+            [each.messages() for each in member.histories()],
+            member.status,
+            member.metadata.get("task"),
+        ]
+        for member in group
+    ]
+    return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:20]

@@ -43,23 +43,32 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import JudgeChecks, LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.training_batch import has_signal
-from gavel.trainer.loop.evaluation import Evaluation, counting, evaluate, evaluated_together
+from gavel.trainer.loop.evaluation import (
+    BASE,
+    BEST,
+    EVALUATION,
+    TIMES,
+    WINS,
+    Evaluation,
+    EvaluationObserver,
+    best_step,
+    evaluate_once,
+    judge_wins,
+)
 from gavel.trainer.loop.experiment import described_run, judges_of
-from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needs_judge, with_scenario_metrics
+from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
-from gavel.trainer.loop.judged_wins import BASE, BEST, WINS, best_step, judge_wins
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
 from gavel.trainer.loop.watchdog import (
     LoopError,
     Watchdog,
     check_turn_limits,
-    held_out_scenario,
     stall_seconds,
     stop_at_outage,
     with_turn_limit,
 )
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.runs.metrics import sampled_tokens
+from gavel.trainer.runs.metrics import judge_totals, sampled_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -176,13 +185,8 @@ def _bare(group: TrajectoryGroup) -> TrajectoryGroup:
 
 def _costs(asked: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Calls of the checks, and dollars where all are known."""
-    judgements = [group.judgement for group in asked if group.judgement is not None]
-    if not judgements:
-        return {}
-    costs = [judgement.cost_usd for judgement in judgements if judgement.calls]
-    known = [cost for cost in costs if cost is not None]
-    found = {"checks/calls": float(sum(judgement.calls for judgement in judgements))}
-    return found | ({"checks/cost_usd": sum(known)} if len(known) == len(costs) else {})
+    totals = judge_totals(asked)
+    return {f"checks/{name}": totals[f"judge/{name}"] for name in ("calls", "cost_usd") if f"judge/{name}" in totals}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +203,8 @@ class StepReport:
     whole: float
 
 
-class Observer:
-    """Is called by a running loop; the methods do nothing unless overridden."""
-
-    def doing(self, what: str) -> None:
-        """The loop starts `what` and waits for it."""
-
-    def advanced(self, done: int, total: int) -> None:
-        """`done` of `total` parts of what the loop waits for are finished."""
+class Observer(EvaluationObserver):
+    """Also of steps, points of the learning curve and alarms."""
 
     def stepped(self, report: StepReport) -> None:
         """A step is done and saved."""
@@ -218,10 +216,6 @@ class Observer:
         """The judge's scores are to be distrusted, for a reason that the run has not had before."""
 
 
-EVALUATION = "held_out"
-EVALUATING = "evaluation on held-out tasks"
-"""What an observer is told that the loop does."""
-TIMES = "times"
 NOISE_PRIOR = "noise_prior"
 ALARMS = "alarms"
 CUT = "cut"
@@ -255,12 +249,7 @@ async def train_scenario(
     for each in mixture:
         check_rewards(each, config.reward)
         check_turn_limits(each, config.turn_limits)
-    if not needs_judge(config.reward):
-        judge = None
-    elif judge is None:
-        raise LoopError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
-    else:
-        judge.check()
+    judge = needed_judge(config.reward, judge)
     if train_config.advantage == "shrunk" and config.reward.get("judge", 1.0) != 1.0:
         raise LoopError(
             "the advantage 'shrunk' needs rewards on the scale of the judge's standard errors: its weight must be 1",
@@ -450,37 +439,26 @@ class _Loop:
 
     async def _evaluate_once(self, step: int) -> None:
         """Makes the point of the learning curve at `step`, unless an earlier run of the same command made it."""
-        model, backend, config = self.model, self.model.backend, self.config
-        made = any(row["step"] == step for row in backend.history(model, EVALUATION))
-        measured = [each for each in self.mixture if each.tasks("held_out")]
-        if made or not measured:
-            return
+        config = self.config
         tasks = config.final_tasks if step in (0, config.steps) else config.evaluation_tasks
-        self.observer.doing(EVALUATING)
-        started = time.monotonic()
-        total = sum(min(tasks, len(each.tasks("held_out"))) for each in measured)
-        during = counting(self.watchdog, self.observer.advanced, total)
-        with self.watchdog.during("training", "waiting for the evaluation", counted=False):
-            found: list[Evaluation] = []
-            for each in measured:
-                limited = held_out_scenario(each, config.turn_limits)
-                evaluated = await self._with_wins(step, each, await evaluate(model, limited, tasks, config, during))
-                if len(self.mixture) > 1:
-                    with_scenario_metrics(each, evaluated.trajectories)
-                found.append(evaluated)
-            evaluation = evaluated_together(found)
-        seconds = time.monotonic() - started
-        await model.log([TrajectoryGroup([trajectory]) for trajectory in evaluation.trajectories], EVALUATION)
-        backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
-        self.observer.evaluated(step, evaluation)
+        finish = partial(self._finish_evaluation, step)
+        found = await evaluate_once(self.model, self.mixture, tasks, config, self.watchdog, self.observer, finish)
+        if found is not None:
+            self.observer.evaluated(step, found)
 
-    async def _with_wins(self, step: int, scenario: Scenario, evaluation: Evaluation) -> Evaluation:
+    async def _finish_evaluation(self, step: int, scenario: Scenario, evaluation: Evaluation) -> Evaluation:
         """With how often its attempts beat those of the base and of the best step so far, where that is wanted."""
         tasks = self.config.judged_tasks
         if tasks is None:
             tasks = _JUDGED_TASKS if scenario.success is None else 0
-        if not (step and tasks and self.judge):
-            return evaluation
+        if step and tasks and self.judge:
+            await self._judge_wins(scenario, evaluation, tasks)
+            evaluation = evaluation.remeasured()
+        if len(self.mixture) > 1:
+            with_scenario_metrics(scenario, evaluation.trajectories)
+        return evaluation
+
+    async def _judge_wins(self, scenario: Scenario, evaluation: Evaluation, tasks: int) -> None:
         backend, rivals = self.model.backend, {BASE: 0}
         prefix = f"{scenario.name}/" if len(self.mixture) > 1 else ""
         if (best := best_step(backend.history(self.model, EVALUATION), prefix)) is not None:
@@ -497,7 +475,6 @@ class _Loop:
         self.observer.doing("judging held-out attempts")
         with self.maker.judging, self.watchdog.during("judging", "groups of the evaluation"):
             await judge_wins(self.maker.judges[scenario.name], evaluation.trajectories, theirs, tasks)
-        return evaluation.remeasured()
 
 
 def _times(report: StepReport) -> dict[str, float]:

@@ -37,8 +37,15 @@ from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.step_bytes import MARGIN, PassBytes, checkpoints_by_default, fitting_tokens, probe_sequence
 from gavel.trainer.policy.adapters import adapted_weights
-from gavel.trainer.policy.families import usable_context, why_alone, why_unbatched
-from gavel.trainer.policy.loading import auto_class, check_settings, dtype_of, text_decoder
+from gavel.trainer.policy.loading import (
+    auto_class,
+    check_settings,
+    dtype_of,
+    text_decoder,
+    usable_context,
+    why_alone,
+    why_unbatched,
+)
 from gavel.trainer.policy.policy import Policy, adapted, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
 

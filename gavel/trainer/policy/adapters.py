@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from gavel.base.errors import GavelError
 from gavel.base.files import new_folder
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.kernels.lora_experts import factors_of
+from gavel.trainer.kernels.fused_layers import factors_of
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.loading import BaseModelError
 
@@ -220,10 +220,15 @@ logger = logging.getLogger(__name__)
 def start_from(policy: "Policy", directory: Path) -> None:
     """Gives the policy the adapter in `directory`. Raises `BaseModelError` when it does not fit."""
     adapter = read_start(directory, str(policy.device))
-    _check(policy, adapter, directory)
-    with torch.no_grad():
-        for name, parameter in policy.adapter_parameters():
-            parameter.copy_(adapter.weights[name])
+    check_lora(adapter, policy.lora, directory)
+    broken = (f"{name} is not finite" for name, weight in adapter.weights.items() if not weight.isfinite().all())
+    if (misfit := adapter_misfit(policy, adapter.weights) or next(broken, None)) is not None:
+        targets = [f"--lora-target {name}" for name in adapter.targets] + ["--lora-experts"] * adapter.experts
+        raise BaseModelError(
+            f"the checkpoint {str(directory)!r} does not fit: {misfit}",
+            f"Train the base model and the layers that it is of (--model, {' '.join(targets)}), or name another one.",
+        )
+    policy.set_adapter_weights([adapter.weights[name] for name, _ in policy.adapter_parameters()])
 
 
 def read_start(directory: Path, device: str) -> AdapterFile:
@@ -234,15 +239,6 @@ def read_start(directory: Path, device: str) -> AdapterFile:
         raise BaseModelError(
             f"the checkpoint {str(directory)!r} {error}", "Name the checkpoint of another step, or of another run."
         ) from error
-
-
-def adapter_base(directory: Path) -> str:
-    """The base model that the adapter's own config names; empty where it names none, or cannot be read."""
-    try:
-        config = json.loads((directory / FILES[0]).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(config.get("base_model_name_or_path") or "") if isinstance(config, dict) else ""
 
 
 def check_base(asked: str, trained: str, directory: Path) -> None:
@@ -275,20 +271,12 @@ def check_lora(adapter: AdapterFile, lora: LoraSettings, directory: Path) -> Non
         )
 
 
-def _check(policy: "Policy", adapter: AdapterFile, directory: Path) -> None:
-    check_lora(adapter, policy.lora, directory)
-    what = f"the checkpoint {str(directory)!r} does not fit"
+def adapter_misfit(policy: "Policy", weights: Mapping[str, torch.Tensor]) -> str | None:
+    """Why the weights of an adapter, by their names in its file, are not of this policy; None where they are."""
     own = dict(policy.adapter_parameters())
-    targets = " ".join([f"--lora-target {name}" for name in adapter.targets] + ["--lora-experts"] * adapter.experts)
-    layers = f"Train the layers that it has: {targets}; or name another checkpoint."
-    differing = sorted(own.keys() ^ adapter.weights.keys())
-    if differing:
-        whose = "this run" if differing[0] in own else "it"
-        raise BaseModelError(f"{what}: only {whose} has {differing[0]}", layers)
+    if differing := sorted(own.keys() ^ weights.keys()):
+        return f"only {'this run' if differing[0] in own else 'it'} has {differing[0]}"
     for name, parameter in own.items():
-        weight = adapter.weights[name]
-        if weight.shape != parameter.shape:
-            shapes = f"{list(weight.shape)} in place of {list(parameter.shape)}"
-            raise BaseModelError(f"{what}: {name} is {shapes}", "It is an adapter of another base model: --model.")
-        if not bool(weight.isfinite().all()):
-            raise BaseModelError(f"{what}: {name} has weights that are not finite", "Name an earlier checkpoint.")
+        if weights[name].shape != parameter.shape:
+            return f"{name} is {list(weights[name].shape)} in place of {list(parameter.shape)}"
+    return None

@@ -3,27 +3,340 @@
 In this order: the one that was named; the exact one that the `renderers` library has for a published model; the one of
 its architecture, if it renders probe conversations as the tokenizer's own template does; that template itself.
 Renderers ask for the tokens of the same few headers at every turn, so short texts' encodings are remembered.
+
+`TemplateRenderer` renders by the model's own template, through transformers.
+
+    renderer = TemplateRenderer(tokenizer, {"enable_thinking": False})
+    renderer.render_ids(messages, add_generation_prompt=True)
+
+A template only renders whole conversations, so nothing bridges from one turn to the next: the endpoint continues on
+the sampled ids where the next rendering begins with the same text, and counts a mismatch where it does not. What ends a
+turn, and whether tool calls can be read back, is found out by rendering probes. Where a template shows no tools, or
+calls that nobody here can read, they are told in words: tools in the first turn, calls as JSON between `<tool_call>`
+tags, results as the user's. A conversation without tools is not touched.
 """
 
+import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined, TemplateError
+from jinja2.defaults import DEFAULT_NAMESPACE
+from jinja2.meta import find_undeclared_variables
 from pydantic import ValidationError
-from renderers import Renderer, config_from_name, create_renderer
+from renderers import (
+    DefaultRendererConfig,
+    Message,
+    ParsedToolCall,
+    RenderedTokens,
+    Renderer,
+    ToolCallParseStatus,
+    ToolSpec,
+    config_from_name,
+    create_renderer,
+)
 from renderers.base import MODEL_RENDERER_MAP
+from renderers.default import DefaultRenderer
+from renderers.parsers import TOOL_PARSERS
 
+import gavel.prompts
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.template_renderer import (
-    ANSWERED,
-    SAID,
-    TEMPLATE_ERRORS,
-    TOOLS,
-    ChatFormatError,
-    TemplateRenderer,
+
+_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>|<tool_call>.*", re.DOTALL)
+
+
+class HermesCalls:
+    """A tool parser of the `renderers` library that reads the text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def extract(self, ids: list[int]) -> tuple[list[int], list[ParsedToolCall]]:
+        """The ids of the text before the first call, and the calls."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        first = _CALL.search(text)
+        if first is None:
+            return ids, []
+        before = self._tokenizer.encode(text[: first.start()], add_special_tokens=False)
+        return before, [_read(match) for match in _CALL.finditer(text)]
+
+
+def _read(match: re.Match[str]) -> ParsedToolCall:
+    raw, closed = match.group(), match.group(1)
+    if closed is None:
+        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.UNCLOSED_BLOCK)
+    try:
+        call = json.loads(closed)
+    except ValueError:
+        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.INVALID_JSON)
+    name = call.get("name") if isinstance(call, dict) else None
+    if not isinstance(name, str) or not name:
+        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.MISSING_NAME)
+    return ParsedToolCall(raw=raw, name=name, arguments=call.get("arguments", {}), status=ToolCallParseStatus.OK)
+
+
+_FILE = Path(gavel.prompts.__file__).with_name("trainer") / "tools_in_words.j2"
+_ENVIRONMENT = Environment(undefined=StrictUndefined)
+_ENVIRONMENT.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)  # Jinja's own escapes for HTML
+_TEMPLATE = _ENVIRONMENT.from_string(_FILE.read_text(encoding="utf-8").rstrip("\n"))
+
+
+def in_words(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, system: bool = True
+) -> list[dict[str, Any]]:
+    """The messages with `tools` in words; without tools, calls and results alone. `system`: the format has system
+    turns; without, the user says what they would."""
+    said = [_plain(message) for message in messages]
+    if tools:
+        described = [tool if "function" in tool else {"function": tool} for tool in tools]
+        told = _TEMPLATE.render(tools=described)
+        if messages and messages[0]["role"] == "system":
+            said[0]["content"] += f"\n\n{told}"
+        else:
+            said.insert(0, {"role": "system", "content": told})
+    joins = ["tool", *([] if system else ["system"])]
+    """Roles that become the user's, whose turn goes on with what the user says then."""
+    found: list[dict[str, Any]] = []
+    before = ""
+    for message in said:
+        role = message["role"]
+        if role in joins:
+            message["role"] = "user"
+        if before in joins and message["role"] == "user":
+            between = "\n" if before == role else "\n\n"
+            found[-1]["content"] += between + message["content"]
+        else:
+            found.append(message)
+        before = role
+    return found
+
+
+def speaks_of_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are calls or results among the messages."""
+    return any(message.get("role") == "tool" or message.get("tool_calls") for message in messages)
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose calls, or whose result, are text."""
+    content = message.get("content") or ""
+    if message["role"] == "tool":
+        return {"role": "tool", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    plain = {name: value for name, value in message.items() if name != "tool_calls"}
+    return plain | {"content": content + "\n".join(map(_call, message.get("tool_calls") or ()))}
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    name, given = call["function"]["name"], call["function"]["arguments"]
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return _between_tags(name, given)
+    return _between_tags(name, json.dumps(given, ensure_ascii=False))
+
+
+def _between_tags(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+_LOG = logging.getLogger(__name__)
+_TOLD = (
+    "The chat template of %s shows no tools, or calls that cannot be read back: tools are described in the first turn, "
+    "and calls are JSON between <tool_call> tags. --renderer names a format of its own, if it has one."
 )
+TEMPLATE_ERRORS = (TemplateError, AttributeError, KeyError, TypeError, ValueError)
+"""What a chat template raises for a conversation that it does not take."""
+_WORD = "seventeen"
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Looks up.",
+            "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+        },
+    }
+]
+_ASKED: list[Any] = [{"role": "user", "content": "Which number?"}]
+SAID: list[Any] = [*_ASKED, {"role": "assistant", "content": _WORD}]
+CALLED: list[Any] = [
+    *_ASKED,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"word": _WORD})}}
+        ],
+    },
+]
+_RESULT = "nineteen"
+ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": _RESULT}]
+
+_GIVEN = frozenset(
+    {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE}
+)
+"""What every template is given, and what is not a caller's: special tokens (`eos_token`) are left out by their ends."""
+
+
+def template_arguments(template: str) -> set[str]:
+    """The names that a chat template reads and a caller may give: `enable_thinking`, say."""
+    tested = set(re.findall(r"\b(\w+) is (?:not )?defined|\b(\w+)\s*\|\s*default", template))
+    names = {name for pair in tested for name in pair if name}
+    plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)
+    try:
+        names |= find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))
+    except TemplateError:  # a tag that only transformers knows
+        names |= set(re.findall(r"\b[a-z_]+\b", template))
+    local = set(re.findall(r"\bfor (\w+)(?:, *(\w+))? in\b", template))
+    known = _GIVEN | {name for pair in local for name in pair} | {"true", "false", "none", "loop", "self"}
+    return {name for name in names - known if not name.endswith("_token")}
+
+
+class ChatFormatError(ValueError):
+    """A conversation that the model's chat template cannot express."""
+
+
+class TemplateRenderer(DefaultRenderer):
+    """Renders by `tokenizer.apply_chat_template`; says which tokens a policy would have sampled."""
+
+    def __init__(
+        self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None, stop_ids: Sequence[int] = ()
+    ) -> None:
+        """`stop_ids`: further tokens that end a turn, such as those of the model's generation config.
+
+        Raises `ChatFormatError` for a template that does not render one turn, or arguments that it does not take.
+        """
+        given = dict(chat_template_kwargs or {})
+        read = template_arguments(tokenizer.get_chat_template())
+        if unread := [name for name in given if name not in read]:
+            raise ChatFormatError(f"it does not read {unread[0]}, but {', '.join(sorted(read)) or 'no argument'}")
+        super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
+        self._in_words = self._untold = False
+        self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
+        self._tool_parser = self._reading_tool_parser()
+        if self._tool_parser is None:
+            self._in_words, self._system = True, self._shows_system()
+            self._tool_parser = self._reading_tool_parser()
+            self._untold = True
+
+    def get_stop_token_ids(self) -> list[int]:
+        return self._stop_ids
+
+    def render_ids(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        """The token ids of a conversation. Raises `ChatFormatError`."""
+        return self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    def render(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> RenderedTokens:
+        """The same with the message of each token, and which of them are sampled.
+
+        A turn is attributed where the rendering up to it is a prefix of the whole; a template that rewrites earlier
+        turns leaves the others without sampled tokens. Raises `ChatFormatError`.
+        """
+        ids = self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        indices, sampled = [-1] * len(ids), [False] * len(ids)
+        before = 0
+        for at, message in enumerate(messages):
+            if message.get("role") != "assistant" or not at:  # nobody samples a turn that nothing comes before
+                continue
+            opening = self._apply(messages[:at], tools=tools, add_generation_prompt=True)
+            through = self._apply(messages[: at + 1], tools=tools)
+            if through[: len(opening)] != opening or ids[: len(opening)] != opening:
+                continue
+            end = next((n + 1 for n in range(len(opening), len(through)) if through[n] in self._stop_ids), len(through))
+            if ids[:end] != through[:end]:
+                continue
+            indices[before : len(opening)] = [max(at - 1, 0)] * (len(opening) - before)
+            header = len(self._apply(messages[:at], tools=tools))
+            indices[header:end] = [at] * (end - header)
+            sampled[len(opening) : end] = [True] * (end - len(opening))
+            before = end
+        if not add_generation_prompt:
+            indices[before:] = [max(len(messages) - 1, 0)] * (len(ids) - before)
+        elif messages:
+            closed = len(self._apply(messages, tools=tools))
+            indices[before:closed] = [len(messages) - 1] * (closed - before)
+        return RenderedTokens(
+            token_ids=ids,
+            message_indices=indices,
+            sampled_mask=sampled,
+            message_roles=[message.get("role") or "" for message in messages],
+        )
+
+    def _apply(self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
+        if tools and self._tool_parser is None:
+            raise ChatFormatError("the model's chat template does not render tool calls, not even in words")
+        if self._in_words and (tools or speaks_of_tools(messages)):
+            if self._untold:
+                self._untold = False
+                _LOG.warning(_TOLD, getattr(self._tokenizer, "name_or_path", None) or "the model")
+            messages, tools = in_words(messages, tools or (), system=self._system), None
+        try:
+            return super()._apply(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
+        except TEMPLATE_ERRORS as error:
+            raise ChatFormatError(f"the model's chat template refuses the conversation: {error}") from error
+
+    def _shows_system(self) -> bool:
+        """Whether the template takes a system turn, and shows it."""
+        try:
+            shown = self._apply([{"role": "system", "content": _WORD}, *_ASKED])
+        except ChatFormatError:
+            return False
+        return _WORD in self._tokenizer.decode(shown)
+
+    def _turn_ends(self) -> list[int]:
+        """The special token that the template puts behind an assistant's turn, if there is one."""
+        opening = self._apply(_ASKED, add_generation_prompt=True)
+        turn = self._apply(SAID)
+        tokenizer: Any = self._tokenizer
+        special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+        after = turn[len(opening) :] if turn[: len(opening)] == opening else turn
+        places = [at for at in range(len(after)) if _WORD in self._tokenizer.decode(after[: at + 1])]
+        if not places:
+            raise ChatFormatError("the model's chat template does not show what the assistant said")
+        return [token for token in after[places[0] + 1 :] if token in special][:1]
+
+    def _reading_tool_parser(self) -> Any:
+        """A parser that reads a rendered call back; None where none does, or the template shows no tools or results."""
+        parsers: list[Any] = [*TOOL_PARSERS.values(), HermesCalls]
+        return next((found for make in parsers if self._reads_calls(found := make(self._tokenizer))), None)
+
+    def _reads_calls(self, parser: Any) -> bool:
+        self._tool_parser = parser
+        try:
+            plain = self._apply(_ASKED, add_generation_prompt=True)
+            opening = self._apply(_ASKED, tools=TOOLS, add_generation_prompt=True)
+            turn = self._apply(CALLED, tools=TOOLS)
+            if turn[: len(opening)] != opening:  # thinking that is switched off opens a turn, and leaves history
+                opening = self._apply(_ASKED, tools=TOOLS)
+                plain = self._apply(_ASKED)
+            if opening == plain or turn[: len(opening)] != opening:
+                return False
+            calls = self.parse_response(turn[len(opening) :], prompt_ids=opening).tool_calls
+            if _RESULT not in self._tokenizer.decode(self._apply(ANSWERED, tools=TOOLS)):
+                return False
+        except ChatFormatError:
+            return False
+        return [(call.name, call.arguments, call.status) for call in calls] == [
+            ("look_up", {"word": _WORD}, ToolCallParseStatus.OK)
+        ]
+
 
 _LONGEST = 64
 """Characters of a text that is remembered."""
@@ -65,7 +378,6 @@ def _is_short(text: object) -> bool:
     return isinstance(text, str) and len(text) <= _LONGEST
 
 
-_LOG = logging.getLogger(__name__)
 TEMPLATE = "template"
 """The name that chooses the model's own template."""
 _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)

@@ -1,15 +1,15 @@
 """Loading the base model: its precision, 4-bit quantization, and Unsloth instead of PEFT.
 
-The settings decide the precision of the frozen weights; the adapter over them is always float32.
+The settings decide the precision of the frozen weights; the adapter over them is always float32. The last third reads
+in the config how a base model can be trained and sampled, before any weight is loaded: docs/models.md is the table of
+the families that are tested; every other one gets the same checks.
 """
 
-import contextlib
 import copy
 import difflib
 import importlib
 import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,11 +24,17 @@ from transformers import (
     GenerationMixin,
     PreTrainedModel,
 )
-from transformers.utils import logging as transformers_logging
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+)
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
 from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.kernels.attention_kernels import layer_spans
 
 
 def misnamed(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
@@ -39,9 +45,9 @@ def misnamed(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
             return "it is a GGUF file, whose weights cannot be trained", _UNCONVERTED
         return "it is a file", f"Name the directory that holds it: {path.parent}"
     if path.is_dir() and not (path / "config.json").is_file():
-        adapter = path / "adapter_config.json"
-        if adapter.is_file():
-            return "it is an adapter, without its base", f"Name the base{_base_of(adapter)}; --from-checkpoint adds it."
+        if (path / "adapter_config.json").is_file():
+            base = ", ".join(filter(None, ("Name the base", adapter_base(path))))
+            return "it is an adapter, without its base", f"{base}; --from-checkpoint adds it."
         if any(path.glob("*.gguf")):
             return "it holds GGUF files, whose weights cannot be trained", _UNCONVERTED
         return "it is a directory without a config.json", "Name the directory that holds the model's own files."
@@ -72,12 +78,13 @@ _MEND = "Mend its config.json, or fetch it again."
 _UNCONVERTED = "Name the model that it was made of, as the hub calls it: a directory with config.json and safetensors."
 
 
-def _base_of(adapter: Path) -> str:
+def adapter_base(directory: Path) -> str:
+    """The base model that the adapter's own config names; empty where it names none, or cannot be read."""
     try:
-        found = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError):
+        config = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return ""
-    return f", {found}" if isinstance(found, str) and found else ""
+    return str(config.get("base_model_name_or_path") or "") if isinstance(config, dict) else ""
 
 
 FETCH_AGAIN = "Fetch its files again, or mend its config.json."
@@ -114,13 +121,9 @@ _CHECKED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
     """The type of the frozen weights and of the computation with them."""
-    match settings.dtype:
-        case "auto":
-            return torch.bfloat16 if device == "cuda" else torch.float32
-        case "float32":
-            return torch.float32
-        case "bfloat16":
-            return torch.bfloat16
+    if settings.dtype == "auto":
+        return torch.bfloat16 if device == "cuda" else torch.float32
+    return getattr(torch, settings.dtype)
 
 
 def published_quantization(config: Any) -> str | None:
@@ -318,13 +321,129 @@ def _unsloth() -> Any:
         ) from error
 
 
-@contextlib.contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Hides the progress bar: the embedded model is a few kilobytes."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
+_BY_LENGTH = ("dynamic", "longrope")
+"""RoPE whose frequencies depend on the longest position of a pass."""
+
+_ROPES = {*ROPE_INIT_FUNCTIONS, "default", None}
+
+_WINDOWED = frozenset(
+    (
+        *("cohere2", "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "ministral"),
+        *("mistral", "mixtral", "olmo3", "phi3", "phimoe", "qwen2", "starcoder2"),
+    )
+)
+"""Types of text models whose windows are known to be those of their configs, by test."""
+
+_ONE_LENGTH = frozenset(("ctrl", "opt"))
+"""Types whose decoders ask a cache for one length of all conversations."""
+
+_IN_THE_MODEL = "its layers keep the state of one conversation in the model"
+_NOT_CONTINUED = "its state is continued by one token at a time, not by an observation"
+_OWN_CACHE = "it takes no cache of transformers' own"
+NOT_SAMPLED = {
+    "cpmant": _OWN_CACHE,
+    "doge": "its cache gives other log-probs than a plain pass",
+    "hrm_text": _OWN_CACHE,
+    "jamba": _NOT_CONTINUED,
+    "minimax": _OWN_CACHE,
+    "openai-gpt": _OWN_CACHE,
+    "recurrent_gemma": _IN_THE_MODEL,
+    "rwkv": _OWN_CACHE,
+    "xlstm": _OWN_CACHE,
+    "zamba": _NOT_CONTINUED,
+}
+"""Why the embedded engine would sample these types wrongly, or fail; test_misfits.py tries each."""
+
+
+def usable_context(config: Any) -> int:
+    """Tokens of a context over which all passes agree.
+
+    Within the length that the model was first trained for, RoPE that depends on the length of the pass does not, so
+    learner, engine and vLLM compute the same. Raises `BaseModelError` for a config that does not tell,
+    and for one of no language model.
+    """
+    auto_class(config)
+    _check_causal(config)
+    text = config.get_text_config()
+    context = getattr(text, "max_position_embeddings", None)
+    if not isinstance(context, int):
+        raise BaseModelError(
+            f"the config of this {config.model_type} does not tell its context length (max_position_embeddings)",
+            "Add it to the model's config.json.",
+        )
+    ropes = getattr(text, "rope_parameters", None) or {}
+    kinds = [ropes, *(each for each in ropes.values() if isinstance(each, dict))]
+    unknown = next((kind for each in kinds if (kind := each.get("rope_type")) not in _ROPES), None)
+    if unknown is not None:
+        known = ", ".join(sorted(kind for kind in _ROPES if kind))
+        raise BaseModelError(
+            f"the config of this {config.model_type} has RoPE of type {unknown!r}, which transformers does not know",
+            f"Mend rope_parameters in its config.json; there are {known}.",
+        )
+    originals = [
+        each.get("original_max_position_embeddings") or context for each in kinds if each.get("rope_type") in _BY_LENGTH
+    ]
+    return min([context, *originals])
+
+
+def why_alone(config: Any) -> str | None:
+    """Why sequences of this model cannot share prefixes in a pass; None when they can."""
+    return _why_not_plain(config) or _why_window(config, usable_context(config))
+
+
+def why_unbatched(config: Any, max_context: int) -> str | None:
+    """Why the embedded engine samples one conversation of this model at a time; None when it samples them together."""
+    return _why_not_plain(config) or _why_window(config, max_context)
+
+
+def check_sampled_here(config: Any) -> None:
+    """Raises `BaseModelError` for a model that the embedded engine is known to sample wrongly. What is not known is
+    found by the proof at registration, once the weights are loaded."""
+    reason = NOT_SAMPLED.get(config.get_text_config().model_type)
+    if reason is not None:
+        raise BaseModelError(
+            f"the embedded engine cannot sample {config.model_type}: {reason}",
+            "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model.",
+        )
+
+
+def chooses_experts(config: Any) -> bool:
+    """Whether it is a mixture of experts, among which sampler and learner choose each by its own arithmetic."""
+    text = config.get_text_config()
+    counts = (getattr(text, name, None) or 0 for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    return max(counts) > 1
+
+
+def _check_causal(config: Any) -> None:
+    """Raises `BaseModelError` for an encoder, or half of an encoder-decoder, that transformers can load as a language
+    model: its tokens see later ones, or it was trained beside an encoder."""
+    encoders = MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    halves = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
+    if config.model_type in encoders or config.model_type in halves:
+        kind = "an encoder-decoder" if config.model_type in halves else "an encoder"
+        raise BaseModelError(
+            f"{config.model_type} is {kind}, not a causal language model", "Choose another base model."
+        )
+
+
+def _why_not_plain(config: Any) -> str | None:
+    text = config.get_text_config()
+    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    models = [known[type(each)] for each in (config, text) if type(each) in known]
+    if layer_spans(text) is None or any(model._is_stateful for model in models):
+        return "it has layers that keep a state (linear attention, state space or convolution)"
+    if not all(model._supports_attention_backend for model in models):
+        return "its attention cannot be exchanged"
+    if text.model_type in _ONE_LENGTH:
+        return "its decoder knows one length of all conversations"
+    if getattr(text, "attn_temperature_tuning", False):
+        return "its attention counts the tokens of a pass"
+    if getattr(text, "index_topk", None):
+        return "its attention chooses among the tokens of a pass"
+    return None
+
+
+def _why_window(config: Any, context: int) -> str | None:
+    text = config.get_text_config()
+    limited = any(span.limits(context) for span in layer_spans(text) or ())
+    return "its windows are not known here" if limited and text.model_type not in _WINDOWED else None

@@ -12,6 +12,7 @@ loading.
 
 import contextlib
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ import torch
 import torch.distributed as dist
 from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights
 from peft.tuners.lora import LoraLayer
 from peft.utils.transformers_weight_conversion import (
     convert_peft_adapter_state_dict_for_transformers,
@@ -41,16 +42,21 @@ from transformers.pytorch_utils import Conv1D
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.device_memory import GIB, DeviceMemory
 from gavel.trainer.embedded import SCENARIOS, embedded_path
-from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
-from gavel.trainer.kernels.fused_layers import LoraLinear, fuse_mlps, fuse_norms
+from gavel.trainer.embedded.small_model import SMALL_MODEL, no_progress_bar, small_model_path
+from gavel.trainer.kernels.attention_kernels import Span
+from gavel.trainer.kernels.fused_layers import (
+    LoraLinear,
+    compute_experts,
+    fuse_mlps,
+    fuse_norms,
+    has_stacked_experts,
+    stacked_weights,
+)
 from gavel.trainer.kernels.liger import liger_is_used, use_liger
-from gavel.trainer.kernels.lora_experts import compute_experts, has_stacked_experts, stacked_weights
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
-from gavel.trainer.kernels.packed_parts import Span
 from gavel.trainer.policy.adapter import LoraFactors
-from gavel.trainer.policy.adapters import adapted_weights
+from gavel.trainer.policy.adapters import adapted_weights, adapter_misfit
 from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
-from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.loading import (
     FETCH_AGAIN,
     BaseModelError,
@@ -61,14 +67,15 @@ from gavel.trainer.policy.loading import (
     loaded_whole,
     misnamed,
     model_class,
-    no_progress_bar,
     prepare_4bit_layers,
     quantization_config,
     sharing_copy,
     text_decoder,
     unsloth_adapted,
     unsloth_base,
+    usable_context,
     what_transformers_says,
+    why_alone,
 )
 
 _LEFT_OUT = {
@@ -339,6 +346,7 @@ class Policy:
             )
         self.parameter_count: int = base.num_parameters()
         self._plain = None if sharded or settings.loader == "unsloth" else sharing_copy(base)
+        self._saving = threading.Lock()
         self.sharded = sharded
         for part in whole_parts(base) if sharded else [base]:
             fuse_norms(part)
@@ -468,23 +476,19 @@ class Policy:
             yield each.factors()
 
     def save_adapter(self, directory: Path) -> None:
-        """A PEFT adapter that any other program can load."""
-        self.model.save_pretrained(str(directory))
+        """A PEFT adapter that any other program can load. Several samplers may ask for it at once."""
+        with self._saving:  # PEFT changes the model's settings meanwhile
+            self.model.save_pretrained(str(directory))
 
     def load_adapter(self, directory: Path) -> None:
         """Loads the weights that `save_adapter` wrote."""
-        from peft import load_peft_weights, set_peft_model_state_dict
-
         weights = load_peft_weights(str(directory), device=str(self.device))
-        try:
-            outcome = set_peft_model_state_dict(self.model, weights)
-        except RuntimeError as error:  # shapes differ
-            raise _unfit(directory, str(error).splitlines()[-1].strip()) from error
-        if outcome.unexpected_keys:
-            raise _unfit(directory, f"it has {outcome.unexpected_keys[0]}, say")
-        lacking = [name for name in outcome.missing_keys if ".lora_" in name]
-        if lacking:
-            raise _unfit(directory, f"it lacks {lacking[0]}, say")
+        if (misfit := adapter_misfit(self, weights)) is not None:
+            raise BaseModelError(
+                f"the adapter in {directory} does not fit this base model ({misfit})",
+                "Train under another name, or with the base model and rank that the run began with.",
+            )
+        self.set_adapter_weights([weights[name] for name, _ in self.adapter_parameters()])
 
 
 def _device() -> str:
@@ -510,13 +514,6 @@ def adapted(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> Peft
         model = get_peft_model(base, settings)
     compute_experts(model)
     return model  # type: ignore[return-value]
-
-
-def _unfit(directory: Path, reason: str) -> BaseModelError:
-    return BaseModelError(
-        f"the adapter in {directory} does not fit this base model ({reason})",
-        "Train under another name, or with the base model and rank that the run began with.",
-    )
 
 
 def load_config(base_model: str) -> Any:

@@ -24,8 +24,8 @@ from renderers import ParsedResponse, Renderer
 from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
+from gavel.trainer.policy.chat_format import ChatFormatError
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.policy.template_renderer import ChatFormatError
 from gavel.trainer.serving.answers import BadRequest, UnknownModel
 from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (

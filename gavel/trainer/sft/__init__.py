@@ -3,5 +3,5 @@
     demonstration = gavel.Trajectory(messages_and_choices=[user_message, assistant_message])
     result = await model.train_sft([demonstration], gavel.SftConfig(learning_rate=2e-4))
 
-`demonstrations` turns messages into the tokens that the policy would have sampled, `sft_batch` into a training batch.
+`sft_batch` turns messages into the tokens that the policy would have sampled, and these into a training batch.
 """

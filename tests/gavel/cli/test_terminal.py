@@ -19,8 +19,8 @@ from gavel.cli.terminal import WaitDisplay, heartbeat, print_figures, replace_un
 from gavel.cli.training import LiveReport, RunDisplay
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.loop.evaluation import Evaluation
-from gavel.trainer.loop.train_loop import EVALUATING, StepReport
+from gavel.trainer.loop.evaluation import EVALUATING, Evaluation
+from gavel.trainer.loop.train_loop import StepReport
 from tests.gavel.reports.made_runs import made_run
 from tests.limits import HANG_SECONDS
 

@@ -27,8 +27,7 @@ from gavel.trainer.backends.skypilot.hosts import ThisMachine
 from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm_launch
-from gavel.trainer.engines.child_process import ServerProcess
-from gavel.trainer.engines.vllm_launch import Served
+from gavel.trainer.engines.vllm_launch import Served, ServerProcess
 from gavel.trainer.model import Model, TrainableModel
 from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError

@@ -17,9 +17,16 @@ from gavel.scenarios.trajectory import History, Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data import training_batch as room
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.step_rewards import step_advantages, token_advantages, token_rewards
 from gavel.trainer.data.token_sequences import TokenError, sequences
-from gavel.trainer.data.training_batch import Batch, has_signal, mini_batches, mismatches
+from gavel.trainer.data.training_batch import (
+    Batch,
+    has_signal,
+    mini_batches,
+    mismatches,
+    step_advantages,
+    token_advantages,
+    token_rewards,
+)
 from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
 
 CONFIG = TrainConfig()

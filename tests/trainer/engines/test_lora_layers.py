@@ -5,7 +5,7 @@ import torch
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.adapter_cache import set_factors
+from gavel.trainer.engines.passes import set_factors
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy, load_base

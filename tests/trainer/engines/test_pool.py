@@ -1,7 +1,6 @@
 """Several samplers as one: where a request goes, and servers on loopback that die, hang and come back."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -15,7 +14,7 @@ from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
-from tests.trainer.engines.vllm_stand_in import BASE, StandIn
+from tests.trainer.engines.vllm_stand_in import BASE, StandIn, until
 
 pytestmark = pytest.mark.slow
 
@@ -50,13 +49,6 @@ def connect(servers, tmp_path, monkeypatch) -> Iterator[Callable[..., EnginePool
     yield connected
     for pool in made:
         pool.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def ask(pool: EnginePool, ids=IDS, **changes) -> Sampled:

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
-from tests.trainer.engines.vllm_stand_in import BASE, StandIn
+from tests.trainer.engines.vllm_stand_in import BASE, StandIn, until
 from tests.trainer.families import FAMILIES
 
 pytestmark = pytest.mark.slow
@@ -50,13 +49,6 @@ def connect(server, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
     yield connected
     for engine in made:
         engine.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def ask(engine: VllmEngine, **changes):

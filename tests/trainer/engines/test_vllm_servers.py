@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +14,19 @@ import pytest
 import torch
 
 from gavel.trainer.config import VllmSettings
-from gavel.trainer.engines import child_process, vllm_launch
-from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.engines.vllm_launch import Served, _arguments, _devices, check_startable, free_port, vllm_engine
+from gavel.trainer.engines.vllm_launch import (
+    Served,
+    ServerProcess,
+    _arguments,
+    _devices,
+    check_startable,
+    free_port,
+    vllm_engine,
+)
 from tests.limits import HANG_SECONDS
+from tests.trainer.engines.vllm_stand_in import until
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +49,7 @@ OWNER = """
 import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines.vllm_launch import ServerProcess
 command, url, log = sys.argv[3:], sys.argv[1], Path(sys.argv[2])
 ServerProcess(command, url, log, os.environ, start_seconds=30)
 print("ready", flush=True)
@@ -72,13 +79,6 @@ def pids(directory: Path) -> list[int]:
 def alive(pid: int) -> bool:
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_server_is_ready_when_it_answers_and_closing_ends_its_workers_too(command, tmp_path):
@@ -115,7 +115,7 @@ def test_a_server_that_is_never_ready_is_an_error_and_is_ended(command, tmp_path
 
     asked = f'open({str(tmp_path / "asked")!r}, "w"); self.send_response(503)'
     Path(command[1]).write_text(SERVER.replace("self.send_response(200)", asked))
-    monkeypatch.setattr(child_process, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
+    monkeypatch.setattr(vllm_launch, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
     with pytest.raises(EngineError, match="not ready after 2 s"):
         start(command, tmp_path, start_seconds=2)
     until(lambda: not any(alive(pid) for pid in pids(tmp_path)))

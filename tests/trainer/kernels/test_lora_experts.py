@@ -9,8 +9,8 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import ParamWrapper
 from torch import nn
 
-from gavel.trainer.engines.adapter_cache import AdaptedExperts, set_factors
-from gavel.trainer.kernels.lora_experts import LoraExperts, compute_experts
+from gavel.trainer.engines.passes import AdaptedExperts, set_factors
+from gavel.trainer.kernels.fused_layers import LoraExperts, compute_experts
 from gavel.trainer.policy.adapters import adapted_weights
 from tests.trainer.families import FAMILIES
 

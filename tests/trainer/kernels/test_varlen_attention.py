@@ -11,9 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from gavel.trainer.data.packing import pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import packed_attention, varlen_attention
-from gavel.trainer.kernels.attention_kernels import CudaFlash, Plain, ScoreForm
+from gavel.trainer.kernels.attention_kernels import FULL, CudaFlash, Plain, ScoreForm
 from gavel.trainer.kernels.packed_attention import PackedRow
-from gavel.trainer.kernels.packed_parts import FULL
 from gavel.trainer.kernels.varlen_attention import Level, levels
 from tests.trainer.kernels.test_packed_attention import FORM, attended, compare, factors, obvious, row, trie_mask
 

@@ -18,6 +18,7 @@ from gavel.trainer.learner.losses import (
     cispo,
     clipped,
     clipped_surrogate,
+    gae,
     highest,
     kl,
     policy_losses,
@@ -26,7 +27,6 @@ from gavel.trainer.learner.losses import (
     token_ratio,
     token_weights,
 )
-from gavel.trainer.learner.value_head import gae
 from tests.trainer.conftest import sequence as one_turn
 
 logprob = st.floats(-8, 0)

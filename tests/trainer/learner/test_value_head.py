@@ -16,9 +16,11 @@ from gavel.trainer.data.training_batch import Batch
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
-from gavel.trainer.learner.value_head import (
+from gavel.trainer.learner.losses import (
+    TokenScores,
     explained_variance,
+    token_losses,
+    token_weights,
     value_estimates,
     value_head,
     value_losses,

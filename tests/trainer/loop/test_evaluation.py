@@ -16,10 +16,10 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import EvaluationError, evaluate
-from gavel.trainer.loop.joint_judging import joint_groups
 from gavel.trainer.loop.model_samples import (
     Play,
     SampledModel,
+    joint_groups,
     sample_missing,
     stored_samples,
     wanted_samples,
@@ -108,7 +108,7 @@ def test_the_file_is_that_of_a_model_its_settings_and_what_it_is_shown(tmp_path:
 async def test_failed_episodes_are_not_kept_and_the_first_sample_is_that_of_a_training_run(tmp_path: Path) -> None:
     file, player = tmp_path / "x.jsonl.zst", Player({"Task 1"})
     heard: list[bool] = []
-    wanted = list(wanted_samples(TASKS, 2))
+    wanted = wanted_samples(TASKS, 2)
     failed = await sample_missing(
         player.model(), wanted, file, LoopConfig(seed=7), lambda group: heard.append(group is None)
     )
@@ -126,7 +126,7 @@ async def test_a_model_that_only_fails_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="every rollout of a model/of mine failed; the first: broken"):
         await sample_missing(
             player.model(),
-            list(wanted_samples(many, 1)),
+            wanted_samples(many, 1),
             tmp_path / "x.jsonl.zst",
             LoopConfig(concurrency=1),
             lambda group: None,

@@ -1,7 +1,9 @@
-"""Exploration and imitation in turns, and imitation alone; a run that was stopped goes on bit for bit."""
+"""Exploration and imitation in turns, and imitation alone: who is imitated; a stopped run goes on bit for bit."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
@@ -17,11 +20,11 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
-from gavel.trainer.loop.imitation import imitate, imitation_plan
+from gavel.trainer.loop.imitation import BestMembers, best_members, imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.sft.best_members import BestMembers
+from tests.trainer.conftest import registered
 
 SMALL = EvolveConfig(iterations=2, tasks=18, attempts=2, evaluation_tasks=2, max_tokens=32, above=-1.0)
 TRAIN = SftConfig(learning_rate=1e-3, batch_size=16)
@@ -103,9 +106,7 @@ async def test_a_restart_begins_with_the_adapter_that_the_run_began_with(tmp_pat
 @pytest.mark.slow
 async def test_every_iteration_explores_other_tasks_and_learns_base_data_and_what_it_kept(tmp_path: Path) -> None:
     base = demonstrations(3)
-    model = made("clerk")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         found = await evolve(model, scenario, base=base, config=SMALL, train=TRAIN)
         explored = [
             {each.metadata["task"]["id"] for group in await backend.logged(model, EXPLORED, at) for each in group}
@@ -180,10 +181,8 @@ async def test_the_judge_ranks_the_attempts_at_a_task_and_a_threshold_keeps_all_
 async def test_a_run_without_anyone_to_imitate_says_what_to_change_and_other_settings_are_refused(
     tmp_path: Path,
 ) -> None:
-    model = made("clerk")
     none = SMALL.model_copy(update={"above": 2.0})
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, _):
         with pytest.raises(LoopError, match="nothing to imitate") as error:
             await evolve(model, scenario, config=none, train=TRAIN)
         assert "--above" in error.value.remedy
@@ -258,9 +257,7 @@ async def test_a_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(tmp
 @pytest.mark.slow
 async def test_a_run_goes_on_with_what_it_began_to_imitate_and_with_nothing_else(tmp_path: Path) -> None:
     shown = demonstrations(4)
-    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, _):
         with pytest.raises(StopError):
             await imitate(model, shown, CONFIG, stepped=stop)
         for other, config, seed in (
@@ -272,3 +269,49 @@ async def test_a_run_goes_on_with_what_it_began_to_imitate_and_with_nothing_else
                 await imitate(model, other, config, seed=seed)
         await imitate(model, shown, CONFIG.model_copy(update={"micro_batch_tokens": 512}))
         assert await model.get_step() == 4
+
+
+def member(reward: float | None, status: Literal["finished", "truncated", "failed"] = "finished") -> Trajectory:
+    return Trajectory(messages_and_choices=[{"role": "user", "content": "?"}], reward=reward, status=status)
+
+
+def group(*rewards: float | None) -> TrajectoryGroup:
+    return TrajectoryGroup([member(reward) for reward in rewards])
+
+
+scores = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+@given(st.lists(st.lists(scores, max_size=6), max_size=5), st.integers(1, 4), scores)
+def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(
+    rewards: list[list[float | None]], best: int, above: float | None
+) -> None:
+    groups = [group(*row) for row in rewards]
+    chosen = best_members(groups, best, above)
+    expected: list[Trajectory] = []
+    for each in groups:
+        places = [at for at, one in enumerate(each) if one.reward is not None]
+        places.sort(key=lambda at: (-(each.trajectories[at].reward or 0.0), at))
+        members = [each.trajectories[at] for at in places[:best]]
+        expected += [one for one in members if (one.reward or 0.0) > (-math.inf if above is None else above)]
+    assert [id(one) for one in chosen.trajectories] == [id(one) for one in expected]
+    assert chosen.scored + chosen.unscored == sum(map(len, rewards))
+    assert chosen.scored == len(chosen.trajectories) + chosen.too_low + chosen.not_best
+
+
+@pytest.mark.parametrize(
+    ("rewards", "best", "above", "groups", "alike"),
+    [
+        ([[0.5, 0.5], [0.5, 0.5, None]], 1, None, 2, 2),
+        ([[0.5, 0.5], [0.5, 0.4]], 1, None, 2, 1),
+        ([[0.5, 0.5, 0.4]], 1, None, 1, 0),
+        ([[0.5, 0.5], [0.5, 0.5, 0.5]], 2, None, 2, 1),
+        ([[0.5], [0.5, None], [None, None]], 1, None, 2, 0),
+        ([[0.5, 0.5], [0.9, 0.9]], 1, 0.7, 1, 1),
+    ],
+)
+def test_groups_without_a_best_member_are_counted_where_one_had_to_be_chosen(
+    rewards: list[list[float | None]], best: int, above: float | None, groups: int, alike: int
+) -> None:
+    chosen = best_members([group(*row) for row in rewards], best, above)
+    assert (chosen.groups, chosen.alike) == (groups, alike)

@@ -21,6 +21,7 @@ from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, differences
+from tests.trainer.conftest import registered
 
 MIXTURE = Mixture([returns_desk.scenario, flattered_desk.scenario], {"returns_desk": 3, "flattered_desk": {1: 1}})
 LOOP = LoopConfig(
@@ -174,6 +175,7 @@ def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(
     file, helper = tmp_path / "shop.py", tmp_path / "shop_prices.py"
     text = """
 import gavel
+from tests.trainer.conftest import registered
 from shop_prices import price
 
 def look_up(name: str) -> int:
@@ -293,10 +295,8 @@ async def test_a_run_over_two_scenarios_tells_them_apart_and_goes_on_as_it_began
 
 @pytest.mark.slow
 async def test_the_best_checkpoint_of_each_scenario_is_kept_beside_that_of_all(tmp_path: Path) -> None:
-    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
     shares = {1: (0.9, 0.1, 0.5), 2: (0.1, 0.8, 0.45), 3: (0.6, 0.6, 0.6), 4: (0.2, 0.2, 0.2)}
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         for one, other, both in shares.values():
             await model.train([])
             values = {"success": both, "a/success": one, "b/success": other}

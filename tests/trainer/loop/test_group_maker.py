@@ -22,12 +22,13 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoopConfig, RewardName, TrainConfig
+from gavel.trainer.config import LoopConfig, Ppo, RewardName, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate
 from gavel.trainer.loop.group_maker import check_rewards, programmed_parts, set_rewards, weighted_reward
 from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
+from tests.trainer.conftest import registered
 
 DESK = find_scenario("returns_desk")
 BARE = Scenario(name="bare", system="Answer.", tasks=[Task(user="a question")], held_out=0)
@@ -102,10 +103,8 @@ SMALL: dict[str, Any] = {
 
 @pytest.mark.slow
 async def test_without_a_weight_for_the_judge_it_is_not_called_and_groups_are_trained(tmp_path: Path) -> None:
-    model = TrainableModel(name="hand", project="tests", base_model=EMBEDDED_POLICY)
     loop = LoopConfig(steps=1, reward={"hand": 1.0, "success": 0.5}, **SMALL)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "hand") as (model, backend):
         await train_scenario(model, DESK, Judge(never), loop, TrainConfig(learning_rate=1e-3))
         (row,) = backend.history(model, "train")
         await train_scenario(model, DESK, None, loop, TrainConfig(learning_rate=1e-3))
@@ -121,10 +120,8 @@ async def test_without_a_weight_for_the_judge_it_is_not_called_and_groups_are_tr
 
 @pytest.mark.slow
 async def test_a_constant_reward_trains_nothing(tmp_path: Path) -> None:
-    model = TrainableModel(name="control", project="tests", base_model=EMBEDDED_POLICY)
     loop = LoopConfig(steps=1, reward={"constant": 1.0}, **SMALL)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "control") as (model, backend):
         await train_scenario(model, DESK, None, loop, TrainConfig())
         (row,) = backend.history(model, "train")
     assert (row["groups_trained"], row["reward"]) == (0, 1.0)
@@ -135,29 +132,28 @@ async def test_a_hand_reward_that_always_raises_stops_the_run_with_the_reason(tm
         raise LookupError("no such key")
 
     scenario = a_scenario(hand_reward=broken)
-    model = TrainableModel(name="broken", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "broken") as (model, _):
         with pytest.raises(LoopError, match=r"no member of this step has a reward.*no such key"):
             await train_scenario(model, scenario, None, LoopConfig(reward={"hand": 1.0}, **SMALL), TrainConfig())
 
 
 @pytest.mark.parametrize(
-    ("reward", "train", "said"),
+    ("settings", "train", "said"),
     [
-        ({"judge": 1.0}, TrainConfig(), "there is no judge"),
-        ({"judge": 0.5, "hand": 1.0}, TrainConfig(advantage="shrunk"), "its weight must be 1"),
-        ({"success": 1.0}, TrainConfig(), "success=…"),
+        ({"reward": {"judge": 1.0}}, TrainConfig(), "there is no judge"),
+        ({"reward": {"judge": 0.5, "hand": 1.0}}, TrainConfig(advantage="shrunk"), "its weight must be 1"),
+        ({"reward": {"success": 1.0}}, TrainConfig(), "success=…"),
+        ({"reward": {"hand": 1.0}, "refill": 1}, TrainConfig(loss=Ppo()), "--refill"),
     ],
 )
 async def test_what_cannot_be_rewarded_is_refused_before_anything_runs(
-    tmp_path: Path, reward: Any, train: TrainConfig, said: str
+    settings: dict[str, Any], train: TrainConfig, said: str
 ) -> None:
     model = TrainableModel(name="refused", project="tests", base_model=EMBEDDED_POLICY)
     scenario = a_scenario(hand_reward=lambda t: 0.0)
     judge = Judge(never) if train.advantage == "shrunk" else None
     with pytest.raises(LoopError) as error:
-        await train_scenario(model, scenario, judge, LoopConfig(reward=reward), train)
+        await train_scenario(model, scenario, judge, LoopConfig(**settings), train)
     assert said in str(error.value)
 
 

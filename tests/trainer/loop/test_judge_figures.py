@@ -22,9 +22,9 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop.evaluation import BASE, BEST, best_step, judge_wins
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
-from gavel.trainer.loop.judged_wins import BASE, BEST, best_step, judge_wins
-from gavel.trainer.loop.train_loop import anchor_drift, checks_of, second_opinion, train_scenario
+from gavel.trainer.loop.train_loop import Checks, anchor_drift, checks_of, second_opinion, train_scenario
 from gavel.trainer.model import TrainableModel
 
 STEPS = 45
@@ -163,13 +163,9 @@ def test_members_that_are_tied_at_full_marks_are_tied_rightly():
     assert raised(rows(**tied, **learned)) == {}
 
 
-def test_noise_raises_hardly_any_alarm_in_a_run_that_learns():
-    assert sum(bool(raised(rows(seed=seed))) for seed in range(40)) <= 1
-
-
-def test_a_run_that_learns_nothing_raises_none():
-    flat = {"judge_score": lambda part: 0.42, "success": lambda part: 0.45}
-    assert sum(bool(raised(rows(seed=seed, **flat))) for seed in range(40)) <= 1
+@pytest.mark.parametrize("curves", [{}, {"judge_score": lambda part: 0.42, "success": lambda part: 0.45}])
+def test_noise_raises_hardly_any_alarm_in_a_run_that_learns_or_does_not(curves):
+    assert sum(bool(raised(rows(seed=seed, **curves))) for seed in range(40)) <= 1
 
 
 def test_a_hacked_run_is_found_before_success_has_fallen_by_three_standard_errors():
@@ -272,14 +268,12 @@ def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run
     assert not checks.golden
 
 
-async def test_a_check_that_fails_is_counted_and_costs_no_training(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_check_that_fails_is_counted_and_costs_no_training() -> None:
     groups = [await Judge(LengthJudge()).score(a_group(0))]
-    second = Judge("stand-in", rubric="be good", alone="scored")  # has no rule to check
     model = TrainableModel(name="never", project="tests", base_model=EMBEDDED_POLICY)
-    checks = checks_of(Judge("constant"), second, JudgeChecks(), model)
+    checks = Checks(Judge("constant"), Judge("no-such-provider/model"), JudgeChecks(), model, [])
     found = await checks.metrics(0, groups)
-    assert "health/second_score" not in found
-    assert found == {"checks/failed": 1.0} or found["checks/calls"] > 0
+    assert found == {"checks/failed": 1.0}
 
 
 @pytest.mark.slow

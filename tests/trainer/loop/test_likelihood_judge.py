@@ -51,9 +51,9 @@ def test_log_probs_are_those_of_a_plain_pass_however_many_are_asked_for(
     other = [*ASKED, {"role": "assistant", "content": "Why?"}, {"role": "user", "content": "It broke."}]
     pairs = [(before, text) for before in (ASKED, other, ASKED[1:]) for text in TEXTS] * 2
     expected = [plain(embedded_base, tokenizer, *pair) for pair in pairs]
-    assert likelihood.mean_logprobs(pairs) == pytest.approx(expected, abs=1e-4)
-    assert likelihood.mean_logprobs(pairs[:1]) == pytest.approx(expected[:1], abs=1e-4)
-    assert likelihood.mean_logprobs([]) == []
+    assert [mean for mean, _ in likelihood.logprobs(pairs)] == pytest.approx(expected, abs=1e-4)
+    assert likelihood.logprobs(pairs[:1])[0][0] == pytest.approx(expected[0], abs=1e-4)
+    assert likelihood.logprobs([]) == []
 
 
 def attempt(said: str | None) -> Trajectory:
@@ -72,13 +72,16 @@ async def test_it_judges_groups_as_any_judge_does(likelihood: LikelihoodJudge) -
     assert "log-prob" in str(explanation)
 
 
-async def test_a_reply_to_another_question_scores_less(embedded_base: Any, tokenizer: Any) -> None:
-    judge = LikelihoodJudge(embedded_base, tokenizer, neutral="Hello.")
-    own, other = [*ASKED], [*ASKED[:1], {"role": "user", "content": "Hello."}]
-    said = "Your money is on its way."
-    tokens = len(tokenizer.encode(said, add_special_tokens=False)) + 1
-    expected = tokens * (plain(embedded_base, tokenizer, own, said) - plain(embedded_base, tokenizer, other, said))
-    assert judge._raised([(own, said), (other, said)]) == pytest.approx([expected, 0.0], abs=1e-3)
+@pytest.mark.parametrize(("neutral", "raises"), [(scenario.tasks("train")[0].user, False), ("Hello.", True)])
+async def test_a_reply_counts_by_how_much_its_question_raises_it(
+    neutral: str, raises: bool, embedded_base: Any, tokenizer: Any
+) -> None:
+    register("relevance-of-a-test", LikelihoodJudge(embedded_base, tokenizer, neutral=neutral).reply)
+    group = TrajectoryGroup([attempt(text) for text in TEXTS[:2]])
+    judged = await Judge("relevance-of-a-test", rubric=scenario.rubric).score(group)
+    told = [str(member.judgement.explanation) for member in judged if member.judgement]
+    nats = [float(text.rpartition("raises it by ")[2].split()[0]) for text in told]
+    assert [abs(value) > 0.05 for value in nats] == [raises] * 2
 
 
 async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: LikelihoodJudge) -> None:

@@ -23,19 +23,27 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
+from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate, measure
-from gavel.trainer.loop.judge_alarms import HAND, JudgeAlarm
+from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import ALARMS, CUT, TIMES, LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
+from tests.trainer.conftest import registered
 from tests.trainer.loop_run import live
 
 pytestmark = pytest.mark.slow
 
+scenario = find_scenario("returns_desk")
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 DOCUMENTED = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)))
+
+
+def short(**changed: Any) -> LoopConfig:
+    """Two steps of two groups of three, measured before and after."""
+    small: dict[str, Any] = {"steps": 2, "tasks_per_step": 2, "group_size": 3, "max_tokens": 32}
+    return LoopConfig(**small | {"evaluate_every": 9, "evaluation_tasks": 2, "final_tasks": 2} | changed)
 
 
 def rows(runs: Path, split: str) -> list[dict[str, Any]]:
@@ -59,51 +67,9 @@ def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_fini
     assert [row["step"] for row in rows(runs, "held_out")] == [0, 2, 3]
 
 
-async def test_a_run_that_goes_on_asks_for_the_same_tasks_with_the_same_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scenario = find_scenario("returns_desk")
-    asked: list[tuple[str, int | None]] = []
-
-    async def noted(*arguments: Any, **settings: Any) -> Trajectory:
-        asked.append((arguments[2].id, settings["seed"]))
-        return await rollout(*arguments, **settings)
-
-    monkeypatch.setattr("gavel.trainer.loop.group_maker.rollout", noted)
-
-    async def asked_by(name: str, *ends: int) -> list[tuple[str, int | None]]:
-        asked.clear()
-        for steps in ends:
-            model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
-            loop = LoopConfig(
-                steps=steps, tasks_per_step=2, group_size=2, max_tokens=24, evaluate_every=9, final_tasks=1
-            )
-            async with LocalBackend(tmp_path) as backend:
-                await model.register(backend)
-                await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
-        return sorted(asked)
-
-    through = await asked_by("through", 3)
-    assert len(set(through)) == 3 * 2 * 2
-    assert through == await asked_by("resumed", 1, 3)
-
-
 async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    model = TrainableModel(name="kept", project="tests", base_model=EMBEDDED_POLICY)
-    loop = LoopConfig(
-        steps=5,
-        tasks_per_step=1,
-        group_size=2,
-        max_tokens=8,
-        evaluate_every=9,
-        final_tasks=1,
-        keep_checkpoints=1,
-        keep_best=2,
-        keep_best_by="train/trajectories",
-    )
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    loop = short(steps=5, keep_checkpoints=1, keep_best=2, keep_best_by="train/trajectories")
+    async with registered(tmp_path, "kept") as (model, backend):
         await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
         assert backend.checkpoints(model) == [4, 5]
         other = loop.model_copy(update={"keep_best": 0, "keep_best_by": "held_out/success"})
@@ -115,23 +81,17 @@ async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_pa
     async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
         return "I cannot judge this."
 
-    scenario = find_scenario("returns_desk")
-    model = TrainableModel(name="outage", project="tests", base_model=EMBEDDED_POLICY)
-    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    loop = short()
+    async with registered(tmp_path, "outage") as (model, _):
         with pytest.raises(LoopError, match="the judge scored no group"):
             await train_scenario(model, scenario, Judge(broken), loop, TrainConfig())
         assert await model.get_step() == 0
 
 
 async def test_a_spent_budget_stops_the_run_instead_of_training_on_what_is_left_of_a_step(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(steps=2, tasks_per_step=4, group_size=4, evaluation_tasks=4, final_tasks=4, max_tokens=24)
-    model = TrainableModel(name="poor", project="tests", base_model=EMBEDDED_POLICY)
+    loop = short(tasks_per_step=4, group_size=4, max_tokens=24)
     judge = Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "poor") as (model, _):
         with pytest.raises(LoopError, match="the budget is used up") as error:
             await train_scenario(model, scenario, judge, loop, TrainConfig())
         assert await model.get_step() == 0
@@ -140,11 +100,8 @@ async def test_a_spent_budget_stops_the_run_instead_of_training_on_what_is_left_
 
 
 async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    model = TrainableModel(name="control", project="tests", base_model=EMBEDDED_POLICY)
-    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    loop = short()
+    async with registered(tmp_path, "control") as (model, backend):
         await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(learning_rate=1e-3))
         trained = backend.history(model, "train")
         held_out = backend.history(model, "held_out")
@@ -153,12 +110,9 @@ async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: P
 
 
 async def test_rewards_are_the_judges_scores_and_another_reward_is_another_experiment(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    model = TrainableModel(name="judged", project="tests", base_model=EMBEDDED_POLICY)
-    loop = LoopConfig(steps=1, tasks_per_step=2, group_size=4, max_tokens=48, evaluation_tasks=2, final_tasks=2)
+    loop = short(steps=1, group_size=4, max_tokens=48)
     judge = Judge("stand-in", rubric=scenario.rubric)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "judged") as (model, backend):
         await train_scenario(model, scenario, judge, loop, TrainConfig())
         (row,) = backend.history(model, "train")
         times = backend.history(model, TIMES)
@@ -219,17 +173,8 @@ async def one_step_after_another(
 
 
 async def test_without_staleness_the_loop_gives_what_one_step_after_another_gives(tmp_path: Path) -> None:
-    scenario, config = find_scenario("returns_desk"), TrainConfig(learning_rate=1e-3)
-    loop = LoopConfig(
-        steps=3,
-        tasks_per_step=2,
-        group_size=4,
-        max_tokens=48,
-        concurrency=1,
-        evaluate_every=2,
-        evaluation_tasks=2,
-        final_tasks=3,
-    )
+    config = TrainConfig(learning_rate=1e-3)
+    loop = short(steps=3, group_size=4, max_tokens=48, concurrency=1, evaluate_every=2, final_tasks=3)
     rows: list[list[dict[str, Any]]] = []
     files: list[bytes] = []
     groups: list[list[dict[str, Any]]] = []
@@ -264,17 +209,7 @@ async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp
     for name, ends in (("through", [2]), ("resumed", [1, 2])):
         for steps in ends:
             model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
-            loop = LoopConfig(
-                steps=steps,
-                tasks_per_step=2,
-                group_size=3,
-                max_tokens=32,
-                concurrency=1,
-                evaluate_every=9,
-                final_tasks=1,
-                refill=2,
-                reward={"hand": 1},
-            )
+            loop = short(steps=steps, concurrency=1, refill=2, reward={"hand": 1})
             async with LocalBackend(tmp_path) as backend:
                 await model.register(backend)
                 await train_scenario(model, scenario, None, loop, config)
@@ -291,26 +226,14 @@ async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp
     assert outcomes[0] == outcomes[1]
 
 
-async def test_refilling_where_every_group_has_a_signal_is_refused(tmp_path: Path) -> None:
-    model = TrainableModel(name="values", project="tests", base_model=EMBEDDED_POLICY)
-    with pytest.raises(LoopError, match="refill") as error:
-        await train_scenario(
-            model, find_scenario("returns_desk"), Judge("stand-in"), LoopConfig(refill=1), TrainConfig(loss=Ppo())
-        )
-    assert "--refill" in error.value.remedy
-
-
 def sampled(trajectory: Trajectory) -> Iterator[list[int]]:
     return (choice.token_ids for choice in trajectory.choices())  # type: ignore[attr-defined]
 
 
 async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    model = TrainableModel(name="pinned", project="tests", base_model=EMBEDDED_POLICY)
-    loop = LoopConfig(steps=1, tasks_per_step=1, group_size=2, max_tokens=8, evaluation_tasks=1, final_tasks=1)
+    loop = short(steps=1)
     anchor = Anchor(Trajectory(messages_and_choices=[{"role": "assistant", "content": "Done."}]), 0.5)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "pinned") as (model, _):
         await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
         with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'pairwise'"):
             await train_scenario(model, scenario, Judge("constant", mode="pairwise"), loop, TrainConfig())
@@ -319,9 +242,7 @@ async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) 
 
 
 async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and_kept(tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
-    model = TrainableModel(name="noise", project="tests", base_model=EMBEDDED_POLICY)
-    loop = LoopConfig(steps=2, tasks_per_step=1, group_size=4, max_tokens=8, evaluate_every=9, final_tasks=1)
+    loop = short(tasks_per_step=1, group_size=4, max_tokens=8)
 
     async def unsure(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
         labels = re.findall(r"trajectory (\w+)\n", messages[1]["content"])
@@ -335,8 +256,7 @@ async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and
             members = [trajectory.judgement for group in report.groups for trajectory in group]
             freedom.append({judgement.degrees_of_freedom for judgement in members if judgement})
 
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "noise") as (model, backend):
         await train_scenario(model, scenario, Judge(unsure), loop, TrainConfig(), Watching())
         longer = loop.model_copy(update={"steps": 3})
         await train_scenario(model, scenario, Judge(unsure), longer, TrainConfig(), Watching())
@@ -367,10 +287,7 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
         def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
             self.told.append((step, alarm))
 
-    scenario = find_scenario("returns_desk")
-    loop = LoopConfig(
-        steps=4, tasks_per_step=1, group_size=2, max_tokens=16, evaluate_every=9, final_tasks=1, on_alarm="stop"
-    )
+    loop = short(steps=4, tasks_per_step=1, on_alarm="stop")
     model = TrainableModel(name="alarmed", project="tests", base_model=EMBEDDED_POLICY)
     seen = Noting()
     async with LocalBackend(tmp_path) as backend:
@@ -388,38 +305,13 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
     assert looked == [1, 2, 3, 4]
 
 
-async def test_a_run_without_a_judge_has_alarms_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def alarms(history: list[dict[str, Any]]) -> list[JudgeAlarm]:
-        return [JudgeAlarm.HAND_HACKED] if HAND in history[-1] else []
-
-    monkeypatch.setattr("gavel.trainer.loop.train_loop.judge_alarms", alarms)
-    loop = LoopConfig(
-        steps=1, tasks_per_step=1, group_size=2, max_tokens=16, evaluate_every=9, final_tasks=1, reward={"hand": 1.0}
-    )
-    model = TrainableModel(name="counted", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await train_scenario(model, find_scenario("returns_desk"), None, loop, TrainConfig())
-        assert [(row["step"], row["alarm"]) for row in backend.history(model, ALARMS)] == [(1, "hand_hacked")]
-
-
 async def test_a_scenario_without_success_has_wins_against_the_base_as_its_learning_curve(tmp_path: Path) -> None:
     scenario = copy(find_scenario("returns_desk"))
     scenario.success = None
-    loop = LoopConfig(
-        steps=2,
-        tasks_per_step=2,
-        group_size=4,
-        max_tokens=48,
-        evaluate_every=1,
-        evaluation_tasks=6,
-        final_tasks=8,
-        keep_checkpoints=1,
-    )
-    model = TrainableModel(name="judged", project="tests", base_model=EMBEDDED_POLICY)
+    evaluated = {"evaluate_every": 1, "evaluation_tasks": 6, "final_tasks": 8}
+    loop = short(group_size=4, max_tokens=48, keep_checkpoints=1, **evaluated)
     judge = Judge("stand-in", rubric=scenario.rubric)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "judged") as (model, backend):
         await train_scenario(model, scenario, judge, loop, TrainConfig(learning_rate=2e-3))
         curve = backend.history(model, "held_out")
         assert [row["step"] for row in curve] == [0, 1, 2]

@@ -19,13 +19,12 @@ from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.adapters import (
     ReferencePolicyError,
-    adapter_base,
     check_adapter,
     check_base,
     reference_weights,
     start_from,
 )
-from gavel.trainer.policy.loading import BaseModelError, auto_class, plain_logits
+from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_class, plain_logits
 from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
 from tests.trainer.backends.test_local import a_group
@@ -149,7 +148,7 @@ def test_experts_are_named_in_the_remedy(tmp_path: Path, policy: Policy) -> None
     start_from(with_experts, tmp_path / "with")
     with pytest.raises(BaseModelError, match="only it has") as error:
         start_from(without, tmp_path / "with")
-    assert "--lora-target v_proj --lora-experts;" in error.value.remedy
+    assert "--lora-target v_proj --lora-experts" in error.value.remedy
 
 
 def test_an_adapter_whose_weights_are_not_finite_is_refused(tmp_path: Path) -> None:

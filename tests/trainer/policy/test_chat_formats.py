@@ -10,17 +10,18 @@ from renderers import ToolCallParseStatus
 from transformers import AutoTokenizer
 
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.policy.chat_format import RememberedEncodings, chat_renderer
-from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.template_renderer import (
+from gavel.trainer.policy.chat_format import (
     CALLED,
     TOOLS,
     ChatFormatError,
     HermesCalls,
+    RememberedEncodings,
     TemplateRenderer,
+    chat_renderer,
     in_words,
     template_arguments,
 )
+from gavel.trainer.policy.loading import BaseModelError
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

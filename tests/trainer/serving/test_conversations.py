@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from renderers import ParsedResponse, ParsedToolCall
 
 from gavel.trainer.engines.protocol import Sampled
-from gavel.trainer.policy.template_renderer import TOOLS as WORD_TOOLS
-from gavel.trainer.policy.template_renderer import HermesCalls
+from gavel.trainer.policy.chat_format import TOOLS as WORD_TOOLS
+from gavel.trainer.policy.chat_format import HermesCalls
 from gavel.trainer.serving import turn_cache as room
 from gavel.trainer.serving.chat_objects import is_call, logprobs_object, reply_message, text_with
 from gavel.trainer.serving.turn_cache import TurnCache, meaning, plain_message

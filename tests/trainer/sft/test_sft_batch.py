@@ -25,7 +25,7 @@ from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
-from tests.trainer.conftest import OPENING, attempt, sampled_turn
+from tests.trainer.conftest import OPENING, attempt, registered, sampled_turn
 
 pytestmark = pytest.mark.slow
 
@@ -150,9 +150,7 @@ def a_model(name: str) -> TrainableModel:
 
 async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
     given = await demonstrations(24)
-    model = a_model("pupil")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "pupil") as (model, backend):
         config = SftConfig(learning_rate=2e-3, batch_size=8)
         results = [await model.train_sft(given, config) for _ in range(3)]
         results.append(await model.train_sft([TrajectoryGroup(given)], config))
@@ -201,9 +199,7 @@ async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_
 
 
 async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):
-    model = a_model("idle")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "idle") as (model, _):
         result = await model.train_sft([Trajectory(messages_and_choices=OPENING)])
         assert (result.trained, result.step) == (False, 1)
         assert result.reason == "nothing was trained: 1 trajectories without an assistant turn"
@@ -212,10 +208,8 @@ async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_pa
 
 
 async def test_a_malformed_demonstration_is_named_before_anything_changes(tmp_path: Path):
-    model = a_model("careful")
     bad = Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": 7}])
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "careful") as (model, _):
         with pytest.raises(DemonstrationError, match="trajectory 2: message 2"):
             await model.train_sft([*await demonstrations(2), bad])
         assert await model.get_step() == 0
