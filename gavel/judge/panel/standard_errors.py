@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 _MIN_DF = 4
 """Degrees of freedom that a second or third effect of the position must leave for the noise."""
-_DOUBT = 0.5
+_DOUBT = 0.15
 """Weight, as degrees of freedom, of the doubt that the votes' scatter is an effect of the position at all."""
+_MIRRORED = 1.25
+"""Factor of the variance where a member has one position and its mirror: what both ends gain or lose over the middle
+does not show in the votes. Chosen so that 90 % intervals of simulated judges with and without such a bias hold."""
 _RESIDUE = 1e-12
 """A variance below this is floating-point residue."""
 
@@ -85,7 +88,8 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     The effect of the position is a line for each juror; where at least four degrees of freedom are left also a square
     (both ends favoured over the middle), and a line that is steeper in the middle of the range of scores than at its
     ends, where a bounded score has little room to move. An effect that the votes cannot tell from the members' scores
-    is left out: two mirrored orders show no square.
+    is left out: two mirrored orders show no square. Over whole Williams squares any effect of the position and of the
+    member shown before cancels out of every mean, so none of it counts as noise.
     """
     import numpy as np
 
@@ -110,6 +114,9 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         if identified and len(votes) - basis.shape[1] - new.shape[1] >= must_leave:
             basis = np.hstack([basis, new])
             effects.append(columns)
+    cancelled = _balanced_effects(votes)
+    cancelled -= basis @ (basis.T @ cancelled)
+    basis = np.hstack([basis, _orthonormal(cancelled)])
     freedom = len(votes) - basis.shape[1]
     if freedom < 1:
         return Noise(0.0, 0)
@@ -123,13 +130,49 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without)
 
 
+def _balanced_effects(votes: Sequence[NoisyVote]) -> "Array":
+    """Columns for each position and each member shown before, of the jurors whose orders balance both. `[votes, k]`
+
+    A column is 1 where a vote has the position (or the member before it), less its share over all orders; over a whole
+    Williams square it sums to 0 for every member. A juror whose orders are part of a square has no columns.
+    """
+    import numpy as np
+
+    calls: dict[tuple[Hashable, int], list[tuple[float, int, int]]] = {}
+    for row, vote in enumerate(votes):
+        calls.setdefault((vote.juror, vote.call), []).append((vote.position, vote.member, row))
+    numbers = {member: n for n, member in enumerate(dict.fromkeys(vote.member for vote in votes))}
+    size = len(numbers)
+    blocks: list[Array] = []
+    for juror in dict.fromkeys(juror for juror, _ in calls):
+        own = [sorted(call) for (of_juror, _), call in calls.items() if of_juror == juror]
+        if len(own) < size or any(len(call) < size for call in own):
+            continue
+        table = np.zeros((len(votes), 2 * size))
+        sums = np.zeros((size, 2 * size))
+        for call in own:
+            before: int | None = None
+            for place, (_, member, row) in enumerate(call):
+                number = numbers[member]
+                table[row] = -1 / size
+                table[row, size + number] = 0  # nothing follows itself
+                table[row, place] += 1
+                if before is not None:
+                    table[row, size + before] += 1
+                sums[number] += table[row]
+                before = number
+        if np.abs(sums).max() < 1e-9 and len(own) * size - 3 * size > _MIN_DF:
+            blocks.append(table)
+    return np.hstack(blocks) if blocks else np.zeros((len(votes), 0))
+
+
 def shrunk(noise: Noise, prior: NoisePrior | None) -> tuple[float, float]:
     """The variance of one vote and its degrees of freedom, with those of the prior: both add up their squares.
 
     (d0·s0² + d·s²) / (d0 + d), the empirical Bayes estimate of a variance (Smyth 2004, "Linear models and empirical
     Bayes methods", equation for the moderated t-statistic, which has d0 + d degrees of freedom).
 
-    Half a degree of freedom more doubts that the position has an effect, and takes all scatter for noise. Otherwise two
+    A fraction of one more doubts that the position has an effect, and takes all scatter for noise. Otherwise two
     orders that contradict each other exactly would leave no error at all: their scatter is one effect of the position.
     """
     parts = [(noise.df, noise.variance)]
@@ -152,6 +195,9 @@ def standard_errors(
     variance, df = shrunk(noise, prior)
     if df <= 0 or noise.df <= 0:
         return {}
+    first = votes[0].member
+    if len({vote.position for vote in votes if vote.member == first}) < 3:
+        variance *= _MIRRORED
     totals: dict[int, list[float]] = {}
     effects = noise.position_effects or [0.0] * len(votes)
     for vote, effect in zip(votes, effects, strict=True):
