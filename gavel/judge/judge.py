@@ -31,7 +31,7 @@ from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors, no_group
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.anchors import Anchor, check_anchors, read_attempts
-from gavel.judge.panel.judgements import Ballot, Progress, judge_group, judge_members
+from gavel.judge.panel.judgements import Ballot, Progress, judge_group, judge_members, p_right
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long
@@ -322,6 +322,7 @@ class Judge:
         for part in (canonical, failed, content.hidden):
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
+        whole.p_right = p_right(members, noise_prior)
         whole.warnings += self._warnings(ballots)
         if any(ballot.model == stand_in.MODEL and ballot.scores for ballot in ballots):
             short = stand_in.shortfall(rubric, canonical, reference=truth.reference)

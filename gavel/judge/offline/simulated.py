@@ -4,8 +4,9 @@ A simulated judge is called like any judge, and reads the group from the prompt 
 by an id in its text. Its model for the member at position x (-1 = first shown, 1 = last), in standard deviations of
 quality:
 
-    seen  = quality - slope·x + u·(x² - its mean over the positions) + first·[shown first] + length·ln(characters / their geometric mean)
-            + self_preference·[the judge's own family] + idiosyncrasy·N(0, 1), drawn once per judge and member
+    seen  = quality - slope·x + u·(x² - its mean over the positions) + first·[shown first]
+            + length·ln(characters / their geometric mean) + self_preference·[the judge's own family]
+            + idiosyncrasy·N(0, 1), drawn once per judge and member
             + halo·(the score of the member shown before) - curve·(mean quality shown) + severity
             + noise·max(1, shown / 8)^crowding·N(0, 1), drawn for each call
     score = 1/2 + (1 - compression)·(logistic(seen) - 1/2), rounded to a multiple of `step`

@@ -56,7 +56,9 @@ def orders(members: int, count: int, seed: str) -> list[tuple[int, ...]]:
     Fewer orders take rows evenly spread over the square; more begin another one, with a new shuffle.
     """
     random = Random(seed)
-    zigzag = [(step + 1) // 2 * (-1) ** step for step in range(members)]  # 0, -1, 1, -2, 2 …: all differences differ
+    zigzag = [
+        (step + 1) // 2 * (1 - 2 * (step % 2)) for step in range(members)
+    ]  # 0, -1, 1, -2, 2 …: all differences differ
     square = members if members % 2 else members // 2  # rows without their reversals
     pairs = (count + 1) // 2
     rows: list[tuple[int, ...]] = []

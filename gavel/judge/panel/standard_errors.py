@@ -17,6 +17,7 @@ is fitted by least squares, and what is left counts as noise; so does, with a sm
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 _MIN_DF = 4
 """Degrees of freedom that a second or third effect of the position must leave for the noise."""
-_DOUBT = 0.15
+_DOUBT = 0.1
 """Weight, as degrees of freedom, of the doubt that the votes' scatter is an effect of the position at all."""
-_MIRRORED = 1.25
+_MIRRORED = 1.15
 """Factor of the variance where a member has one position and its mirror: what both ends gain or lose over the middle
 does not show in the votes. Chosen so that 90 % intervals of simulated judges with and without such a bias hold."""
 _RESIDUE = 1e-12
@@ -39,14 +40,30 @@ _RESIDUE = 1e-12
 
 
 class NoisePrior(BaseModel):
-    """The noise of one vote in earlier groups of the same judge, settled before the groups that it is used for."""
+    """What earlier groups of the same judge tell of its errors, settled before the groups that it is used for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    variance: float = Field(ge=0, allow_inf_nan=False)
+    variance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Variance of one vote about the score that the judge gives its member on average."""
-    df: float = Field(gt=0, allow_inf_nan=False)
+    df: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Its weight, as degrees of freedom of a group's own estimate: small where groups differ in noise."""
+    skill: float | None = Field(default=None, allow_inf_nan=False)
+    """How far its scores agree with labels: see `p_better`. Below 0 they contradict them; None = it has no labels.
+    Votes do not tell this: a judge that agrees with itself may be wrong each time."""
+
+    def p_better(self, difference: float, error: float = 0.0) -> float:
+        """The probability that a member is better than another, by `difference` of their scores with standard `error`.
+
+        Φ(skill·difference / √(1 + skill²·error²)): of two members with scores 1 apart and without noise, the higher is
+        the better one with probability Φ(skill), since labels and judge differ by a normal error of variance 1/skill².
+        Without labels it is the probability that the judge, asked in all orders, would put the two in this order.
+        """
+        if not difference:
+            return 0.5
+        if self.skill is None:
+            return NormalDist().cdf(difference / error) if error else float(difference > 0)
+        return NormalDist().cdf(self.skill * difference / (1 + (self.skill * error) ** 2) ** 0.5)
 
 
 @dataclass(frozen=True, slots=True)
