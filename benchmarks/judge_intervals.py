@@ -118,10 +118,10 @@ def missed_bars(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=150)
+    parser.add_argument("--groups", type=int, default=300)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--truth", type=int, default=512, help="orders that stand for all orders")
-    parser.add_argument("--prior", type=int, default=16, help="groups that the prior is fitted on")
+    parser.add_argument("--prior", type=int, default=32, help="groups that the prior is fitted on")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, cast
 
 from gavel.base.errors import first_error
 from gavel.judge.audit.agreement import Pairs, centred_sums, pair_accuracy
@@ -22,6 +22,7 @@ from gavel.judge.audit.golden_set import GoldenGroup
 from gavel.judge.audit.votes import distinct_members, fit_noise_prior, judge_calls
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.stats import LengthBias, characters_written
 from gavel.scenarios.group import TrajectoryGroup
 
 Scores = Mapping[str, float]
@@ -241,8 +242,8 @@ def _correlation(groups: Sequence[Pairs]) -> float:
 def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
     """What the results tell of the judge's errors: the noise of its votes, and its skill; None without any result.
 
-    The skill is that of `NoisePrior.p_better` under which the known orders of all pairs are most likely, with one more
-    pair at the usual difference that is right as often as wrong. A group's pairs count as much as its members less one.
+    The skill is that of `NoisePrior.p_better` under which the known orders of all pairs are most likely; half a pair
+    more, at the usual difference, is right as often as wrong. A group's pairs count as much as its members less one.
     """
     results = [result for result in results if result.scores and result.judged is not None]
     prior = fit_noise_prior(result.judged for result in results if result.judged is not None) or NoisePrior()
@@ -258,7 +259,7 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
     if not pairs:
         return prior if prior.df else None
     usual = math.sqrt(fmean(difference**2 for difference, _, _ in pairs))
-    pairs += [(usual, 0.0, 0.5), (-usual, 0.0, 0.5)]
+    pairs += [(usual, 0.0, 0.25), (-usual, 0.0, 0.25)]
 
     def unlikelihood(scaled: float) -> float:
         trial = NoisePrior(skill=scaled / usual)
@@ -267,7 +268,13 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
     from scipy.optimize import minimize_scalar
 
     found: Any = minimize_scalar(unlikelihood, bounds=(-_MAX_SKILL, _MAX_SKILL), method="bounded")
-    return prior.model_copy(update={"skill": round(float(found["x"]) / usual, 4)})
+    skill = float(cast(float, found["x"])) / usual
+    lengths = LengthBias()
+    for result in results:
+        tiers = {name: -tier for tier, names in enumerate(result.group.order) for name in names}
+        attempts = zip(result.group.members, result.group.group(), strict=True)
+        lengths.add([(characters_written(attempt), float(tiers[name])) for name, attempt in attempts])
+    return prior.model_copy(update={"skill": round(skill, 4), "length": lengths.correlation})
 
 
 _MAX_SKILL = 5.0

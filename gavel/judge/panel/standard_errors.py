@@ -32,7 +32,7 @@ _MIN_DF = 4
 """Degrees of freedom that a second or third effect of the position must leave for the noise."""
 _DOUBT = 0.1
 """Weight, as degrees of freedom, of the doubt that the votes' scatter is an effect of the position at all."""
-_MIRRORED = 1.15
+_MIRRORED = 1.12
 """Factor of the variance where a member has one position and its mirror: what both ends gain or lose over the middle
 does not show in the votes. Chosen so that 90 % intervals of simulated judges with and without such a bias hold."""
 _RESIDUE = 1e-12
@@ -51,6 +51,8 @@ class NoisePrior(BaseModel):
     skill: float | None = Field(default=None, allow_inf_nan=False)
     """How far its scores agree with labels: see `p_better`. Below 0 they contradict them; None = it has no labels.
     Votes do not tell this: a judge that agrees with itself may be wrong each time."""
+    length: float | None = Field(default=None, ge=-1, le=1)
+    """How far labels go with length: their correlation with log characters within groups. None = it has no labels."""
 
     def p_better(self, difference: float, error: float = 0.0) -> float:
         """The probability that a member is better than another, by `difference` of their scores with standard `error`.

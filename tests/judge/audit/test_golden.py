@@ -247,7 +247,7 @@ def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
 def test_the_learnt_probability_of_being_right_is_the_share_of_the_decided_that_are(right, wrong, tied):
     prior = learnt_prior(known_share(right, wrong, tied))
     assert prior is not None
-    assert prior.p_better(1.0) == pytest.approx((right + 0.5) / (right + wrong + 1), abs=0.005)
+    assert prior.p_better(1.0) == pytest.approx((right + 0.25) / (right + wrong + 0.5), abs=0.005)
     assert prior.p_better(0.0) == 0.5
     assert prior.p_better(-1.0) == pytest.approx(1 - prior.p_better(1.0))
 
