@@ -196,7 +196,7 @@ async def pair_rows(pairs: PairSet, splits: int) -> list[dict[str, Any]]:
         one = gaps(await judged([Juror(judge)], pairs.groups, 1))
         found[name] = await judged([Juror(judge)], pairs.groups, 2)
         rows.append({"set": pairs.name, "judge": name, "one order": accuracy(one), **figures(found[name], splits)})
-    juries = [jury for jury in JURIES if set(jury) <= set(recorded)]
+    juries: list[tuple[str, ...]] = [jury for jury in JURIES if set(jury) <= set(recorded)]
     if set(recorded) != set(juries[-1]):
         juries.append(tuple(recorded))
     for jury in juries:

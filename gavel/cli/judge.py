@@ -419,6 +419,11 @@ def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
 def _print_learnt(results: Sequence[GoldenResult]) -> None:
     """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
 
+    gaps = [each.scores[a] - each.scores[b] for each in results if each.scores for a, b in each.group.pairs]
+    if apart := [gap for gap in gaps if gap]:
+        share = sum(gap > 0 for gap in apart) / len(apart)
+        pairs = counted(len(apart), "pair")
+        typer.echo(f"Of {pairs} that it scored apart, the higher-scored was the better one in {share:.0%}.")
     if prior := learnt_prior(results):
         figures = ", ".join(f"{name} = {value:.5g}" for name, value in prior.model_dump(exclude_none=True).items())
         typer.echo(f"What its errors are like: noise_prior = {{{figures}}}")
