@@ -118,7 +118,15 @@ def as_reply(scores: Mapping[str, float]) -> str:
 
 def gaps(results: Sequence[GoldenResult]) -> list[float]:
     """By pair, the score of the better member less that of the worse; an unscored pair is a tie."""
-    return [r.scores[better] - r.scores[worse] if r.scores else 0.0 for r in results for better, worse in r.group.pairs]
+    found: list[float] = []
+    for result in results:
+        rewards = [member.reward for member in result.judged or ()]
+        scores = {
+            name: reward for name, reward in zip(result.group.members, rewards, strict=True) if reward is not None
+        }
+        whole = len(scores) == len(rewards)
+        found += [scores[better] - scores[worse] if whole else 0.0 for better, worse in result.group.pairs]
+    return found
 
 
 def accuracy(found: Sequence[float]) -> float:
@@ -127,10 +135,9 @@ def accuracy(found: Sequence[float]) -> float:
 
 def certainty(result: GoldenResult, prior: NoisePrior) -> float:
     """The probability that the higher-scored of a pair is the better one."""
-    if not result.scores or result.judged is None:
+    one, other = (member.judgement for member in result.judged or ())
+    if not (one and other) or one.score is None or other.score is None:
         return 0.5
-    (one, other) = (member.judgement for member in result.judged)
-    assert one and other and one.score is not None and other.score is not None
     error = math.hypot(one.standard_error or 0.0, other.standard_error or 0.0)
     return prior.p_better(abs(one.score - other.score), error)
 
