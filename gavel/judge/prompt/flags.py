@@ -255,7 +255,7 @@ def _rejoined(letters: re.Match[str]) -> str:
     return _LETTER_THEN_DIGIT.sub(" ", letters[0].replace(" ", ""))
 
 
-_LEAST_WORDS = 6
+_LEAST_WORDS = 7
 """Words of a sentence of the judge's own prompt that no honest text repeats by chance."""
 _VERDICT = re.compile(r"""trajectory id\W{1,4}:.{0,400}?score\W{1,4}:\W{0,2}\d""", re.DOTALL)
 """An entry of the judge's reply."""
