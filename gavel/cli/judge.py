@@ -309,7 +309,6 @@ def golden(
     label: Annotated[str | None, typer.Option(help="Field that holds the label, where several could.")] = None,
     by: Annotated[str | None, typer.Option(help="Field that names the task, where a row holds one attempt.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Groups to judge, evenly spread over the file.")] = None,
-    groups: Annotated[Path | None, typer.Option(hidden=True, help="The same as FILE.")] = None,
     cassette: Annotated[
         Path | None,
         typer.Option(help="SQLite file that stores the replies. Default: golden.sqlite among the runs."),
@@ -333,7 +332,7 @@ def golden(
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
-    known = load_golden(file or groups or SHIPPED, label, by)
+    known = load_golden(file or SHIPPED, label, by)
     known = [known[at * len(known) // limit] for at in range(limit)] if limit and limit < len(known) else known
     results = run_interruptibly(check_golden(engine, known))
     tape.close()
