@@ -54,6 +54,8 @@ NARROW = replace(POSITION_BIASED, noise=0.3, compression=0.75, step=0.01)
 WIDE = Bias(slope=1.0, noise=2.5, step=0.05)
 """A good judge that uses a quarter of the scale, and a poor one that uses all of it."""
 LENIENT = replace(POSITION_BIASED, severity=0.5, compression=0.3)
+CONTRAST = Bias(halo=-2.0, noise=0.5, step=0.05)
+"""Scores a member by its contrast with the one before it."""
 SHARES = (0.0, 0.5)
 """Shares of the noise's variance that are luck in sampling words, from which distributions are free."""
 SHIFT = 0.7
@@ -141,6 +143,9 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
         await row(f"engine, orders={count}", engine_scorer(balanced), of_8)
         rows[-1]["slot_means"] = [round(mean, 4) for mean in balanced.position_bias[8].means]
         rows[-1]["slot_slope_of_votes"] = round(balanced.position_bias[8].slope, 4)
+        await row(
+            f"contrast with the one before: orders={count}", engine_scorer(Judge(judge(CONTRAST), orders=count)), of_8
+        )
     sorts = judge(faults=SORTS)
     await row(
         "30 % sorted replies: 1 call, read by position", prompt_scorer(sorts, 1, by_position=True, in_order=True), of_8

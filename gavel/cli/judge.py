@@ -2,11 +2,12 @@
 
 rubric     a judge model drafts a rubric, to be read and edited by its owner
 report     reliability and biases of a judge, as a table and as one self-contained HTML file
-simulate   scores with a judge of known biases, against one plain call per group; groups, true qualities and judge are
-           simulated from the seed
-golden     a regression test of a judge and its prompts on groups of known order. Replies are stored on a cassette, so a
-           repeated run requests only what a change of prompts changed. The scores of the first run are recorded beside
-           the cassette, and later runs name each verdict that changed
+simulate   scores with a judge of known biases, against one plain call per group; groups, true qualities and judge
+           are simulated from the seed
+golden     a test of a judge and its prompts on groups of known order, shipped or labelled by people, which also tells
+           how often the judge is right and what each member of a jury should weigh. Replies are stored on a cassette,
+           so a repeated run requests only what a change of prompts changed. The scores of the first run are recorded
+           beside the cassette, and later runs name each verdict that changed
 """
 
 import json
@@ -39,7 +40,6 @@ from gavel.judge.audit.engine_quality import (
     simulated_groups,
 )
 from gavel.judge.audit.golden import (
-    SHIPPED,
     ChangedVerdict,
     GoldenResult,
     changed_prompts,
@@ -47,9 +47,9 @@ from gavel.judge.audit.golden import (
     check_golden,
     golden_scores,
     jury_weights,
-    load_golden,
+    learnt_prior,
 )
-from gavel.judge.audit.votes import fit_noise_prior
+from gavel.judge.audit.golden_set import SHIPPED, load_golden
 from gavel.judge.config import read_text_option
 from gavel.judge.drafts import draft_rubric
 from gavel.judge.errors import JudgeError
@@ -291,9 +291,18 @@ _Records = dict[str, dict[str, _Record]]
 
 
 def golden(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Labelled attempts: pairs with a winner, rankings, ratings (JSONL, CSV, Parquet, .gz), or groups of "
+            "known order. Default: the shipped set."
+        ),
+    ] = None,
     judge: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
     rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
-    groups: Annotated[Path | None, typer.Option(help="Your own golden set (JSON). Default: the shipped one.")] = None,
+    label: Annotated[str | None, typer.Option(help="Field that holds the label, where several could.")] = None,
+    by: Annotated[str | None, typer.Option(help="Field that names the task, where a row holds one attempt.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Groups to judge, evenly spread over the file.")] = None,
     cassette: Annotated[
         Path | None,
         typer.Option(help="SQLite file that stores the replies. Default: golden.sqlite among the runs."),
@@ -316,7 +325,9 @@ def golden(
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
-    results = run_interruptibly(check_golden(engine, load_golden(groups or SHIPPED)))
+    known = load_golden(file or SHIPPED, label, by)
+    known = [known[at * len(known) // limit] for at in range(limit)] if limit and limit < len(known) else known
+    results = run_interruptibly(check_golden(engine, known))
     tape.close()
     _print_golden(results, name)
     _print_learnt(results)
@@ -366,9 +377,16 @@ def _write_records(path: Path, records: _Records) -> None:
         raise GavelError(f"{path} cannot be written: {error}", "Choose another place with --cassette.") from error
 
 
+_ENOUGH = 50
+"""Labelled pairs from which a judge's skill and the weights of a jury are known well enough to be used."""
+_ROWS = 40
+"""Groups that are listed; of more, only those that the judge ranks wrongly."""
+
+
 def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
+    shown = results if len(results) <= _ROWS else [result for result in results if result.violated][:_ROWS]
     rows: list[tuple[str, str, str]] = []
-    for result in results:
+    for result in shown:
         if result.scores:
             tiers = [" · ".join(f"{name} {result.scores[name]:.2f}" for name in tier) for tier in result.group.order]
             rows.append((result.group.name, f"{result.right}/{len(result.group.pairs)}", " > ".join(tiers)))
@@ -393,12 +411,22 @@ def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
 def _print_learnt(results: Sequence[GoldenResult]) -> None:
     """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
 
-    prior = fit_noise_prior(result.judged for result in results if result.judged is not None and result.scores)
-    if prior is not None:
-        typer.echo(f"Noise of its votes: noise_prior = {{variance = {prior.variance:.5f}, df = {prior.df:.1f}}}")
+    gaps = [each.scores[a] - each.scores[b] for each in results if each.scores for a, b in each.group.pairs]
+    if apart := [gap for gap in gaps if gap]:
+        share = sum(gap > 0 for gap in apart) / len(apart)
+        pairs = counted(len(apart), "pair")
+        typer.echo(f"Of {pairs} that it scored apart, the higher-scored was the better one in {share:.0%}.")
+    if prior := learnt_prior(results):
+        figures = ", ".join(f"{name} = {value:.5g}" for name, value in prior.model_dump(exclude_none=True).items())
+        typer.echo(f"What its errors are like: noise_prior = {{{figures}}}")
+        if sum(len(result.group.members) - 1 for result in results if result.scores) < _ENOUGH:
+            typer.echo(f"These are few: label at least {_ENOUGH} pairs, such as those that you will train on.")
     weights = jury_weights(golden_scores(results))
     if len(weights) > 1:
-        typer.echo("Weights: " + " · ".join(f"{model} {weight:.2f}" for model, weight in weights.items()))
+        kept = [f'{{model = "{model}", weight = {weight:.2f}}}' for model, weight in weights.items() if weight]
+        typer.echo(f"Weights of the jury: models = [{', '.join(kept)}]")
+        if left_out := [model for model, weight in weights.items() if not weight]:
+            typer.echo(f"Leave out, since they rank these groups no better than chance: {', '.join(left_out)}")
 
 
 def _print_changes(found: Sequence[ChangedVerdict], prompts: Sequence[str]) -> None:

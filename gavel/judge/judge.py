@@ -31,7 +31,7 @@ from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors, no_group
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.anchors import Anchor, check_anchors, read_attempts
-from gavel.judge.panel.judgements import Ballot, Progress, judge_group, judge_members
+from gavel.judge.panel.judgements import Ballot, Progress, judge_group, judge_members, p_right
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long
@@ -41,7 +41,7 @@ from gavel.judge.prompt.flags import AlonePolicy, apply_flags, validate_caps, wi
 from gavel.judge.prompt.provider_formats import View
 from gavel.judge.prompt.sanitize import redaction
 from gavel.judge.rubric import Rubric
-from gavel.judge.stats import PositionBias
+from gavel.judge.stats import LengthBias, PositionBias, characters_written
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client, Probe
@@ -55,6 +55,13 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
 _LOG = logging.getLogger(__name__)
+_UNSURE = 0.6
+"""Probability of being right below which a judgement warns."""
+_EQUAL_WEIGHTS = (
+    "{count} judge models weigh the same, though nothing says that they are equally good: a weak one costs more than "
+    "it adds (recorded verdicts on adversarial pairs: the best alone .79 right, with five weaker ones .43); learn "
+    "their weights from 50 labelled pairs: gavel judge golden FILE --judge {judges}"
+)
 _PREFETCH = 2
 """Groups prepared per concurrent call (prefetch factor). More would fill memory with waiting prompts, and delay the
 first call until all groups are read."""
@@ -114,6 +121,9 @@ class Judge:
         """Model asked -> the names under which its servers answered."""
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
+        self.length_bias = LengthBias()
+        """How far its scores have gone with length so far."""
+        self._jury_warned = False
         self.activity = Activity()
         """Waits of its calls."""
         cassette = config.cassette_file if cassette is None else cassette
@@ -233,7 +243,7 @@ class Judge:
 
     def _copy(self, **changes: object) -> "Judge":
         other = copy.copy(self)
-        vars(other).update(position_bias={}, **changes)
+        vars(other).update(position_bias={}, length_bias=LengthBias(), **changes)
         return other
 
     @property
@@ -324,7 +334,14 @@ class Judge:
         for part in (canonical, failed, content.hidden):
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
+        whole.p_right = p_right(members, noise_prior)
         whole.warnings += self._warnings(ballots)
+        whole.warnings += self._length_warning(group, canonical, members, noise_prior)
+        if whole.p_right is not None and whole.p_right < _UNSURE:
+            whole.warnings.append(
+                f"by the labels that this judge learnt from, the higher-scored of two of these is the better one with "
+                f"probability {whole.p_right:.2f}: judge with more orders or a stronger judge model"
+            )
         if any(ballot.model == stand_in.MODEL and ballot.scores for ballot in ballots):
             short = stand_in.shortfall(rubric, canonical, reference=truth.reference)
             whole.warnings += filter(None, [short])
@@ -379,6 +396,11 @@ class Judge:
                 warnings.append(f"{ballot.model} is now served by {name}, before by {known[-1]}: scores may shift")
                 _LOG.warning("%s", warnings[-1])
             known.append(name)
+        names = [clients[0].name for clients in self._clients]
+        if ballots and len(set(names)) > 1 and len({juror.weight for juror in self.jurors}) == 1:
+            if not self._jury_warned:
+                warnings.append(_EQUAL_WEIGHTS.format(count=len(names), judges=",".join(names)))
+            self._jury_warned = True
         for size in sorted({len(ballot.shown) for ballot in ballots}):
             if (bias := self.position_bias.get(size)) and bias.is_biased:
                 warnings.append(
@@ -387,6 +409,27 @@ class Judge:
                     "its linear part"
                 )
         return warnings
+
+    def _length_warning(
+        self,
+        group: TrajectoryGroup,
+        canonical: CanonicalGroup,
+        members: Sequence[Judgement],
+        noise_prior: NoisePrior | None,
+    ) -> list[str]:
+        """A sentence where scores have gone with length by more than labels do, as far as labels are known."""
+        first = [member.indices[0] for member in canonical.members if member.indices]
+        scored = [(index, score) for index in first if (score := members[index].score) is not None]
+        self.length_bias.add([(characters_written(group.trajectories[index]), score) for index, score in scored])
+        expected = noise_prior.length if noise_prior is not None else None
+        if not self.length_bias.exceeds(expected or 0.0):
+            return []
+        people = "nothing says that people's do" if expected is None else f"by {expected:+.2f} in its labels"
+        return [
+            f"this judge's scores go with length: correlation {self.length_bias.correlation:+.2f} with log characters "
+            f"in {self.length_bias.groups} groups ({people}); say in the rubric that length is worth nothing, or label "
+            "pairs to learn what it is worth: gavel judge golden FILE"
+        ]
 
     @cached_property
     def _image_support(self) -> ImageSupport:

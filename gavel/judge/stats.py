@@ -5,18 +5,24 @@ centred_positions(3)                                       [-1.0, 0.0, 1.0]
 order_agreement([{0: 0.9, 1: 0.1}, {0: 0.1, 1: 0.9}])      -1.0: what is shown first wins
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
+from gavel.llm.types import Message
 from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
 
 _MIN_BALLOTS = 50
 _MIN_SLOPE = 0.1
 _MIN_ERRORS = 4
 """A bias is reported from this many ballots on, when its slope exceeds this score and this many standard errors."""
+_MIN_GROUPS, _MIN_EXCESS = 20, 0.1
+_RESIDUE = 1e-12
 
 
 def mean_and_error(scores: Sequence[float], weights: Sequence[float]) -> tuple[float, float | None]:
@@ -119,6 +125,60 @@ class PositionBias:
         if self.ballots < _MIN_BALLOTS:
             return False
         return abs(self.slope) > max(_MIN_SLOPE, _MIN_ERRORS * self.slope_error)
+
+
+@dataclass(slots=True)
+class LengthBias:
+    """How far scores go with the length of what agents wrote, within groups."""
+
+    groups: int = 0
+    members: int = 0
+    _products: float = 0.0
+    _lengths: float = 0.0
+    _scores: float = 0.0
+    """Sums of the products and squares of log length and score, each less its group's mean."""
+
+    def add(self, members: Sequence[tuple[int, float]]) -> None:
+        """Adds one group, as the characters and the score of each member."""
+        if len(members) < 2:
+            return
+        lengths, scores = [math.log1p(characters) for characters, _ in members], [score for _, score in members]
+        lengths = [length - math.fsum(lengths) / len(lengths) for length in lengths]
+        scores = [score - math.fsum(scores) / len(scores) for score in scores]
+        self._products += math.fsum(length * score for length, score in zip(lengths, scores, strict=True))
+        self._lengths += math.fsum(length**2 for length in lengths)
+        self._scores += math.fsum(score**2 for score in scores)
+        self.groups, self.members = self.groups + 1, self.members + len(members)
+
+    @property
+    def correlation(self) -> float | None:
+        """Pearson's r within groups; None where lengths or scores are all equal."""
+        squares = self._lengths * self._scores
+        return self._products / math.sqrt(squares) if squares > _RESIDUE else None
+
+    def exceeds(self, expected: float) -> bool:
+        """Whether the correlation exceeds the expected one: over 20 groups or more, by .1 and 3 standard errors."""
+        if self.groups < _MIN_GROUPS or self.correlation is None:
+            return False
+        error = 1 / math.sqrt(self.members - self.groups)
+        return self.correlation - expected > max(_MIN_EXCESS, 3 * error)
+
+
+def characters_written(trajectory: Trajectory) -> int:
+    """Characters of the agent's text and tool calls, in all its conversations."""
+    turns = [message for history in trajectory.histories() for message in history.messages()]
+    return sum(_characters(turn) for turn in turns if turn.get("role") == "assistant")
+
+
+def _characters(turn: Message) -> int:
+    content = turn.get("content") or ""
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    characters = len(text)
+    calls: list[dict[str, Any]] = turn.get("tool_calls") or []
+    for call in calls:
+        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
+        characters += sum(len(str(value)) for value in body.values())
+    return characters
 
 
 def _slope(offsets: Sequence[float]) -> float:

@@ -25,8 +25,8 @@ from gavel.judge.audit.agreement import (
     metric_names,
     score_pairs,
 )
-from gavel.judge.audit.bias import BiasReport, bias_report
-from gavel.judge.audit.bootstrap import IntervalEstimate
+from gavel.judge.audit.bias import BiasReport, bias_report, length_correlation
+from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate
 from gavel.judge.audit.votes import judged_groups, voting_models
 from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
 from gavel.reports.page import render_page
@@ -137,6 +137,7 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
         reference = INDEPENDENT
     beside = None if reference is None else agreement(groups, reference)
     judges, calls, bias = judge_vs_judge(groups), call_vs_call(groups), bias_report(groups)
+    labels = UNDEFINED if reference is None else length_correlation(groups, reference)
     sections: list[Section] = []
     if beside is not None:
         sections.append(Section(f"Agreement with {beside.reference}", _agreement(beside)))
@@ -145,7 +146,7 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     if calls is not None:
         title = f"Agreement between {counted(len(calls.raters), 'call')} on one group"
         sections.append(Section(title, _reliability(calls, "call")))
-    sections.append(Section("Bias", _bias(bias)))
+    sections.append(Section("Bias", _bias(bias, reference, labels)))
     return JudgeReport(
         source=source,
         judges=voting_models(groups),
@@ -158,7 +159,7 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
         notes=_notes(groups, beside, calls, known),
         bias=bias,
         unscored=_unscored(groups),
-        verdict=verdict(groups, beside, calls, bias),
+        verdict=verdict(groups, beside, calls, bias, labels),
         disagreements=[] if reference is None else disagreements(groups, reference),
     )
 
@@ -184,10 +185,12 @@ def _reliability(of: InterRaterReliability, rater: str) -> list[Figure]:
     ]
 
 
-def _bias(of: BiasReport) -> list[Figure]:
+def _bias(of: BiasReport, reference: str | None, labels: IntervalEstimate) -> list[Figure]:
+    beside = [Figure("length, reference", labels, "that of the reference: what length is worth")] if reference else []
     return [
         Figure("position slope", of.position_slope, "score added from middle position to last", 3),
         Figure("length correlation", of.length_correlation, "Pearson's r of score and log length"),
+        *beside,
         Figure("flip rate", of.flip_rate, "two calls disagree on a pair; chance 0.5"),
         Figure("tie rate", of.tie_rate, "different members with the same score"),
     ]
@@ -223,7 +226,8 @@ def _notes(
         others = f"; these members have: {', '.join(known)}" if known else "; these members have no metrics"
         notes.append(
             "Without a reference, nothing here says whether the judge is right. "
-            f"Name one with --reference METRIC{others}."
+            f"Name one with --reference METRIC{others}. Or label 50 pairs, and learn how often it is: "
+            "gavel judge golden FILE."
         )
     if calls is None:
         notes.append(
@@ -248,15 +252,10 @@ def verdict(
     beside: Agreement | None,
     calls: InterRaterReliability | None,
     bias: BiasReport,
+    labels: IntervalEstimate = UNDEFINED,
 ) -> str:
-    """One or two sentences: agreement, or what stands in for it, and the biases that show."""
-    favoured: list[str] = []
-    if _shows(bias.position_slope, 0.05):
-        favoured.append(f"those shown {'late' if (bias.position_slope.value or 0) > 0 else 'early'}")
-    if _shows(bias.length_correlation, 0.3):
-        favoured.append(f"{'long' if (bias.length_correlation.value or 0) > 0 else 'short'} ones")
-    biases = [f"It favours {' and '.join(favoured)}."] if favoured else []
-    return " ".join([_agreement_in_words(groups, beside, calls), *biases])
+    """Some sentences: agreement, or what stands in for it, how often it is right, and the biases that show."""
+    return " ".join(filter(None, (_agreement_in_words(groups, beside, calls), _right(groups), _biases(bias, labels))))
 
 
 def groups_needed(taus: Sequence[float]) -> int:
@@ -318,12 +317,33 @@ def _agreement_in_words(
     return f"How far this judge ranks attempts as {beside.reference} does is not settled ({figure}{more})."
 
 
-def _shows(estimate: IntervalEstimate, least: float) -> bool:
-    """Whether a bias is at least so large, and its interval excludes 0."""
+def _right(groups: Sequence[TrajectoryGroup]) -> str:
+    known = [group.judgement.p_right for group in groups if group.judgement and group.judgement.p_right is not None]
+    if not known:
+        return ""
+    return (
+        "By the labels that it learnt from, the higher-scored of two attempts is the better one with probability "
+        f"{fmean(known):.2f}."
+    )
+
+
+def _biases(bias: BiasReport, labels: IntervalEstimate) -> str:
+    slope, length, due = bias.position_slope, bias.length_correlation, labels.value or 0.0
+    found: list[str] = []
+    if _shows(slope, 0.05):
+        found.append(f"those shown {'late' if (slope.value or 0) > 0 else 'early'}")
+    if _shows(length, 0.1, due):
+        beyond = "" if labels.value is None else " beyond what the reference explains"
+        found.append(f"{'long' if (length.value or 0) > due else 'short'} ones{beyond}")
+    return f"It favours {' and '.join(found)}." if found else ""
+
+
+def _shows(estimate: IntervalEstimate, least: float, due: float = 0.0) -> bool:
+    """Whether a bias is at least so far from what is due, and its interval excludes that."""
     value, low, high = estimate.value, estimate.low, estimate.high
     if estimate.groups < MIN_GROUPS or value is None or low is None or high is None:
         return False
-    return abs(value) >= least and low * high > 0
+    return abs(value - due) >= least and (low - due) * (high - due) > 0
 
 
 def render_report(report: JudgeReport) -> str:

@@ -379,7 +379,7 @@ class JudgeChecks(Settings):
     """Steps between two checks, at each of which the judge scores the golden set and the anchors anew, past the
     cassette. 0: none."""
     golden: Path | None = None
-    """Golden set of a check, as `gavel judge golden --groups` takes it. Default: the one that is shipped."""
+    """Golden set of a check, as `gavel judge golden FILE` takes it. Default: the one that is shipped."""
     anchors: int = Field(default=2, ge=0)
     """Groups of the first step that a check scores again."""
     second: str | None = Field(default=None, min_length=1)

@@ -20,7 +20,7 @@ from gavel.judge.panel.aggregate import (
 )
 from gavel.judge.panel.bradley_terry import PRIOR, Comparison, rate
 from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
-from gavel.judge.panel.modes import group_schedule, pair_schedule
+from gavel.judge.panel.modes import group_schedule, orders, pair_schedule
 from gavel.judge.panel.standard_errors import (
     Noise,
     NoisePrior,
@@ -298,3 +298,22 @@ def test_a_cost_is_known_when_the_cost_of_every_call_is(case):
     assert whole.cost_usd == cost
     assert all((member.score is None) == (len(ballots) == 1) for member in members)
     assert whole.warnings == [f"order 1 is lost: {b.problem}" for b in ballots if b.problem]
+
+
+def _whole_square_votes(effect, noise: float, seed: int) -> list[NoisyVote]:
+    """Votes over a whole square of 8 orders; `effect` of the position and of the quality of the member before."""
+    random = Random(seed)
+    quality = [random.random() for _ in range(8)]
+    votes: list[NoisyVote] = []
+    for call, row in enumerate(orders(8, 8, str(seed))):
+        for place, (position, member) in enumerate(zip(centred_positions(8), row, strict=True)):
+            before = quality[row[place - 1]] if place else 0.0
+            score = quality[member] + effect(place, before) + random.gauss(0, noise)
+            votes.append(NoisyVote(member, None, 0, position, score, call=call))
+    return votes
+
+
+@pytest.mark.parametrize("effect", [lambda place, before: 0.5 * (place == 0), lambda place, before: -0.4 * before])
+def test_over_a_whole_square_no_effect_of_place_or_neighbour_counts_as_noise(effect):
+    found = [residual_noise(_whole_square_votes(effect, 0.05, seed)).variance for seed in range(20)]
+    assert fmean(found) == pytest.approx(0.05**2, rel=0.1)

@@ -139,7 +139,6 @@ async def test_a_juror_that_fails_costs_its_votes_only():
     judged = await Judge([prefers_length, broken], orders=1).score(saying("a", "bb"))
     assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
     assert judged.judgement.status == "scored"
-    assert len(judged.judgement.warnings) == 1
     assert "no idea" in judged.judgement.warnings[0]
     assert judged.judgement.cost_usd is None
 

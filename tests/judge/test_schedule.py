@@ -1,3 +1,4 @@
+import collections
 import itertools
 
 from hypothesis import given
@@ -26,6 +27,16 @@ def test_over_an_even_number_of_orders_every_member_has_the_same_mean_position(m
     rows = orders(members, 2 * half, seed)
     places = [sum(row.index(member) for row in rows) for member in range(members)]
     assert len(set(places)) == 1
+
+
+@given(st.integers(2, 12), st.text())
+def test_in_a_whole_square_each_member_follows_each_other_equally_often_and_has_every_position(members, seed):
+    times = 1 + members % 2  # an odd number takes two squares
+    rows = orders(members, times * members, seed)
+    follows = collections.Counter(pair for row in rows for pair in itertools.pairwise(row))
+    assert follows == dict.fromkeys(itertools.permutations(range(members), 2), times)
+    places = collections.Counter((place, member) for row in rows for place, member in enumerate(row))
+    assert places == dict.fromkeys(itertools.product(range(members), repeat=2), times)
 
 
 large = st.integers(LARGEST_WHOLE + 1, 70)

@@ -5,18 +5,15 @@ Lengths are logarithms of character counts, centered within their group as the s
 length and in scale. A correlation is no proof of bias: longer work may be better work.
 """
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
-from gavel.judge.audit.agreement import centred_sums
+from gavel.judge.audit.agreement import Reference, centred_sums, score_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
-from gavel.judge.stats import PositionBias, centred_positions
-from gavel.llm.types import Message
+from gavel.judge.stats import PositionBias, centred_positions, characters_written
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -94,32 +91,21 @@ def ties(group: TrajectoryGroup) -> tuple[float, float]:
     return sum(abs(a - b) <= _SAME for a, b in pairs), len(pairs)
 
 
-def length_correlation(groups: Iterable[TrajectoryGroup]) -> IntervalEstimate:
-    """Pearson's r of score and log(1 + characters written), over all judged members."""
-    sums = [length_sums(group) for group in groups]
+def length_correlation(groups: Iterable[TrajectoryGroup], reference: Reference | None = None) -> IntervalEstimate:
+    """Pearson's r of score, or of the reference, and log(1 + characters written), over all judged members."""
+    sums = [length_sums(group, reference) for group in groups]
     return correlation(*([each[at] for each in sums] for at in range(3)))
 
 
-def length_sums(group: TrajectoryGroup) -> tuple[float, float, float]:
-    """`centred_sums` of log(1 + characters written) and score over the judged members."""
-    members = distinct_members(group)
-    return centred_sums(
-        [(math.log1p(characters_written(each)), told.score) for each, told in members if told.score is not None]
-    )
+def length_sums(group: TrajectoryGroup, reference: Reference | None = None) -> tuple[float, float, float]:
+    """`centred_sums` of log(1 + characters written) and score, or reference, over the judged members."""
+    pairs: list[tuple[float, float]] = []
+    for member, _ in distinct_members(group):
+        own = score_pairs(TrajectoryGroup([member]), reference or _no_reference)
+        length = math.log1p(characters_written(member))
+        pairs += [(length, score if reference is None else value) for score, value in own]
+    return centred_sums(pairs)
 
 
-def characters_written(trajectory: Trajectory) -> int:
-    """Characters of the agent's text and tool calls, in all its conversations."""
-    turns = [message for history in trajectory.histories() for message in history.messages()]
-    return sum(_characters(turn) for turn in turns if turn.get("role") == "assistant")
-
-
-def _characters(turn: Message) -> int:
-    content = turn.get("content") or ""
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    characters = len(text)
-    calls: list[dict[str, Any]] = turn.get("tool_calls") or []
-    for call in calls:
-        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
-        characters += sum(len(str(value)) for value in body.values())
-    return characters
+def _no_reference(member: Trajectory) -> float:
+    return 0.0

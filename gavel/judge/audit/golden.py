@@ -1,95 +1,29 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 """The golden set: groups with a known order, for regression tests of a judge and its prompts.
 
 A verdict concerns two members of which one is known to be better; it is right if the better one scored higher. A
 group that was not fully judged has no verdicts. Recorded scores are compared with later ones, so that a change of
 prompts is assessed by the verdicts that it changes.
 
-    jury_weights(golden_scores(results))      {"openai/a": 1.62, "openai/b": 0.38}      for Juror(model, weight=…)
-
-The weights are those of the best linear combination of judges that err independently. Judges that err alike need less.
+    jury_weights(golden_scores(results))    {"openai/a": 2.1, "openai/b": 0.9, "openai/c": 0.0}    0 = leave it out
+    learnt_prior(results)                   NoisePrior(variance=0.004, df=40, skill=1.3)   of JudgeConfig(noise_prior=…)
 """
 
 import asyncio
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
-from pathlib import Path
-from typing import Annotated, Self
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from statistics import fmean, stdev
+from typing import Any, cast
 
 from gavel.base.errors import first_error
-from gavel.judge.audit.agreement import Pairs, centred_sums
-from gavel.judge.audit.votes import distinct_members, judge_calls
-from gavel.judge.errors import JudgeError
+from gavel.judge.audit.agreement import Pairs, centred_sums, pair_accuracy
+from gavel.judge.audit.golden_set import GoldenGroup
+from gavel.judge.audit.votes import distinct_members, fit_noise_prior, judge_calls
 from gavel.judge.judge import Judge
-from gavel.llm.types import Message
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.stats import LengthBias, characters_written
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
-
-SHIPPED = Path(__file__).with_name("golden.json")
-
-
-class GoldenGroup(BaseModel):
-    """Attempts at one task, and which of them are better."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    shows: str = ""
-    """The ability that the group tests."""
-    opening: list[Message] = Field(default_factory=list[Message])
-    """OpenAI messages with which every member begins."""
-    tools: list[Message] = Field(default_factory=list[Message])
-    """OpenAI tool schemas, of every member."""
-    members: dict[str, Annotated[list[Message], Field(min_length=1)]]
-    """The messages after the opening, by name; judges do not see the names."""
-    order: list[list[str]]
-    """Tiers of names, best first; members of one tier are not compared."""
-
-    @model_validator(mode="after")
-    def _orders_its_members(self) -> Self:
-        if sorted(name for tier in self.order for name in tier) != sorted(self.members):
-            raise ValueError(f"the order of {self.name!r} must name each of its members once")
-        if not self.pairs:
-            raise ValueError(f"the order of {self.name!r} puts no member above another")
-        return self
-
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """(better, worse) for every two members that are compared."""
-        return [pair for above, below in combinations(self.order, 2) for pair in product(above, below)]
-
-    def group(self) -> TrajectoryGroup:
-        """The members as a group to judge, in the order of the file."""
-        return TrajectoryGroup(
-            Trajectory(messages_and_choices=[*self.opening, *messages], tools=self.tools or None)
-            for messages in self.members.values()
-        )
-
-
-def load_golden(path: Path = SHIPPED) -> list[GoldenGroup]:
-    """The golden set in a JSON file, a list of `GoldenGroup`s; by default the one that is shipped.
-
-    Raises `JudgeError` when the file cannot be read, or holds anything else.
-    """
-    remedy = f"See {SHIPPED} for the form."
-    try:
-        groups = TypeAdapter(list[GoldenGroup]).validate_json(path.read_bytes())
-    except OSError as error:
-        raise JudgeError(
-            f"the golden set {path} cannot be read: {error.strerror or error}.", "Check the path."
-        ) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        what = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-        raise JudgeError(f"{path} is no golden set: {what}.", remedy) from error
-    names = [group.name for group in groups]
-    if not groups or len(set(names)) < len(names):
-        raise JudgeError(f"{path} is no golden set: it needs groups, each with a name of its own.", remedy)
-    return groups
-
 
 Scores = Mapping[str, float]
 """By member name."""
@@ -216,8 +150,10 @@ def _is_right(scores: Scores, better: str, worse: str) -> bool:
 
 _CAUTION = 10.0
 """Members, added to those seen, of which no judge knows the order: a few groups do not make one judge decide alone."""
-_MIN_R, _MAX_R = 0.02, 0.98
-"""A judge that knows nothing keeps a small weight, which is above 0 as a juror's must be."""
+_USEFUL, _MAX_R = 0.1, 0.98
+"""Correlations with the labels: below the first a judge is left out of a jury, since it may know nothing."""
+_OTHERS = 0.4
+"""Weight of all other jurors together over that of the best: they decide where the best sees no difference."""
 
 
 def golden_scores(results: Iterable[GoldenResult]) -> list[dict[str, Pairs]]:
@@ -246,15 +182,46 @@ def golden_scores(results: Iterable[GoldenResult]) -> list[dict[str, Pairs]]:
 
 
 def jury_weights(groups: Sequence[Mapping[str, Pairs]]) -> dict[str, float]:
-    """The weight of each judge, 1 on average, from its (score, reference) pairs in each group.
+    """The weight of each judge, from its (score, reference) pairs in each group: 1 on average, 0 = leave it out.
 
-    w ∝ r / (1 - r²), the weights of the best linear predictor from standardised scores whose errors are independent,
-    with each judge's correlation r with the reference within groups, drawn towards 0 by `_CAUTION` members.
+    The best judge decides and the others break its ties, with weights ∝ r / (1 - r²) of their correlations r with the
+    reference within groups, drawn towards 0 by `_CAUTION` members. These weights alone, which are those of the best
+    linear combination of judges that err independently, are taken for all where they order more pairs rightly by more
+    than a standard error. So a jury loses to its best member by no more than the few labels can tell.
     """
     known = {judge: _correlation([group[judge] for group in groups if judge in group]) for judge in _judges(groups)}
-    raw = {judge: r / (1 - r * r) for judge, r in known.items()}
-    mean = math.fsum(raw.values()) / len(raw) if raw else 1.0
-    return {judge: weight / mean for judge, weight in raw.items()}
+    if not known:
+        return {}
+    best = max(known, key=known.__getitem__)
+    combined = {judge: r / (1 - r * r) if r > _USEFUL else 0.0 for judge, r in known.items()}
+    combined[best] = combined[best] or 1.0
+    others = math.fsum(combined.values()) - combined[best]
+    decided = {judge: _OTHERS * weight / others if others else 0.0 for judge, weight in combined.items()} | {best: 1.0}
+    gains = [
+        with_all - alone
+        for group in groups
+        if (with_all := pair_accuracy(_jury_pairs(group, combined))) is not None
+        and (alone := pair_accuracy(_jury_pairs(group, decided))) is not None
+    ]
+    clear = len(gains) > 1 and fmean(gains) > stdev(gains) / math.sqrt(len(gains))
+    weights = combined if clear else decided
+    mean = math.fsum(weights.values()) / len(weights)
+    return {judge: weight / mean for judge, weight in weights.items()}
+
+
+def _jury_pairs(group: Mapping[str, Pairs], weights: Mapping[str, float]) -> Pairs:
+    """The (score, reference) pairs of a jury in a group in which all its judges scored all members."""
+    own = [(weights[judge], pairs) for judge, pairs in group.items() if weights[judge]]
+    if len({len(pairs) for _, pairs in own}) != 1:
+        return []
+    members = zip(*(pairs for _, pairs in own), strict=True)
+    return [
+        (
+            round(math.fsum(weight * score for (weight, _), (score, _) in zip(own, of_member, strict=True)), 9),
+            of_member[0][1],
+        )
+        for of_member in members
+    ]
 
 
 def _judges(groups: Sequence[Mapping[str, Pairs]]) -> list[str]:
@@ -269,4 +236,46 @@ def _correlation(groups: Sequence[Pairs]) -> float:
         if yy:
             members += len(pairs)
             products += len(pairs) * xy / (math.sqrt(xx * yy) or 1.0)
-    return min(max(products / (members + _CAUTION), _MIN_R), _MAX_R)
+    return min(products / (members + _CAUTION), _MAX_R)
+
+
+def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
+    """What the results tell of the judge's errors: the noise of its votes, and its skill; None without any result.
+
+    The skill is that of `NoisePrior.p_better` under which the known orders of all pairs are most likely; half a pair
+    more, at the usual difference, is right as often as wrong. A group's pairs count as much as its members less one.
+    """
+    results = [result for result in results if result.scores and result.judged is not None]
+    prior = fit_noise_prior(result.judged for result in results if result.judged is not None) or NoisePrior()
+    pairs: list[tuple[float, float, float]] = []
+    for result in results:
+        members = zip(result.group.members, result.judged or (), strict=True)
+        errors = {name: (member.judgement and member.judgement.standard_error) or 0.0 for name, member in members}
+        weight = (len(errors) - 1) / len(result.group.pairs)
+        for better, worse in result.group.pairs:
+            difference = result.scores[better] - result.scores[worse]
+            pairs.append((difference, math.hypot(errors[better], errors[worse]), weight))
+    pairs = [pair for pair in pairs if pair[0]]  # a tie says nothing of how often it is right where it decides
+    if not pairs:
+        return prior if prior.df else None
+    usual = math.sqrt(fmean(difference**2 for difference, _, _ in pairs))
+    pairs += [(usual, 0.0, 0.25), (-usual, 0.0, 0.25)]
+
+    def unlikelihood(scaled: float) -> float:
+        trial = NoisePrior(skill=scaled / usual)
+        return -math.fsum(w * math.log(max(trial.p_better(d, e), 1e-300)) for d, e, w in pairs)
+
+    from scipy.optimize import minimize_scalar
+
+    found: Any = minimize_scalar(unlikelihood, bounds=(-_MAX_SKILL, _MAX_SKILL), method="bounded")
+    skill = float(cast(float, found["x"])) / usual
+    lengths = LengthBias()
+    for result in results:
+        tiers = {name: -tier for tier, names in enumerate(result.group.order) for name in names}
+        attempts = zip(result.group.members, result.group.group(), strict=True)
+        lengths.add([(characters_written(attempt), float(tiers[name])) for name, attempt in attempts])
+    return prior.model_copy(update={"skill": round(skill, 4), "length": lengths.correlation})
+
+
+_MAX_SKILL = 5.0
+"""Of the usual difference: with so much, one pair in three million is wrong."""

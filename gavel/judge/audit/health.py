@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from gavel.judge.audit.agreement import kendall_tau, score_pairs
-from gavel.judge.audit.bias import characters_written, flips, length_sums, slope_sums, ties
+from gavel.judge.audit.bias import flips, length_sums, slope_sums, ties
 from gavel.judge.audit.votes import judge_calls
+from gavel.judge.stats import characters_written
 from gavel.scenarios.group import TrajectoryGroup
 
 PREFIX = "health/"

@@ -4,8 +4,9 @@ A simulated judge is called like any judge, and reads the group from the prompt 
 by an id in its text. Its model for the member at position x (-1 = first shown, 1 = last), in standard deviations of
 quality:
 
-    seen  = quality - slope·x + u·(x² - its mean over the positions) + length·ln(characters / their geometric mean)
-            + self_preference·[the judge's own family] + idiosyncrasy·N(0, 1), drawn once per judge and member
+    seen  = quality - slope·x + u·(x² - its mean over the positions) + first·[shown first]
+            + length·ln(characters / their geometric mean) + self_preference·[the judge's own family]
+            + idiosyncrasy·N(0, 1), drawn once per judge and member
             + halo·(the score of the member shown before) - curve·(mean quality shown) + severity
             + noise·max(1, shown / 8)^crowding·N(0, 1), drawn for each call
     score = 1/2 + (1 - compression)·(logistic(seen) - 1/2), rounded to a multiple of `step`
@@ -58,6 +59,8 @@ class Bias:
     """Gain of the first position and loss of the last, relative to the middle; below 0 the last is favored."""
     u: float = 0.0
     """Gain of both ends over the middle."""
+    first: float = 0.0
+    """Gain of the member shown first."""
     length: float = 0.0
     """Gain of a text that is e times as long as the others."""
     self_preference: float = 0.0
@@ -65,7 +68,7 @@ class Bias:
     idiosyncrasy: float = 0.0
     """Standard deviation of the error on a member that all calls of this judge share."""
     halo: float = 0.0
-    """Gain per point of score of the member shown before."""
+    """Gain per point of score of the member shown before; negative for a judge that contrasts neighbours."""
     noise: float = 0.0
     """Standard deviation of the error of a single call."""
     crowding: float = 0.0
@@ -201,6 +204,7 @@ class SimulatedJudge:
                 member.quality
                 - bias.slope * position
                 + bias.u * (position**2 - mean_square)
+                + bias.first * (position == positions[0])
                 + bias.length * (logs[label] - mean_log)
                 + bias.self_preference * (bool(self.family) and member.family == self.family)
                 + bias.idiosyncrasy * Random(f"{self.seed}/{ids[label]}").gauss()

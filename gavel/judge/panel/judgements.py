@@ -3,12 +3,15 @@
 A member without votes, or without a quorum, is unscored with the reason: no step makes a number that no judge gave.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
+from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.reply.verdict import Scored
 from gavel.judge.stats import mean_and_error, order_agreement
@@ -191,6 +194,20 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
         criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
         votes=votes,
     )
+
+
+def p_right(members: Sequence[Judgement], prior: NoisePrior | None) -> float | None:
+    """The probability that of two members the higher-scored is the better one; pairs weigh by their difference.
+
+    None without labels, and where no two scores differ.
+    """
+    if prior is None or prior.skill is None:
+        return None
+    scored = [(each.score, each.standard_error or 0.0) for each in members if each.score is not None]
+    pairs = [(abs(a - b), math.hypot(one, other)) for (a, one), (b, other) in combinations(scored, 2)]
+    total = math.fsum(difference for difference, _ in pairs)
+    right = math.fsum(difference * prior.p_better(difference, error) for difference, error in pairs)
+    return right / total if total else None
 
 
 def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Sequence[Ballot]) -> GroupJudgement:

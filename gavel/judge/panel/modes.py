@@ -3,12 +3,12 @@
 A mode is a class with a `schedule`, a form of reply (`prompt`, `schema`, `read`) and an `aggregate`. All modes show the
 same transcripts. To add one, write a class here and name it in `_MODES` and in `ModeName`.
 
-    orders(3, 2, "seed")                  two orders of the group: a shuffle, and its reversal
+    orders(3, 2, "seed")                  two orders of the group, the second the reversal of the first
     group_schedule(20, [2], "seed")       2 rounds for one juror, each with every member once, in blocks of at most 8
     pair_schedule(4, [2], "seed")         every pair twice, once in each order
 
-Judges favour positions, so positions are balanced: over an even number of orders every member has the same mean
-position. The same seed gives the same schedule.
+Judges favour positions, and score a member by the one before it, so both are balanced: over an even number of orders
+every member has the same mean position. The same seed gives the same schedule.
 """
 
 import math
@@ -49,20 +49,24 @@ Schedule = list[list[tuple[int, ...]]]
 
 
 def orders(members: int, count: int, seed: str) -> list[tuple[int, ...]]:
-    """`count` orders of `range(members)`.
+    """`count` orders of `range(members)`: rows of a Williams square, each followed by its reversal.
 
-    A seeded shuffle and its reversal; then rotations of the shuffle, evenly spread, each followed by its reversal.
-    Over twice as many orders as members the positions form a Latin square; then a new shuffle begins.
+    In the n rows of a square over an even n, every member has each position once, and follows each other member once
+    (Williams 1949). Two squares, mirrors of each other, do so for an odd n: each follows each other twice in 2n rows.
+    Fewer orders take rows evenly spread over the square; more begin another one, with a new shuffle.
     """
     random = Random(seed)
+    zigzag = [
+        (step + 1) // 2 * (1 - 2 * (step % 2)) for step in range(members)
+    ]  # 0, -1, 1, -2, 2 …: all differences differ
+    square = members if members % 2 else members // 2  # rows without their reversals
     pairs = (count + 1) // 2
     rows: list[tuple[int, ...]] = []
     while len(rows) < count:
         shuffled = random.sample(range(members), members)
-        rotations = max(1, min(members, pairs - len(rows) // 2))
-        for turn in range(rotations):
-            by = turn * members // rotations
-            row = (*shuffled[by:], *shuffled[:by])
+        turns = max(1, min(square, pairs - len(rows) // 2))
+        for turn in range(turns):
+            row = tuple(shuffled[(at + turn * square // turns) % members] for at in zigzag)
             rows += [row, row[::-1]]
     return rows[:count]
 

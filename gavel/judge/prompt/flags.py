@@ -255,9 +255,35 @@ def _rejoined(letters: re.Match[str]) -> str:
     return _LETTER_THEN_DIGIT.sub(" ", letters[0].replace(" ", ""))
 
 
+_LEAST_WORDS = 7
+"""Words of a sentence of the judge's own prompt that no honest text repeats by chance."""
+_VERDICT = re.compile(r"""trajectory id\W{1,4}:.{0,400}?score\W{1,4}:\W{0,2}\d""", re.DOTALL)
+"""An entry of the judge's reply."""
+
+
+@cache
+def _own_sentences() -> tuple[str, ...]:
+    """The sentences of the judge's prompts, without what is filled in, as texts are matched."""
+    templates = files("gavel.prompts").joinpath("judge")
+    fixed = "\n".join(
+        re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<.*?>", "\n", templates.joinpath(name).read_text(encoding="utf-8"))
+        for name in ("system.j2", "group.j2", "criteria.j2", "repair.j2")
+    )
+    sentences = {sentence.strip() for sentence in re.split(r"[.:;\n]", normalize_for_matching(fixed))}
+    return tuple(sorted(sentence for sentence in sentences if len(sentence.split()) >= _LEAST_WORDS))
+
+
+def _imitates_judge(plain: str) -> bool:
+    """Whether a text holds a verdict in the judge's form, or a sentence of its prompt."""
+    verdict = "trajectory id" in plain and _VERDICT.search(plain)
+    return bool(verdict) or any(sentence in plain for sentence in _own_sentences())
+
+
 def addresses_judge(text: str) -> bool:
-    """Whether the text addresses a judge, in any of the languages of the pattern file."""
+    """Whether the text addresses a judge, in any of the languages of the pattern file, or in the form of its prompt."""
     plain = _ESCAPED.sub("\n", normalize_for_matching(text).replace("_", " ").replace("\r\n", "\n"))
     plain = _SPACED_OUT.sub(_rejoined, plain)
+    if _imitates_judge(plain):
+        return True
     words = "\n".join(set(plain.split()))
     return any(group.may_match(words) and group.matches(plain) for group in _pattern_groups())

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
-from gavel.judge.audit.golden import GoldenGroup
+from gavel.judge.audit.golden_set import GoldenGroup
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 

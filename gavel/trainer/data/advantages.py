@@ -27,25 +27,29 @@ def group_advantages(
     *,
     kind: AdvantageKind = "mean",
     minimal_spread: float = _TIE,
+    p_right: float | None = None,
 ) -> list[float] | LeftOut:
     """The advantages of one group's finite scores, or the reason why it gives no training signal.
 
-    `standard_errors` are those of the scores, None where unknown; only `shrunk` uses them. Scores that differ by no
-    more than `minimal_spread` give no signal.
+    `standard_errors` are those of the scores, None where unknown, and `p_right` is the judgement's; only `shrunk` uses
+    them. Scores that differ by no more than `minimal_spread` give no signal.
     """
     if len(scores) < 2:
         return LeftOut.ONE_MEMBER
     spread = max(scores) - min(scores)
     if spread <= minimal_spread:
         return LeftOut.NEAR_TIE if spread > _TIE else LeftOut.NO_SIGNAL
-    found = advantages(scores, kind, standard_errors)
+    found = advantages(scores, kind, standard_errors, p_right)
     if any(found):
         return found
     return LeftOut.UNRELIABLE_SCORES if kind == "shrunk" else LeftOut.NO_SIGNAL
 
 
 def advantages(
-    scores: Sequence[float], kind: AdvantageKind = "mean", standard_errors: Sequence[float | None] = ()
+    scores: Sequence[float],
+    kind: AdvantageKind = "mean",
+    standard_errors: Sequence[float | None] = (),
+    p_right: float | None = None,
 ) -> list[float]:
     """The advantage of each member of one group.
 
@@ -54,7 +58,8 @@ def advantages(
     rloo: score minus the mean of the others (arXiv 2402.14740).
     rank: half of (share of the others below minus share above), from -1/2 to 1/2; only the order counts (the centred
     ranks of arXiv 1703.03864).
-    shrunk: mean, times the `score_reliability`.
+    shrunk: mean, times 2·`p_right` - 1, the margin by which the judge is right rather than wrong about two members, by
+    labels; without labels times the `score_reliability`.
 
     Raises `ValueError` for fewer than two scores, which have no group to compare with.
     """
@@ -73,7 +78,8 @@ def advantages(
         case "rank":
             return [sum(_compared(own, other) for other in scores) / (2 * (size - 1)) for own in scores]
         case "shrunk":
-            factor = score_reliability(scores, standard_errors)
+            labelled = None if p_right is None else max(0.0, 2 * p_right - 1)
+            factor = score_reliability(scores, standard_errors) if labelled is None else labelled
             return [value * factor for value in centred]
 
 

@@ -303,6 +303,7 @@ def _group_advantages(
         [member.judgement.standard_error if member.judgement else None for member in members],
         kind=config.advantage,
         minimal_spread=config.minimal_spread,
+        p_right=group.judgement and group.judgement.p_right,
     )
     if found in (LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE) and config.step_advantages:
         rewards = [reward for member in members for reward in member.step_rewards or ()]

@@ -28,7 +28,8 @@ from typing import Any
 
 from gavel.base.errors import first_error
 from gavel.judge.audit.agreement import kendall_tau
-from gavel.judge.audit.golden import SHIPPED, GoldenGroup, check_golden, load_golden
+from gavel.judge.audit.golden import check_golden
+from gavel.judge.audit.golden_set import SHIPPED, GoldenGroup, load_golden
 from gavel.judge.audit.health import PREFIX, judge_health
 from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.errors import JudgeError
@@ -381,7 +382,7 @@ class _Loop:
         if step or self.judge is None or self.judge.config.noise_prior or self._stored_noise_prior():
             return
         if (prior := fit_noise_prior(groups)) is not None:
-            self.model.backend.record(self.model, prior.model_dump(), NOISE_PRIOR)
+            self.model.backend.record(self.model, prior.model_dump(exclude_none=True), NOISE_PRIOR)
 
     def _noise_prior(self, step: int) -> NoisePrior | None:
         """The stored prior, for a step whose rollouts all start after the first step is done: so a group gets the same

@@ -89,7 +89,7 @@ def prefers_good(request: Request) -> Answer:
 @pytest.fixture
 def golden(tmp_path: Path) -> list[str]:
     (tmp_path / "set.json").write_text(json.dumps(GROUPS))
-    return ["golden", "--groups", "set.json", "--cassette", "tape.sqlite"]
+    return ["golden", "set.json", "--cassette", "tape.sqlite"]
 
 
 def test_a_draft_is_printed_and_written_and_can_be_scored_with(model: Endpoint, tmp_path: Path):

@@ -1,17 +1,23 @@
 """The bias report, against simulated judges whose biases are known."""
 
+import json
+import math
 from random import Random
 
 import pytest
 
-from gavel.judge.audit.bias import bias_report, characters_written
+from gavel.judge.audit.bias import bias_report
 from gavel.judge.audit.engine_quality import simulated_groups
 from gavel.judge.audit.health import judge_health
 from gavel.judge.audit.votes import distinct_members, fit_noise_prior, noise_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
-from gavel.judge.panel.standard_errors import shrunk
+from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.standard_errors import _MIRRORED, NoisePrior, shrunk
+from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.judge.stats import characters_written
+from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
 from gavel.scenarios.trajectory import History, Trajectory
@@ -135,7 +141,7 @@ async def test_the_noise_read_back_from_votes_is_that_of_the_standard_errors():
     for group in await groups_of_noise(0.5):
         errors = [t.judgement.standard_error for t in group if t.judgement]
         variance, df = shrunk(noise_of(group), None)
-        assert errors == pytest.approx([(variance / 2) ** 0.5] * 6, rel=1e-6)
+        assert errors == pytest.approx([(_MIRRORED * variance / 2) ** 0.5] * 6, rel=1e-6)
         assert {t.judgement.degrees_of_freedom for t in group if t.judgement} == {df}
 
 
@@ -155,3 +161,79 @@ async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
 async def test_votes_on_other_scales_and_groups_without_votes_give_no_prior():
     assert fit_noise_prior(await groups_of_noise(0.5, "pairwise")) is None
     assert fit_noise_prior([TrajectoryGroup([Trajectory()])]) is None
+
+
+def padded(count: int, seed: int, better: bool = False) -> list[TrajectoryGroup]:
+    """Groups of four attempts of different length, the longest the best by its label where `better`."""
+    random = Random(seed)
+    groups = []
+    for number in range(count):
+        lengths = random.sample(range(20, 400), 4)
+        groups.append(
+            TrajectoryGroup(
+                Trajectory(
+                    messages_and_choices=[{"role": "assistant", "content": f"{number} {'word ' * length}"}],
+                    metrics={"quality": float(length) if better else random.random()},
+                )
+                for length in lengths
+            )
+        )
+    return groups
+
+
+def fond_of_length(weight: float):
+    """Scores by length and, for the rest, by chance."""
+
+    async def judge(messages, schema):
+        shown = read_transcripts(messages[1]["content"])
+        random = Random(messages[1]["content"])
+        scores = {}
+        for label, attempt in shown.items():
+            length = math.log(len(attempt[0].events[-1].text))
+            scores[label] = min(1.0, max(0.0, 0.5 + weight * (length - 6.5) + random.gauss(0, 0.15)))
+        return json.dumps({"scores": [{"trajectory_id": k, "explanation": "", "score": v} for k, v in scores.items()]})
+
+    return judge
+
+
+async def length_warnings(judge: Judge) -> list[str]:
+    judged = [await judge.score(group) for group in padded(40, 0)]
+    return [warning for group in judged for warning in group.judgement.warnings if "length" in warning]
+
+
+async def test_a_judge_whose_scores_go_with_length_is_named_unless_labels_explain_it():
+    assert await length_warnings(Judge(fond_of_length(0.1)))
+    assert not await length_warnings(Judge(fond_of_length(0.0)))
+    explained = JudgeConfig(noise_prior=NoisePrior(length=0.9))
+    assert not await length_warnings(Judge(fond_of_length(0.1), config=explained))
+
+
+async def test_the_report_tells_length_apart_from_what_the_reference_explains():
+    for better, said in ((False, True), (True, False)):
+        judge = Judge(fond_of_length(0.1))
+        judged = [await judge.score(group) for group in padded(40, 1, better)]
+        assert ("long ones" in read_report(judged, "quality", "x").verdict) is said
+
+
+async def test_equal_weights_of_different_judges_are_warned_of_once():
+    one, other = fond_of_length(0.0), fond_of_length(0.1)
+    other.__qualname__ = "other"
+    groups = padded(2, 2)
+    jury = Judge([one, other])
+    told = [[w for w in (await jury.score(group)).judgement.warnings if "weigh the same" in w] for group in groups]
+    assert [len(warnings) for warnings in told] == [1, 0]
+    for jurors in ([one, one], [Juror(one, weight=1.4), Juror(other, weight=0.6)], [one]):
+        assert "weigh" not in str((await Judge(jurors).score(groups[0])).judgement.warnings)
+
+
+async def test_labels_make_a_probability_of_being_right_which_the_report_says_in_words():
+    prior = NoisePrior(skill=2.0)
+    judged = await Judge(fond_of_length(0.1), config=JudgeConfig(noise_prior=prior)).score(padded(1, 3)[0])
+    assert 0.5 < judged.judgement.p_right < 1
+    assert f"probability {judged.judgement.p_right:.2f}" in read_report([judged], None, "x").verdict
+    weaker = await Judge(fond_of_length(0.1), config=JudgeConfig(noise_prior=NoisePrior(skill=0.2))).score(
+        padded(1, 3)[0]
+    )
+    assert weaker.judgement.p_right < judged.judgement.p_right
+    assert any(f"probability {weaker.judgement.p_right:.2f}" in warning for warning in weaker.judgement.warnings)
+    assert (await Judge(fond_of_length(0.1)).score(padded(1, 3)[0])).judgement.p_right is None

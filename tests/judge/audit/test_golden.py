@@ -1,19 +1,21 @@
 import json
 from random import Random
+from statistics import fmean
 
 import pytest
 
+from gavel.base.errors import GavelError
+from gavel.judge.audit.agreement import pair_accuracy
 from gavel.judge.audit.golden import (
     ChangedVerdict,
-    GoldenGroup,
     GoldenResult,
     changed_verdicts,
     check_golden,
     golden_scores,
     jury_weights,
-    load_golden,
+    learnt_prior,
 )
-from gavel.judge.errors import JudgeError
+from gavel.judge.audit.golden_set import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 
@@ -126,7 +128,7 @@ def test_a_file_that_is_no_golden_set_is_named(tmp_path, groups):
     path = tmp_path / "mine.json"
     if groups is not None:
         path.write_text(groups if isinstance(groups, str) else json.dumps(groups))
-    with pytest.raises(JudgeError, match=r"mine\.json"):
+    with pytest.raises(GavelError, match=r"mine\.json"):
         load_golden(path)
 
 
@@ -152,4 +154,130 @@ async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():
     wise.__qualname__, wrong.__qualname__ = "wise", "wrong"
     results = await check_golden(Judge([wise, wrong], orders=2), groups)
     weights = jury_weights(golden_scores(results))
-    assert weights["wise"] > 20 * weights["wrong"] > 0
+    assert weights == {"wise": 2.0, "wrong": 0.0}
+
+
+ASKED = "What is 2 + 2?"
+FORMS = {
+    "a winner from 1": [
+        {"id": 7, "instruction": ASKED, "outputs": ["4", "5"], "label": 1},
+        {"id": 8, "instruction": ASKED, "outputs": ["5", "4"], "label": 2},
+    ],
+    "a winner from 0": [
+        {"question": ASKED, "outputs": ["4", "5"], "winner": 0},
+        {"question": ASKED, "outputs": ["5", "4"], "winner": 1},
+    ],
+    "the majority of three, one of them undecided": [
+        {"instruction": ASKED, "input": "", "response1": "4", "response2": "5", "a1": 1, "a2": 0, "a3": 1},
+        {"instruction": ASKED, "input": "", "response1": "5", "response2": "4", "a1": 2, "a2": 2, "a3": 1},
+        {"instruction": ASKED, "input": "", "response1": "4", "response2": "four", "a1": 2, "a2": 0, "a3": 1},
+    ],
+    "a winner by name": [
+        {"prompt": ASKED, "response_a": "4", "response_b": "5", "winner": "model_a"},
+        {"prompt": ASKED, "response_a": "5", "response_b": "4", "winner": "model_b"},
+        {"prompt": ASKED, "response_a": "4", "response_b": "4.0", "winner": "tie (both good)"},
+    ],
+    "rankings": [{"prompt": ASKED, "answers": ["5", "4", "6"], "ranking": [2, 1, 3]}],
+    "ratings beside the answers": [{"prompt": ASKED, "text1": "5", "text2": "4", "rating1": 1.5, "rating2": 4}],
+    "answers with their labels": [
+        {
+            "question": ASKED,
+            "truth": "It is 4.",
+            "small": {"said": "5", "right": False},
+            "large": {"said": "4", "right": True},
+        }
+    ],
+    "one answer a row": [
+        {"source": ASKED, "n": 1, "reply": "4", "scores": {"clear": 0.1, "overall": 4.5}},
+        {"source": ASKED, "n": 2, "reply": "5", "scores": {"clear": 0.9, "overall": 1.0}},
+    ],
+    "attempts with a reward": [
+        {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}], "reward": reward}
+        for text, reward in (("4", 1.0), ("5", 0.0))
+    ],
+    "what was chosen": [{"prompt": ASKED, "chosen": "4", "rejected": "5"}],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labelled_attempts_are_read_by_their_structure(tmp_path, form):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, FORMS[form])))
+    for group in load_golden(path):
+        best = [group.members[name][-1]["content"] for name in group.order[0]]
+        assert best == ["4"]
+        shown = json.dumps(group.group().trajectories[0].messages())
+        assert ASKED in shown
+        assert "It is 4" not in shown
+
+
+@pytest.mark.parametrize(
+    ("rows", "remedy"),
+    [
+        ([{"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}], "clear, kind"),
+        ([{"prompt": ASKED, "outputs": ["4", "5"], "id": "x"}], "one value that names an answer"),
+        ([{"prompt": ASKED, "outputs": ["4", "5"], "score": [1, 1]}], "--label"),
+    ],
+)
+def test_a_label_is_not_guessed(tmp_path, rows, remedy):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(GavelError) as refused:
+        load_golden(path)
+    assert remedy in (refused.value.remedy or "")
+
+
+def test_of_several_labels_the_one_that_is_named_counts(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}))
+    assert load_golden(path, "clear")[0].order == [["2"], ["1"]]
+    assert load_golden(path, "kind")[0].order == [["1"], ["2"]]
+
+
+def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
+    """Pairs that a judge without visible noise decides, or ties."""
+    group = golden(good="4", bad="5")
+    judged = group.group()
+    scores = (
+        [{"good": 1.0, "bad": 0.0}] * right + [{"good": 0.0, "bad": 1.0}] * wrong + [{"good": 0.5, "bad": 0.5}] * tied
+    )
+    return [GoldenResult(group, each, judged=judged) for each in scores]
+
+
+@pytest.mark.parametrize(("right", "wrong", "tied"), [(43, 7, 0), (28, 4, 18), (14, 0, 86), (15, 35, 0), (25, 25, 0)])
+def test_the_learnt_probability_of_being_right_is_the_share_of_the_decided_that_are(right, wrong, tied):
+    prior = learnt_prior(known_share(right, wrong, tied))
+    assert prior is not None
+    assert prior.p_better(1.0) == pytest.approx((right + 0.25) / (right + wrong + 0.5), abs=0.005)
+    assert prior.p_better(0.0) == 0.5
+    assert prior.p_better(-1.0) == pytest.approx(1 - prior.p_better(1.0))
+
+
+def binary_jury(accuracy: dict[str, tuple[float, float]], count: int, seed: int):
+    """Pairs on which each judge ties or decides, rightly or wrongly: by judge the share decided, and right of these."""
+    random = Random(seed)
+    groups = []
+    for _ in range(count):
+        group = {}
+        for judge, (decides, right) in accuracy.items():
+            verdict = 0.5 if random.random() > decides else float(random.random() < right)
+            group[judge] = [(verdict, 1.0), (1 - verdict, 0.0)]
+        groups.append(group)
+    return groups
+
+
+def test_a_jury_with_learnt_weights_is_no_worse_than_its_best_member():
+    strong = {"strong": (0.85, 0.9), "weak": (0.9, 0.45), "poor": (0.95, 0.3), "fair": (0.6, 0.8)}
+    jury, best, equal = [], [], []
+    for seed in range(40):
+        pairs = binary_jury(strong, 400, seed)
+        weights = jury_weights(pairs[:50])
+        assert weights["poor"] == 0
+        for group in pairs[50:]:
+            scores = [sum(weights[judge] * group[judge][side][0] for judge in weights) for side in (0, 1)]
+            jury.append(pair_accuracy([(round(scores[0], 9), 1.0), (round(scores[1], 9), 0.0)]))
+            best.append(pair_accuracy(group["strong"]))
+            means = [sum(group[judge][side][0] for judge in weights) for side in (0, 1)]
+            equal.append(pair_accuracy([(means[0], 1.0), (means[1], 0.0)]))
+    assert fmean(jury) > fmean(best) - 0.01
+    assert fmean(jury) > fmean(equal) + 0.1

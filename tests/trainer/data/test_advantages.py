@@ -88,6 +88,7 @@ def test_a_group_of_one_has_no_advantage(values):
         ([0.5, 0.52, 0.51], {"minimal_spread": 0.05, "kind": "rank"}, LeftOut.NEAR_TIE),
         ([0.3, 0.3 + 1e-9], {"minimal_spread": 0, "kind": "rank"}, LeftOut.NO_SIGNAL),
         ([0.4, 0.6], {"standard_errors": [0.3, 0.3], "kind": "shrunk"}, LeftOut.UNRELIABLE_SCORES),
+        ([0.4, 0.6], {"standard_errors": [0.0, 0.0], "p_right": 0.4, "kind": "shrunk"}, LeftOut.UNRELIABLE_SCORES),
     ],
 )
 def test_a_group_without_a_signal_gives_the_reason_instead(scores, settings, reason):
@@ -97,3 +98,8 @@ def test_a_group_without_a_signal_gives_the_reason_instead(scores, settings, rea
 def test_no_model_library_is_loaded_for_it():
     program = "import sys, gavel.trainer.data.advantages; print('torch' in sys.modules, 'transformers' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=HANG_SECONDS) == "False False\n"
+
+
+def test_with_labels_shrunk_advantages_are_scaled_by_how_much_more_often_the_judge_is_right_than_wrong():
+    assert group_advantages([0.0, 1.0], [0.0, 0.0], kind="shrunk", p_right=0.8) == pytest.approx([-0.3, 0.3])
+    assert group_advantages([0.0, 1.0], kind="mean", p_right=0.8) == [-0.5, 0.5]

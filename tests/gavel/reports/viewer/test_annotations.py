@@ -3,7 +3,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from gavel.judge.audit.golden import GoldenGroup, load_golden
+from gavel.judge.audit.golden_set import GoldenGroup, load_golden
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, read_scores
 from tests.gavel.reports.viewer.stored import group, member
 

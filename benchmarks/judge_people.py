@@ -1,0 +1,350 @@
+"""The judge engine against people: recorded verdicts of real judges, and a small real model, on what people labelled.
+
+    python benchmarks/judge_people.py --data DIR
+    python benchmarks/judge_people.py --data DIR --real       # also the small real model, on groups of 4 and 6
+
+DIR holds LLMBar's natural and processed sets with the recorded verdicts of GPT-4, ChatGPT, LLaMA2-70B, PaLM2 and Falcon
+in both orders (princeton-nlp/LLMBar, MIT) as `llmbar_*.jsonl.gz`, and Topical-Chat replies (maszhongming/UniEval, MIT),
+GSM8K solutions (openai/grade-school-math, MIT) and trajectories of τ-bench's airline (sierra-research/tau-bench, MIT).
+
+A recorded verdict is the reply of a judge that is asked through `gavel.Judge`; what cannot be read stays unreadable.
+Accuracy counts a tie half. Probabilities and weights are learnt from 50 pairs as `gavel judge golden` does, and tried
+on the rest of the set (of a small one, half is learnt from), over `--splits` draws. It takes about three minutes on one
+core. Exits with 1 where a jury with learnt weights is more than .01 below its best member, or a judge's probabilities
+are off by more than .05.
+"""
+
+import argparse
+import asyncio
+import gzip
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from gavel.judge.audit.agreement import agreement_of_pairs
+from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior
+from gavel.judge.audit.golden_set import GoldenGroup, load_golden
+from gavel.judge.audit.votes import judge_calls
+from gavel.judge.judge import Judge
+from gavel.judge.panel.aggregate import Answer, groupwise
+from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.judge.prompt.provider_formats import TextEvent
+
+PROMPT = "Vanilla_NoRules"
+"""The prompt whose verdicts every set has."""
+JURIES = (("GPT-4", "ChatGPT", "PaLM2"), ("ChatGPT", "LLaMA2", "PaLM2"), ("GPT-4", "ChatGPT", "LLaMA2", "PaLM2"))
+LABELS = 50
+REACH, GAP = 0.01, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """Pairs, and the verdicts of judges on them."""
+
+    name: str
+    groups: list[GoldenGroup]
+    verdicts: list[dict[str, list[str | None]]]
+    """By judge, the better output (1 or 2) as they stand and swapped."""
+
+    @property
+    def judges(self) -> list[str]:
+        return [judge for judge in self.verdicts[0] if all(judge in row for row in self.verdicts)]
+
+
+def read_pairs(directory: Path) -> list[PairSet]:
+    """The sets of LLMBar's files, each with its golden groups."""
+    sets: dict[str, PairSet] = {}
+    for path in sorted(directory.glob("llmbar_*.jsonl.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+        for row, group in zip(rows, load_golden(path), strict=True):
+            own = sets.setdefault(row["subset"], PairSet(row["subset"], [], []))
+            own.groups.append(group)
+            own.verdicts.append({judge: found[PROMPT] for judge, found in row["verdicts"].items() if PROMPT in found})
+    return list(sets.values())
+
+
+def shown_in(prompt: Any) -> dict[str, tuple[str, str]]:
+    """What stands before the last reply of each attempt in a prompt, and that reply, by label in the order shown."""
+    text = prompt if isinstance(prompt, str) else prompt[0]["text"]
+    found: dict[str, tuple[str, str]] = {}
+    for label, attempt in read_transcripts(text).items():
+        *before, last = [event.text for event in attempt[0].events if isinstance(event, TextEvent)] or [""]
+        found[label] = plain("".join(before)), plain(last)
+    return found
+
+
+def plain(text: str) -> str:
+    """The text as it can be found again: a prompt shows it without invisible characters and spaces at its ends."""
+    return "".join(character for character in text if character.isalnum())
+
+
+class RecordedJudge:
+    """Gives the recorded verdicts of one judge."""
+
+    def __init__(self, name: str, pairs: PairSet) -> None:
+        self.__qualname__ = name
+        self._verdicts: dict[frozenset[tuple[str, str]], tuple[str, list[str | None]]] = {}
+        for group, row in zip(pairs.groups, pairs.verdicts, strict=True):
+            asked = plain("".join(str(message["content"]) for message in group.opening))
+            said = [plain(str(messages[-1]["content"])) for messages in group.members.values()]
+            self._verdicts[frozenset((asked, reply) for reply in said)] = said[0], row[name]
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> str:
+        shown = shown_in(messages[1]["content"])
+        first, second = shown
+        output_1, (as_they_stand, swapped) = self._verdicts[frozenset(shown.values())]
+        in_order = shown[first][1] == output_1
+        winner = as_they_stand if in_order else swapped
+        if winner not in ("1", "2"):
+            return "It cannot be said."
+        best = first if (winner == "1") == in_order else second
+        return as_reply({label: float(label == best) for label in shown})
+
+
+def as_reply(scores: Mapping[str, float]) -> str:
+    return json.dumps(
+        {"scores": [{"trajectory_id": label, "explanation": "", "score": score} for label, score in scores.items()]}
+    )
+
+
+def gaps(results: Sequence[GoldenResult]) -> list[float]:
+    """By pair, the score of the better member less that of the worse; an unscored pair is a tie."""
+    found: list[float] = []
+    for result in results:
+        rewards = [member.reward for member in result.judged or ()]
+        scores = {
+            name: reward for name, reward in zip(result.group.members, rewards, strict=True) if reward is not None
+        }
+        whole = len(scores) == len(rewards)
+        found += [scores[better] - scores[worse] if whole else 0.0 for better, worse in result.group.pairs]
+    return found
+
+
+def accuracy(found: Sequence[float]) -> float:
+    return fmean(0.5 if abs(gap) < 1e-9 else float(gap > 0) for gap in found)
+
+
+def certainty(result: GoldenResult, prior: NoisePrior) -> float:
+    """The probability that the higher-scored of a pair is the better one."""
+    one, other = (member.judgement for member in result.judged or ())
+    if not (one and other) or one.score is None or other.score is None:
+        return 0.5
+    error = math.hypot(one.standard_error or 0.0, other.standard_error or 0.0)
+    return prior.p_better(abs(one.score - other.score), error)
+
+
+def area(certainties: Sequence[float], right: Sequence[bool]) -> float | None:
+    """How often a right verdict is more certain than a wrong one; a tie counts half."""
+    pairs = [
+        (yes, no)
+        for yes, r in zip(certainties, right, strict=True)
+        if r
+        for no, q in zip(certainties, right, strict=True)
+        if not q
+    ]
+    return fmean(0.5 if a == b else float(a > b) for a, b in pairs) if pairs else None
+
+
+def draws(count: int, splits: int) -> list[tuple[list[int], list[int]]]:
+    """Pairs to learn from and pairs to try on; of a small set half and half."""
+    labels = min(LABELS, count // 2)
+    mixed = [Random(seed).sample(range(count), count) for seed in range(splits)]
+    return [(order[:labels], order[labels:]) for order in mixed]
+
+
+def calibration(results: Sequence[GoldenResult], splits: int) -> dict[str, float | None]:
+    """Of the decided pairs: how often right, how often by the learnt probability, and the mean gap of its tenths."""
+    predicted: list[float] = []
+    observed: list[bool] = []
+    sure: list[float] = []
+    was_right: list[bool] = []
+    for learnt, tried in draws(len(results), splits):
+        prior = learnt_prior([results[n] for n in learnt]) or NoisePrior(skill=0.0)
+        for result in (results[n] for n in tried):
+            gap, chance = gaps([result])[0], certainty(result, prior)
+            if gap:
+                predicted.append(chance)
+                observed.append(gap > 0)
+            sure.append(chance)
+            was_right.append(gap > 0)
+    if not predicted:
+        return {"predicted": None, "observed": None, "gap by tenths": None, "AUC": None}
+    tenths: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for chance, right in zip(predicted, observed, strict=True):
+        tenths[min(9, int(10 * chance))].append((chance, right))
+    apart = [abs(math.fsum(chance - right for chance, right in tenth)) for tenth in tenths.values()]
+    every = max(1, len(sure) // 1000)
+    return {
+        "predicted": fmean(predicted),
+        "observed": fmean(observed),
+        "gap by tenths": math.fsum(apart) / len(predicted),
+        "AUC": area(sure[::every], was_right[::every]),
+    }
+
+
+async def judged(judges: Sequence[Juror], groups: Sequence[GoldenGroup], orders: int) -> list[GoldenResult]:
+    return await check_golden(Judge(judges, orders=orders), groups)
+
+
+async def pair_rows(pairs: PairSet, splits: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    found: dict[str, list[GoldenResult]] = {}
+    recorded = {name: RecordedJudge(name, pairs) for name in pairs.judges}
+    for name, judge in recorded.items():
+        one = gaps(await judged([Juror(judge)], pairs.groups, 1))
+        found[name] = await judged([Juror(judge)], pairs.groups, 2)
+        rows.append({"set": pairs.name, "judge": name, "one order": accuracy(one), **figures(found[name], splits)})
+    juries: list[tuple[str, ...]] = [jury for jury in JURIES if set(jury) <= set(recorded)]
+    if set(recorded) != set(juries[-1]):
+        juries.append(tuple(recorded))
+    for jury in juries:
+        members = [recorded[name] for name in jury]
+        together = await judged([Juror(member) for member in members], pairs.groups, 2)
+        row = {"set": pairs.name, "judge": "jury of " + ", ".join(jury), **figures(together, splits)}
+        learnt: list[float] = []
+        best: list[float] = []
+        for known, tried in draws(len(together), splits):
+            weights = jury_weights(golden_scores([together[n] for n in known]))
+            learnt.append(accuracy([reweighted(together[n], weights) for n in tried]))
+            best.append(max(accuracy([gaps(found[name])[n] for n in tried]) for name in jury))
+        rows.append({**row, "learnt weights": fmean(learnt), "best member": fmean(best)})
+    return rows
+
+
+def reweighted(result: GoldenResult, weights: Mapping[str, float]) -> float:
+    """The gap of a pair by the votes of a jury with other weights, as the engine counts votes."""
+    calls = [] if result.judged is None else judge_calls(result.judged)
+    models = list(weights)
+    answers = [
+        Answer(number, models.index(call.model), weights[call.model], call.scores)
+        for number, call in enumerate(calls)
+        if weights.get(call.model)
+    ]
+    scores = groupwise(answers, len(result.group.members))
+    names = list(result.group.members)
+    by_name = {names[member]: score.score for member, score in scores.items()}
+    (better, worse), *_ = result.group.pairs
+    return by_name[better] - by_name[worse] if len(by_name) == len(names) else 0.0
+
+
+def figures(results: Sequence[GoldenResult], splits: int) -> dict[str, Any]:
+    found = gaps(results)
+    decided = [gap for gap in found if abs(gap) > 1e-9]
+    return {
+        "two orders": accuracy(found),
+        "decided": len(decided) / len(found),
+        "of decided": accuracy(decided),
+        **calibration(results, splits),
+    }
+
+
+async def length_judge(messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> str:
+    """Prefers what is long; the baseline of every judge."""
+    shown = shown_in(messages[1]["content"])
+    return as_reply({label: 1 - 1 / (1 + len(reply) / 100) for label, (_, reply) in shown.items()})
+
+
+class SmallModelJudge:
+    """The mean log-prob of a reply after its question under SmolLM2-135M-Instruct; it reads the group one by one."""
+
+    def __init__(self) -> None:
+        import torch
+        from transformers import AutoTokenizer
+
+        from gavel.trainer.embedded.small_model import small_model_path
+        from gavel.trainer.loop.likelihood_judge import LikelihoodJudge
+        from gavel.trainer.policy.policy import load_base
+
+        tokenizer = AutoTokenizer.from_pretrained(str(small_model_path()))
+        self._judge = LikelihoodJudge(load_base("smollm2-135m", torch.float32, "cpu"), tokenizer)
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> str:
+        from gavel.trainer.loop.likelihood_judge import last_reply
+
+        attempts = read_transcripts(messages[1]["content"])
+        means = self._judge.mean_logprobs([last_reply(attempt) for attempt in attempts.values()])
+        return as_reply({label: math.exp(mean) for label, mean in zip(attempts, means, strict=True)})
+
+
+async def group_rows(directory: Path, real: bool, limit: int) -> list[dict[str, Any]]:
+    """Sets of groups of 4 and 6, by length and by the small real model."""
+    judges: dict[str, Any] = {"length": length_judge} | (
+        {"SmolLM2-135M, likelihood": SmallModelJudge()} if real else {}
+    )
+    rows: list[dict[str, Any]] = []
+    for file, by in (("topical_chat", None), ("gsm8k_solutions", None), ("tau_airline_gpt4o", "task")):
+        groups = load_golden(directory / f"{file}.jsonl.gz", by=by)
+        groups = [groups[at * len(groups) // limit] for at in range(limit)] if limit < len(groups) else groups
+        for name, judge in judges.items():
+            if file.startswith("tau") and name != "length":
+                continue  # the last of many turns says little by itself
+            results = await check_golden(Judge(judge, orders=2), groups)
+            tiers = [{m: -n for n, tier in enumerate(r.group.order) for m in tier} for r in results]
+            pairs = [[(r.scores[m], tier[m]) for m in r.scores] for r, tier in zip(results, tiers, strict=True)]
+            found = agreement_of_pairs(pairs, file)
+            rows.append(
+                {
+                    "set": file,
+                    "judge": name,
+                    "groups": len(groups),
+                    "tau": found.tau.value,
+                    "pairs right": found.pair_accuracy.value,
+                    "top is best": found.top_1.value,
+                }
+            )
+    return rows
+
+
+def missed_bars(rows: Sequence[dict[str, Any]]) -> list[str]:
+    missed: list[str] = []
+    for row in rows:
+        if "best member" in row and row["learnt weights"] < row["best member"] - REACH:
+            missed.append(
+                f"{row['set']}, {row['judge']}: {row['learnt weights']:.3f}, its best member {row['best member']:.3f}"
+            )
+        if row.get("predicted") is not None and abs(row["predicted"] - row["observed"]) > GAP:
+            missed.append(
+                f"{row['set']}, {row['judge']}: right {row['observed']:.3f}, predicted {row['predicted']:.3f}"
+            )
+    gains = [row["learnt weights"] - row["best member"] for row in rows if "best member" in row]
+    return missed + (
+        ["juries are no better than their best members on the mean"] if gains and fmean(gains) <= 0 else []
+    )
+
+
+async def report(directory: Path, splits: int, real: bool, limit: int) -> list[dict[str, Any]]:
+    rows = [row for pairs in read_pairs(directory) for row in await pair_rows(pairs, splits)]
+    return rows + await group_rows(directory, real, limit)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="directory of the files above")
+    parser.add_argument("--splits", type=int, default=40, help="draws of the pairs that are learnt from")
+    parser.add_argument("--real", action="store_true", help="also ask SmolLM2-135M-Instruct (make real)")
+    parser.add_argument("--groups", type=int, default=100, help="of a set of groups of 4 or 6, at most")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = asyncio.run(report(arguments.data, arguments.splits, arguments.real, arguments.groups))
+    missed = missed_bars(rows)
+    if arguments.json:
+        print(json.dumps({"rows": rows, "missed_bars": missed}, indent=1, ensure_ascii=False))
+    else:
+        for row in rows:
+            numbers = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if isinstance(value, float))
+            print(f"{row['set']:21} {row['judge']:45} {numbers}")
+        print("\n".join(missed) or "Every bar is met.")
+    raise SystemExit(bool(missed))
+
+
+if __name__ == "__main__":
+    main()
