@@ -16,6 +16,7 @@ from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
 from gavel.llm.cassette import Cassette
 from gavel.llm.types import Message
+from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -257,7 +258,7 @@ async def test_a_judge_without_its_cassette_asks_again_and_counts_in_the_same_bu
 
 def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run(tmp_path: Path) -> None:
     model = TrainableModel(name="never", project="tests", base_model=EMBEDDED_POLICY)
-    with pytest.raises(JudgeError, match="cannot be read"):
+    with pytest.raises(RowError, match="cannot be read"):
         checks_of(Judge("constant"), None, JudgeChecks(every=1, golden=tmp_path / "none.json"), model)
     with pytest.raises(JudgeError):
         checks_of(Judge("constant"), None, JudgeChecks(second="no-such-provider/model"), model)
