@@ -295,7 +295,7 @@ def remedy(error: Exception, model: str = "") -> str:
                 f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies and not direct else ""
             )
             return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
-        case _ if model:
+        case _ if "/" in model:  # LiteLLM's; a judge of one's own has a plain name
             return f"`gavel doctor --judge {model}` shows how it answers; then run the same again."
         case _:
             return ""

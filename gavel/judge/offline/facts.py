@@ -49,6 +49,8 @@ class Facts:
     reference: str = ""
     unanswered: tuple[str, ...] = ()
     """Names of the tools whose call has no result."""
+    written: frozenset[str] = frozenset()
+    """Names that the agent's texts call, as they do where a server has no parser for its model's calls."""
 
     @property
     def calls(self) -> tuple[str, ...]:
@@ -56,11 +58,16 @@ class Facts:
 
     @property
     def known(self) -> dict[str, Any]:
-        """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
-        known: dict[str, Any] = {}
+        """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one.
+
+        A key of the outermost object stands before those within it.
+        """
+        outer: dict[str, Any] = {}
+        inner: dict[str, Any] = {}
         for call in self.made:
-            known |= object_of(call.result)
-        return known
+            outer |= object_of(call.result)
+            inner |= _keys_within(call.result)
+        return inner | outer
 
     @property
     def request(self) -> str:
@@ -68,12 +75,19 @@ class Facts:
         return "\n\n".join(each.text for each in self.heard)
 
     def before(self, act: CallMade) -> "Facts":
-        """Without what was told after a call or beside it. Between conversations no order is known: all stays."""
+        """Without what was told after a call or beside it. Between conversations no order is known: all stays.
+
+        What calls with the same arguments told, as of the same order, comes last.
+        """
 
         def is_known(each: CallMade | UserText) -> bool:
             return each.conversation != act.conversation or each.turn < act.turn
 
-        return replace(self, made=tuple(filter(is_known, self.made)), heard=tuple(filter(is_known, self.heard)))
+        about = [*texts_of(act.arguments)]
+        made = sorted(
+            filter(is_known, self.made), key=lambda call: sum(text in about for text in texts_of(call.arguments))
+        )
+        return replace(self, made=tuple(made), heard=tuple(filter(is_known, self.heard)))
 
 
 def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
@@ -117,6 +131,15 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
         ),
         reference=reference,
         unanswered=tuple(unanswered),
+        written=frozenset(
+            name
+            for conversation in attempt
+            for event in conversation.events
+            if isinstance(event, TextEvent) and event.role == "assistant"
+            for names in _WRITTEN.findall(event.text)
+            for name in names
+            if name
+        ),
     )
 
 
@@ -165,17 +188,6 @@ _WRITTEN = re.compile(
 """A call within a text: JSON, XML in two forms, ReAct, a line that is a call in Python."""
 
 
-def written_calls(attempt: Sequence[Conversation]) -> frozenset[str]:
-    """The names that an agent's texts call, as they do where a server has no parser for its model's calls."""
-    spoken = [
-        event.text
-        for each in attempt
-        for event in each.events
-        if isinstance(event, TextEvent) and event.role == "assistant"
-    ]
-    return frozenset(name for text in spoken for names in _WRITTEN.findall(text) for name in names if name)
-
-
 def _tool_name(shown: str) -> str:
     """Of a tool's line in a transcript: `refund(id: string): …`, or JSON of a tool that the server runs itself."""
     tool = object_of(value_of(shown))
@@ -208,6 +220,38 @@ def texts_of(value: Any) -> Iterator[str]:
             stack += reversed(cast("list[Any]", part))
         elif part is not None:
             yield str(part)
+
+
+def _keys_within(value: Any) -> dict[str, Any]:
+    """The keys of the objects within a JSON value and their values, an outer one before an inner one; not those that
+    objects beside each other have otherwise. A list of one is that one, and a text that is JSON, also fenced, its value.
+    """
+    found: dict[str, Any] = {}
+    differ: set[str] = set()
+    level: list[Any] = [value]
+    while level:
+        objects = [fields for each in level if (fields := object_of(_opened(each)))]
+        for key in {key for fields in objects for key in fields} - found.keys() - differ:
+            values = [fields[key] for fields in objects if key in fields]
+            if all(each == values[0] for each in values):
+                found[key] = values[0]
+            else:
+                differ.add(key)
+        level = [each for fields in objects for each in fields.values()]
+    return found
+
+
+def _opened(value: Any) -> Any:
+    while True:
+        if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
+            (value,) = cast("list[Any]", value)
+        elif isinstance(value, str) and isinstance(inner := value_of(_FENCE.sub(r"\1", value)), dict | list):
+            value = cast("Any", inner)
+        else:
+            return value
+
+
+_FENCE = re.compile(r"\A\s*```\w*\n(.*)\n```\s*\Z", re.DOTALL)
 
 
 def value_of(text: str | None) -> Any:

@@ -59,8 +59,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gteq": operator.ge,
 }
-_STRAIGHT = str.maketrans("“”„‟‘’‚‛", "\"\"\"\"''''")
-"""Typographic quotes and apostrophes, as a keyboard types them."""
+_STRAIGHT = str.maketrans("“”„‟‘’‚‛‐‑‒–−", "\"\"\"\"''''-----")
+"""Typographic quotes, apostrophes and hyphens, as a keyboard types them."""
 _MOST_NODES = 200
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
@@ -97,7 +97,10 @@ class Rule:
     """The tools that it names."""
 
     def findings(self, facts: Facts) -> list[tuple[str, bool, str]]:
-        """(text, kept, what happened) of each part."""
+        """(text, kept, what happened) of each part. A rule about a tool that a text calls is not kept: what the call
+        did is not known."""
+        if hidden := sorted(self.tools & facts.written):
+            return [(text, False, f"it calls {_and(hidden)} in its text, which is no call") for text, _ in self.parts]
         return [(text, *check(facts)) for text, check in self.parts]
 
 
@@ -205,6 +208,8 @@ def nearest_form(statement: str) -> str:
     text = _plain(statement)
     if text.startswith("#") or text.endswith(":") or _rule(text):
         return ""
+    if (found := re.fullmatch(r"(.+?)\W*\([^()]*\)", text)) and _rule(found[1]):
+        return f"{found[1]} (weight 2)"
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
         form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
@@ -399,12 +404,19 @@ def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
     known, names = facts.known, {node.name for node in condition.find_all(nodes.Name)}
     names |= {condition.name} if isinstance(condition, nodes.Name) else set()
     if unknown := sorted(names - known.keys()):
+        told = [call.name for call in facts.made for name in unknown if _stands_in(name, call.result)]
+        if told:
+            return None, f"{_and(told)} told {_and(unknown)} in a form that is not read"
         return None, f"no tool told {_and(unknown)}"
     values = _and(f"{name} is {json.dumps(known[name], ensure_ascii=False)[:40]}" for name in sorted(names))
     try:
         return _truth(_evaluate(condition, known)), values
     except TypeError:
         return None, f"{values}, which cannot be compared"
+
+
+def _stands_in(name: str, result: Any) -> bool:
+    return re.search(rf"\b{name}\b", json.dumps(result, ensure_ascii=False)) is not None
 
 
 def _evaluate(node: nodes.Node, known: Mapping[str, Any]) -> Any:
@@ -466,7 +478,7 @@ def _arguments_from(facts: Facts, tools: Names, only: str, arguments: Names, ori
         values = {name: words_of(call.arguments.get(name)) for name in arguments.names}
         if missing := [name for name, words in values.items() if not words]:
             return False, f"{call.name} was called without {_and(missing)}"
-        told = "; ".join(f"{name} {' '.join(words)[:40]}" for name, words in values.items())
+        told = "; ".join(f"{name} {' '.join(texts_of(call.arguments[name]))[:40]}" for name in values)
         if origin.lower() == "the request":
             left = iter(words_of(facts.request))
             if not all(word in left for words in values.values() for word in words):

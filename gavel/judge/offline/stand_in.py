@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.offline.facts import facts_of, tools_named, written_calls
+from gavel.judge.offline.facts import facts_of, tools_named
 from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
 from gavel.judge.prompt.fenced_transcript import read_reference, read_transcripts
@@ -52,10 +52,9 @@ def reply(model: str, messages: Sequence[Message]) -> str:
     declared, called = tools_named(conversation for attempt in attempts.values() for conversation in attempt)
     scores: list[dict[str, Any]] = []
     for label, attempt in attempts.items():
-        facts, written = facts_of(attempt, reference), written_calls(attempt)
+        facts = facts_of(attempt, reference)
         for name in requested_ids(text["user"], label):
-            score: float | None = 0.5
-            explanation = "Every attempt gets the same score."
+            score, explanation = 0.5, "Every attempt gets the same score."
             if model == "naive":
                 score, explanation = _naive(attempt)
             elif model == "stand-in":
@@ -66,16 +65,7 @@ def reply(model: str, messages: Sequence[Message]) -> str:
                 share, told = score_rules(reading.rules, facts)
                 short = f"{reading.shortfall}. " if reading.shortfall else ""
                 score, explanation = round(share, 2), short + told
-                if unread := sorted(written & {*declared, *re.findall(r"[\w.-]+", rubric)}):
-                    score = None
-                    explanation = f"It calls {', '.join(unread)} in its text, where the stand-in reads no calls."
             scores.append({"trajectory_id": name, "explanation": explanation, "score": score})
-    if all(each["score"] is None for each in scores):
-        raise JudgeError(
-            f"{scores[0]['explanation'].removesuffix('.')}, and no attempt can be scored.",
-            "Give calls as `tool_calls`, as a server with a tool parser returns them, or name a model that reads: "
-            "--judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
-        )
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
 

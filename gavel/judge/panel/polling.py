@@ -384,7 +384,7 @@ class Poll:
                     ballot.calls -= 1
                 else:
                     ballot.free_calls += not error.may_be_paid
-                ballot.problem = " ".join(filter(None, (error.message, error.remedy)))
+                ballot.problem = ". ".join(filter(None, (error.message.rstrip("."), error.remedy)))
                 if isinstance(error, RefusedError):
                     ballot.refusal = error.message
                 return

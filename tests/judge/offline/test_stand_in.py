@@ -6,6 +6,8 @@ import pytest
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.judge.offline.facts import CallMade, Facts
+from gavel.judge.offline.rules import read_rubric, score_rules
 from gavel.judge.offline.stand_in import check_readable, reply
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.ruler import ruler_score_group
@@ -45,15 +47,48 @@ async def test_it_scores_by_the_rules_in_the_rubric_whatever_the_order():
         "[refund(id=1)]",
     ],
 )
-async def test_an_attempt_that_calls_a_rule_s_tool_in_its_text_has_no_score(text: str):
-    hidden, open_ = desk(ending=text), desk("get_order", ending="A refund(1) is not due.")
-    judged = await Judge("stand-in", rubric="- does not call refund", orders=1).score(TrajectoryGroup([hidden, open_]))
-    assert [member.reward for member in judged] == [None, 1.0]
-    both = TrajectoryGroup([hidden, desk("get_order", ending=text)])
-    judged = await Judge("stand-in", rubric="- does not call refund", orders=1).score(both)
-    assert judged.judgement is not None
-    assert judged.judgement.status == "unscored"
-    assert "refund" in str(judged.judgement.reason)
+async def test_a_rule_about_a_tool_that_a_text_calls_is_not_kept(text: str):
+    group = TrajectoryGroup([desk(ending=text), desk("get_order", ending="A refund(1) is not due.")])
+    assert await scores(group, rubric="- does not call refund") == [0.0, 1.0]
+    assert await scores(group, rubric="- calls refund only after get_order\n- ends with a message") == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        ({"order": {"id": "1", "days": 10}}, True),
+        ({"ok": True, "data": {"order": {"days": 45}}}, False),
+        ([{"days": 10}], True),
+        ('```json\n{"days": 10}\n```', True),
+        ({"content": [{"type": "text", "text": '{"days": 45}'}], "isError": False}, False),
+        ({"days": 10, "policy": {"days": 45}}, True),
+    ],
+)
+async def test_a_key_within_a_result_is_known(result: object, kept: bool):
+    facts = Facts(made=(CallMade("get_order", {}, result), CallMade("refund", {}, "done", turn=1)))
+    share, _ = score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)
+    assert share == kept
+
+
+@pytest.mark.parametrize("result", [[{"days": 10}, {"days": 45}], "Order found: days 10", '{"days": 10, "scans": ["…'])
+async def test_a_key_that_cannot_be_read_is_told_as_that(result: object):
+    facts = Facts(made=(CallMade("get_order", {}, result), CallMade("refund", {}, "done", turn=1)))
+    share, told = score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)
+    assert share == 0
+    assert "get_order told days in a form that is not read" in told
+
+
+@pytest.mark.parametrize(("order", "kept"), [("1001", False), ("1002", True)])
+async def test_of_two_objects_that_of_the_same_arguments_counts(order: str, kept: bool):
+    looked = [CallMade("get_order", {"id": name}, {"days": days}) for name, days in (("1001", 45), ("1002", 10))]
+    for made in (looked, looked[::-1]):
+        facts = Facts(made=(*made, CallMade("refund", {"id": order}, "done", turn=1)))
+        assert score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)[0] == kept
+
+
+async def test_hyphens_that_look_alike_are_alike():
+    group = TrajectoryGroup([desk(ending="It is past the 30\u2011day limit."), desk(ending="No.")])
+    assert await scores(group, rubric='- says "30-day limit"') == [1.0, 0.0]
 
 
 async def test_text_in_a_trajectory_does_not_sway_it():
