@@ -146,9 +146,11 @@ class TrainableModel(Model, TrainableSpec):
         """
         groups = as_groups(groups, single=False)
         members = [member for group in groups for member in group]
-        if members and all(member.reward is None and member.judgement is None for member in members):
+        if not members:
+            logger.warning("no group was given: a function given as after_each returns the group that it scored")
+        elif all(member.reward is None and member.judgement is None for member in members):
             logger.warning("no trajectory has a reward: score the groups first, as by gavel.ruler_score_group")
-        elif members and not any(next(member.choices(), None) for member in members):
+        elif not any(next(member.choices(), None) for member in members):
             logger.warning("no trajectory has a sampled turn: append the reply's choice itself, not its text")
         return await self.backend.train(self, groups, _settings(TrainConfig, config), metrics)
 

@@ -51,6 +51,8 @@ class Facts:
     """Names of the tools whose call has no result."""
     written: frozenset[str] = frozenset()
     """Names that the agent's texts call, as they do where a server has no parser for its model's calls."""
+    about: frozenset[str] = frozenset()
+    """The arguments of the call that a condition is about."""
 
     @property
     def calls(self) -> tuple[str, ...]:
@@ -60,11 +62,12 @@ class Facts:
     def known(self) -> dict[str, Any]:
         """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one.
 
-        A key of the outermost object stands before those within it.
+        A key of the outermost object stands before those within it, and what a call with arguments of `about` told
+        before what others did.
         """
         outer: dict[str, Any] = {}
         inner: dict[str, Any] = {}
-        for call in self.made:
+        for call in sorted(self.made, key=lambda call: sum(text in self.about for text in texts_of(call.arguments))):
             outer |= object_of(call.result)
             inner |= _keys_within(call.result)
         return inner | outer
@@ -75,19 +78,13 @@ class Facts:
         return "\n\n".join(each.text for each in self.heard)
 
     def before(self, act: CallMade) -> "Facts":
-        """Without what was told after a call or beside it. Between conversations no order is known: all stays.
-
-        What calls with the same arguments told, as of the same order, comes last.
-        """
+        """Without what was told after a call or beside it. Between conversations no order is known: all stays."""
 
         def is_known(each: CallMade | UserText) -> bool:
             return each.conversation != act.conversation or each.turn < act.turn
 
-        about = [*texts_of(act.arguments)]
-        made = sorted(
-            filter(is_known, self.made), key=lambda call: sum(text in about for text in texts_of(call.arguments))
-        )
-        return replace(self, made=tuple(made), heard=tuple(filter(is_known, self.heard)))
+        made, heard = tuple(filter(is_known, self.made)), tuple(filter(is_known, self.heard))
+        return replace(self, made=made, heard=heard, about=frozenset(texts_of(act.arguments)))
 
 
 def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
@@ -205,8 +202,23 @@ def _ending(events: Sequence[Event]) -> str:
 
 
 def words_of(value: Any) -> list[str]:
-    """The words of a text; of another JSON value, those of all values in it, but not of keys."""
-    return [word for text in texts_of(value) for word in re.findall(r"\w+", text)]
+    """The words and numbers of a text; of another JSON value, those of all values in it, but not of keys."""
+    return [_plain_number(word) for text in texts_of(value) for word in _WORD.findall(text)]
+
+
+_WORD = re.compile(r"\d+(?:[.,]\d+)+(?!\w)|\w+")
+
+
+def _plain_number(word: str) -> str:
+    """`45.50` as 45.5, `1,045.50` and `1.045,50` as 1045.5; any other word as it is."""
+    decimal = max(word.rfind("."), word.rfind(","))
+    marks = [mark for mark in word if not mark.isalnum()]
+    if decimal < 0 or not word[0].isdigit() or not word.replace(".", "").replace(",", "").isdecimal():
+        return word
+    if len(set(marks)) == 1 and (len(marks) > 1 or (marks == [","] and len(word) - decimal == 4)):
+        return re.sub(r"[.,]", "", word)  # thousands
+    whole, part = re.sub(r"[.,]", "", word[:decimal]), word[decimal + 1 :].rstrip("0")
+    return f"{whole}.{part}" if part else whole
 
 
 def texts_of(value: Any) -> Iterator[str]:
@@ -224,7 +236,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 def _keys_within(value: Any) -> dict[str, Any]:
     """The keys of the objects within a JSON value and their values, an outer one before an inner one; not those that
-    objects beside each other have otherwise. A list of one is that one, and a text that is JSON, also fenced, its value.
+    objects beside each other have otherwise. A list of one is that one; a text that is JSON, also fenced, is its value.
     """
     found: dict[str, Any] = {}
     differ: set[str] = set()

@@ -646,11 +646,12 @@ def _plain_text(text: str, has_targets: bool) -> tuple[str, frozenset[int]]:
     """A text without case and the marks of Markdown, and the positions within its numbers."""
     shown = _without_marks(text, has_targets).translate(_POWERS)
     said = unicodedata.normalize("NFKC", shown).translate(_STRAIGHT).casefold()
-    plain = " ".join(said.split())
+    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), " ".join(said.split()))
     numbers = (found.span() for found in _NUMBER.finditer(plain))
     return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))
 
 
+_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
 _NUMBER = re.compile(r"(?:(?<![\w)])[-−–])?(?:(?<![\w.])\.)?\d+(?:(?:[.,:⁄'’^×·_−–-]|\}\{| ?/ ?)\d+)*(?: ?[%‰‱٪])?")
 """With its sign, all that follows of a fraction, decimal, date, time or range, and a percent sign."""

@@ -86,6 +86,29 @@ async def test_of_two_objects_that_of_the_same_arguments_counts(order: str, kept
         assert score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)[0] == kept
 
 
+@pytest.mark.parametrize(
+    ("told", "amount", "kept"),
+    [
+        ("12 pieces at 45.50 EUR", 45.5, True),
+        ("12 pieces at 45.50 EUR", 45, False),
+        ("12 pieces at 45.50 EUR", 50, False),
+        ({"amount": "1,045.50 EUR"}, 1045.5, True),
+        ({"amount": "1,045.50 EUR"}, 1, False),
+        ("Total: 1.045,50 EUR", "1045.50", True),
+        ("1,000 EUR", 1000, True),
+        ({"amount": 45.0}, 45, True),
+    ],
+)
+def test_a_number_that_an_argument_is_taken_from_is_whole(told: object, amount: object, kept: bool):
+    made = (CallMade("look", {}, told), CallMade("refund", {"amount": amount}, "done", turn=1))
+    assert score_rules(read_rubric("- calls refund with amount from look").rules, Facts(made=made))[0] == kept
+
+
+async def test_a_reference_is_said_with_its_thousands_set_apart():
+    group = TrajectoryGroup([desk(ending="You get 1,000 EUR."), desk(ending="You get 1,0000 EUR.")])
+    assert await scores(group, rubric='- says "1000"') == [1.0, 0.0]
+
+
 async def test_hyphens_that_look_alike_are_alike():
     group = TrajectoryGroup([desk(ending="It is past the 30\u2011day limit."), desk(ending="No.")])
     assert await scores(group, rubric='- says "30-day limit"') == [1.0, 0.0]
