@@ -254,13 +254,11 @@ def _keys_within(value: Any) -> dict[str, Any]:
 
 
 def _opened(value: Any) -> Any:
-    while True:
-        if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
-            (value,) = cast("list[Any]", value)
-        elif isinstance(value, str) and isinstance(inner := value_of(_FENCE.sub(r"\1", value)), dict | list):
-            value = cast("Any", inner)
-        else:
-            return value
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    if len(items) == 1:
+        return _opened(items[0])
+    inner = value_of(_FENCE.sub(r"\1", value)) if isinstance(value, str) else None
+    return _opened(inner) if isinstance(inner, dict | list) else value
 
 
 _FENCE = re.compile(r"\A\s*```\w*\n(.*)\n```\s*\Z", re.DOTALL)
