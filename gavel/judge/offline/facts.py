@@ -258,7 +258,7 @@ def _opened(value: Any) -> Any:
     if len(items) == 1:
         return _opened(items[0])
     inner = value_of(_FENCE.sub(r"\1", value)) if isinstance(value, str) else None
-    return _opened(inner) if isinstance(inner, dict | list) else value
+    return _opened(inner) if isinstance(inner, dict | list) else cast("Any", value)
 
 
 _FENCE = re.compile(r"\A\s*```\w*\n(.*)\n```\s*\Z", re.DOTALL)
