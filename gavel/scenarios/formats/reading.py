@@ -30,7 +30,7 @@ from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, rea
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
-from gavel.scenarios.formats.files import expanded, is_store, on_disk, rows_by_file
+from gavel.scenarios.formats.files import expanded, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.row import (
@@ -116,9 +116,10 @@ def read_file(
 ) -> Reading:
     """The attempts in a file, in a directory or in several of them, grouped, in order of first appearance.
 
-    `path`: `-` is standard input; of the directory of a run, its training attempts are read. `by`: a field of the rows
-    (a dotted path, such as `metadata.task.id`), which is kept in the group's metadata, or "opening" (see
-    `grouping.group`). `columns`: where the rows of a table hold what was asked and answered.
+    `path`: `-` is standard input; of the directory of a run, its training attempts are read. An unfinished record at
+    the end of a store is skipped, with a warning. `by`: a field of the rows (a dotted path, such as
+    `metadata.task.id`), which is kept in the group's metadata, or "opening" (see `grouping.group`). `columns`: where
+    the rows of a table hold what was asked and answered.
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
@@ -135,8 +136,8 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     rows: list[Row] = []
     found: list[Found] = []
     form: Format | None = None
-    for path in (each for named in paths for each in expanded(named)):
-        if is_store(path):
+    for path, is_store in (each for named in paths for each in expanded(named)):
+        if is_store:
             for number, each in enumerate(TrajectoryStore(path).read()):
                 row = Row(f"{path}, record {number}", each)
                 found.append(WholeGroup(checked(each, row.where), row, GROUPS))
