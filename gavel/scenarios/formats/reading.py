@@ -42,6 +42,7 @@ from gavel.scenarios.formats.row import (
     Source,
     WholeGroup,
     checked,
+    is_list,
     is_object,
     unusable,
 )
@@ -227,9 +228,7 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     texts = [name for name, value in fields.items() if isinstance(value, str | list | dict) and value != []]
     if len(texts) < 2:
         return RowError(problem, _FORM)
-    given = [name for name in texts if not _EXPECTED.search(name) and not _IDENTIFIER.search(name)]
-    asked, answered = (next((n for n in given if re.search(words, n, re.I)), "COLUMN") for words in _LIKELY)
-    answered = answered if answered != asked else "COLUMN"
+    asked, answered = _proposals(fields)
     columns = f"--prompt-column {shlex.quote(asked)} --answer-column {shlex.quote(answered)}"
     return RowError(
         problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"
@@ -237,17 +236,43 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
 
 
 _FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
-_LIKELY = (
-    "question|query|instruction|input|task|request|prompt",
-    "answer|reply|output|response|completion|predict|gener",
-)
+_ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
+_ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 """Names of columns to propose; the user decides."""
 _EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
 """Names of columns that hold what was expected: never proposed, for nobody wants it judged."""
-_IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])ids?$|Ids?$")
+_IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
+_SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
+"""Words with spaces between them, or a script that may do without."""
+_SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
 _NEAR = 0.5
 """Share of a format's fields from which on a row is called near to it."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
+
+
+def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
+    """The columns (dotted paths) of what was asked and of what was answered, as far as names and texts tell; else
+    `COLUMN`."""
+    found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
+    found.sort(key=lambda each: each[0].count("."))
+    asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), "COLUMN")
+    likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked]
+    # An answer deeper than a column of such a name is what the question came with: what was expected.
+    likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
+    written = [path for path, text in likely if _SENTENCE.search(text)]
+    short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]
+    return asked, next(iter(written + short), "COLUMN")
+
+
+def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    """Each field, also of objects within, and its text; of a list, that of its first text or message, if it has one."""
+    for name, value in fields.items():
+        if is_object(value):
+            yield from _columns(value, f"{within}{name}.")
+            continue
+        first = value[0] if is_list(value) and value else value
+        text = first.get("content") if is_object(first) else first
+        yield f"{within}{name}", text if isinstance(text, str) else ""
 
 
 def _likeness(form: Format, fields: dict[str, Any]) -> float:
