@@ -7,10 +7,13 @@ result = await unless_stuck(episode(), "the episode")      # everything below ru
 import asyncio
 import ctypes
 import logging
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Coroutine, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -19,6 +22,16 @@ GRACE_SECONDS = 15.0
 _stuck: ContextVar["asyncio.Future[str] | None"] = ContextVar("stuck", default=None)
 _given_up: set["asyncio.Task[Any]"] = set()
 """A loop has weak references to its tasks alone."""
+HELD_SECONDS = 1.0
+"""For which code may hold up the event loop without a warning. What is longer counts against its own deadlines alone.
+"""
+_around: ContextVar[tuple["Deadline", ...]] = ContextVar("around", default=())
+"""The deadlines within which the current code runs."""
+_running: "WeakKeyDictionary[asyncio.AbstractEventLoop, set[Deadline]]" = WeakKeyDictionary()
+_held: ContextVar[float] = ContextVar("held", default=0.0)
+"""Seconds for which the current task has held up the loop, so far as they were counted."""
+_warned: set[str] = set()
+"""What was named for that."""
 
 
 class StuckError(Exception):
@@ -27,7 +40,8 @@ class StuckError(Exception):
 
 class Deadline:
     """As `asyncio.timeout`; a block that ends too late raises `TimeoutError` also where it swallowed its cancellation,
-    or held up the event loop, so that it was not cancelled at all."""
+    or held up the event loop, so that it was not cancelled at all. Time for which other code held it up (`watched`)
+    does not count."""
 
     def __init__(self, seconds: float | None, what: str) -> None:
         """`what` must end: subject of a sentence."""
@@ -35,21 +49,28 @@ class Deadline:
         self._what = what
         self._limit = asyncio.timeout(seconds)
         self._watch: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.Future[str] | None = None
+        self._beside: set[Deadline] = set()
+        """The running ones of its loop."""
         self._is_late = False
 
     def expired(self) -> bool:
         return self._is_late or self._limit.expired()
 
     async def __aenter__(self) -> None:
-        stuck = _stuck.get()
-        if self._seconds is not None and stuck is not None:
-            told = f"{self._what} took longer than {self._seconds:g} s, and went on when it was cancelled"
-            self._watch = asyncio.get_running_loop().call_later(self._seconds + GRACE_SECONDS, _tell, stuck, told)
+        self._stuck = _stuck.get()
+        if self._seconds is not None and self._stuck is not None:
+            self._watch = asyncio.get_running_loop().call_later(self._seconds + GRACE_SECONDS, self._give_up)
         await self._limit.__aenter__()
+        _around.set((*_around.get(), self))
+        self._beside = _running.setdefault(asyncio.get_running_loop(), set())
+        self._beside.add(self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        _around.set(tuple(each for each in _around.get() if each is not self))
+        self._beside.discard(self)
         if self._watch is not None:
             self._watch.cancel()
         await self._limit.__aexit__(kind, error, traceback)
@@ -57,6 +78,22 @@ class Deadline:
         self._is_late = error is None and end is not None and asyncio.get_running_loop().time() > end
         if error is None and self.expired():
             raise TimeoutError
+
+    def _give_up(self) -> None:
+        if self._stuck is not None and not self._stuck.done():
+            told = f"{self._what} took longer than {self._seconds:g} s, and went on when it was cancelled"
+            self._stuck.set_result(told)
+
+    def prolong(self, seconds: float) -> None:
+        """Puts off an end that has not come yet."""
+        end = self._limit.when()
+        if end is None or self._limit.expired():
+            return
+        self._limit.reschedule(end + seconds)
+        if self._watch is not None:
+            self._watch.cancel()
+            loop = asyncio.get_running_loop()
+            self._watch = loop.call_at(self._watch.when() + seconds, self._give_up)
 
 
 async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
@@ -70,7 +107,7 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
 
     async def silent_once_given_up() -> _T:
         try:
-            return await work
+            return await watched(work, what)
         except Exception:
             if given_up:  # nobody waits for it any more, and asyncio would print what it raises
                 return cast(_T, None)
@@ -95,6 +132,65 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
     raise StuckError(stuck.result())
 
 
+@contextmanager
+def holding(name: str) -> Generator[None]:
+    """For code between two waits, in which the event loop stands still: long, it prolongs every deadline that it is
+    not within, and `name` (if it has one) is warned of, once."""
+    started, held = time.monotonic(), _held.get()
+    try:
+        yield
+    finally:
+        took = time.monotonic() - started - (_held.get() - held)  # what was counted within is not counted twice
+        if took > HELD_SECONDS:
+            _held.set(_held.get() + took)
+            _count_for_no_other(took)
+            if name and name not in _warned:
+                _warned.add(name)
+                _LOG.warning(
+                    "%s took %.1f s, in which it held up the event loop, and no other episode went on. Write it as an "
+                    "async function that waits with await alone, and computes by await asyncio.to_thread(…).",
+                    name,
+                    took,
+                )
+
+
+def _count_for_no_other(seconds: float) -> None:
+    try:
+        running = _running.get(asyncio.get_running_loop(), set[Deadline]())
+    except RuntimeError:  # a coroutine that is closed after its loop
+        return
+    for each in running.difference(_around.get()):
+        each.prolong(seconds)
+
+
+async def watched(work: Awaitable[_T], name: str) -> _T:
+    """What `work` gives, each of its steps `holding`. Tasks that it starts are not watched."""
+
+    async def whole() -> _T:
+        return await work
+
+    return await _Watched(whole(), name)
+
+
+class _Watched(Generator[Any, Any, Any]):
+    """Awaits a coroutine, and times each of its steps: between two of them the event loop is free."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self._work = work
+        self._name = name
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self
+
+    def send(self, value: Any) -> Any:
+        with holding(self._name):
+            return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with holding(self._name):
+            return self._work.throw(*error)
+
+
 async def end_other_tasks() -> None:
     """Cancels what else runs in this loop; what has not ended after `GRACE_SECONDS` is left to itself, and named."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -111,11 +207,6 @@ def name_of(code: object) -> str:
     if isinstance(code, asyncio.Task):
         code = cast("asyncio.Task[Any]", code).get_coro()
     return getattr(code, "__qualname__", type(code).__qualname__)
-
-
-def _tell(stuck: "asyncio.Future[str]", told: str) -> None:
-    if not stuck.done():
-        stuck.set_result(told)
 
 
 def _give_up(task: "asyncio.Task[Any]") -> None:

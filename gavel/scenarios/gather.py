@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
-from gavel.scenarios.deadline import Deadline, name_of, unless_stuck
+from gavel.scenarios.deadline import Deadline, name_of, unless_stuck, watched
 from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
@@ -161,7 +161,8 @@ async def gather_trajectory_groups(
     a coroutine makes without awaiting a `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs
     within itself. A gather within a group counts toward both.
     `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised `TimeoutError` (None = no
-    limit). Code that swallows its cancellation is left to itself a few seconds later.
+    limit). Code that swallows its cancellation is left to itself a few seconds later. Seconds in which another rollout
+    held up the event loop do not count, and a warning names that one.
     `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
 
     `finished`: a list of the caller's that receives the result; when the gather is cancelled (`asyncio.wait_for`,
@@ -333,7 +334,7 @@ class _Gathering:
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
         try:
-            group = await contain_cancellation(_complete(source))
+            group = await watched(contain_cancellation(_complete(source)), name_of(source))
         except Exception as error:
             self.first = self.first or error
             failed = TrajectoryGroup(exceptions=[error])
@@ -383,7 +384,8 @@ class _Gathering:
         if self.after_each is None:
             return [group]
         try:
-            return _kept(await contain_cancellation(self.after_each(group)))
+            scoring = contain_cancellation(self.after_each(group))
+            return _kept(await watched(scoring, name_of(self.after_each)))
         except Exception as error:
             self._failed(tally, error)
             # A reward that the rollout set itself must not stand in for the score that is missing.

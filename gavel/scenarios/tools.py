@@ -9,9 +9,7 @@ import asyncio
 import inspect
 import json
 import logging
-import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from types import GeneratorType, UnionType
@@ -24,15 +22,13 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, Validation
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.types import Message
-from gavel.scenarios.deadline import Deadline
+from gavel.scenarios.deadline import Deadline, holding, watched
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
 
 ToolFunction = Callable[..., Any]
 
-HELD_SECONDS = 1.0
-"""For which a function may hold up all episodes without a warning."""
 MAX_ERROR_CHARACTERS = 4_000
 """Of a tool error. A model that is told 200,000 characters of its own mistake has no context left to mend it."""
 _NO_FUNCTION = (
@@ -246,47 +242,9 @@ async def result_of(
     if calls is not None and not is_async(function):
         result = await calls.run(lambda: _whole(function(**arguments)), must=must)
     else:
-        with _naming_what_holds_up(name):
+        with holding(name):
             result = _whole(function(**arguments))
-    if isinstance(result, Coroutine):
-        return await _Watched(cast("Coroutine[Any, Any, Any]", result), name)
-    return await result if inspect.isawaitable(result) else result
-
-
-@contextmanager
-def _naming_what_holds_up(name: str) -> Generator[None]:
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        took = time.monotonic() - started
-        if took > HELD_SECONDS and name and name not in _warned:
-            _warned.add(name)
-            logger.warning(
-                "%s took %.1f s, in which no other episode went on. Write it as an async function that waits with "
-                "await alone, and computes by await asyncio.to_thread(…).",
-                name,
-                took,
-            )
-
-
-class _Watched(Generator[Any, Any, Any]):
-    """Awaits a coroutine, and times each of its steps: between two of them the event loop is free."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self._work = work
-        self._name = name
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self
-
-    def send(self, value: Any) -> Any:
-        with _naming_what_holds_up(self._name):
-            return self._work.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        with _naming_what_holds_up(self._name):
-            return self._work.throw(*error)
+    return await watched(result, name) if inspect.isawaitable(result) else result
 
 
 def _whole(result: Any) -> Any:

@@ -572,8 +572,8 @@ class Blocking:
 async def test_a_method_that_holds_up_the_others_is_named_once_and_answers_too_late(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("gavel.scenarios.tools.HELD_SECONDS", 0.01)
-    monkeypatch.setattr("gavel.scenarios.tools._warned", set[str]())
+    monkeypatch.setattr("gavel.scenarios.deadline.HELD_SECONDS", 0.01)
+    monkeypatch.setattr("gavel.scenarios.deadline._warned", set[str]())
     tool = next(tool for tool in tools_of(Blocking) if tool.name == name)
     results = [await tool.call("", environment=Blocking(), on_loop=True, seconds=seconds) for seconds in (None, 0.01)]
     assert [result.error for result in results] == [False, True]

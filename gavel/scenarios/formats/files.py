@@ -59,34 +59,45 @@ def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
         raise RowError(f"{path} cannot be read: {error.strerror or error}", "Check the path.") from error
 
 
-def expanded(path: Path) -> list[Path]:
-    """The path itself; of the directory of a run, the stores of its training attempts, in the order of its steps.
+def expanded(path: Path) -> list[tuple[Path, bool]]:
+    """The path itself, or the files that it stands for, each with whether it is a store of trajectory groups.
 
+    A run stands for the stores of its training attempts, in the order of its steps; a directory of stores for these.
     Raises `RowError` for a run that has none.
     """
-    if not (path / "model.json").is_file() or (path / "config.json").is_file():  # that of a model
-        return [path]
-    if found := sorted((path / "trajectories" / "train").glob(f"*{_STORE}")):
-        return found
-    splits = sorted(each.name for each in (path / "trajectories").glob("*") if any(each.glob(f"*{_STORE}")))
-    raise RowError(
-        f"the run {path} has no training attempts{' yet' if not splits else ''}.",
-        f"Name the attempts of another split: {path / 'trajectories' / splits[0]}."
-        if splits
-        else "Let it make a step.",
-    )
+    if (path / "model.json").is_file() and not (path / "config.json").is_file():  # that of a model has both
+        if found := sorted((path / "trajectories" / "train").glob(f"*{_STORE}")):
+            return [(file, True) for file in found]
+        splits = sorted(each.name for each in (path / "trajectories").glob("*") if any(each.glob(f"*{_STORE}")))
+        raise RowError(
+            f"the run {path} has no training attempts{' yet' if not splits else ''}.",
+            f"Name the attempts of another split: {path / 'trajectories' / splits[0]}."
+            if splits
+            else "Let it make a step.",
+        )
+    if not path.is_dir():
+        return [(path, _is_store(path))]
+    files = _files(path)
+    # Beside whole stores, one may hold nothing but the record at which its writer was stopped.
+    if any(map(_is_store, files)) and all(file.name.endswith(_STORE) and _is_store(file, torn=True) for file in files):
+        return [(file, True) for file in files]
+    return [(path, False)]
 
 
-def is_store(path: Path) -> bool:
-    """Whether a file is a store of trajectory groups, or by its name ought to be one."""
+def _is_store(path: Path, torn: bool = False) -> bool:
+    """Whether a file is a store of trajectory groups, or by its name ought to be one; with `torn`, whether it may be
+    one that breaks off before its first record's end."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
+            if torn and ZSTD.startswith(head):
+                return True
             if not head.startswith(ZSTD):
                 return path.suffix == ".zst" and head.lstrip()[:1] not in b"{["
             file.seek(0)
             with zstandard.ZstdDecompressor().stream_reader(file) as stream:
-                return stream.read(20).startswith((b'{"format_version":', b'{"trajectories":'))
+                start = stream.read(20)
+            return (torn and not start) or start.startswith((b'{"format_version":', b'{"trajectories":'))
     except (OSError, zstandard.ZstdError):
         return False
 

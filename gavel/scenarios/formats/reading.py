@@ -30,7 +30,7 @@ from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, rea
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
-from gavel.scenarios.formats.files import expanded, is_store, on_disk, rows_by_file
+from gavel.scenarios.formats.files import expanded, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.row import (
@@ -42,6 +42,7 @@ from gavel.scenarios.formats.row import (
     Source,
     WholeGroup,
     checked,
+    is_list,
     is_object,
     unusable,
 )
@@ -116,9 +117,10 @@ def read_file(
 ) -> Reading:
     """The attempts in a file, in a directory or in several of them, grouped, in order of first appearance.
 
-    `path`: `-` is standard input; of the directory of a run, its training attempts are read. `by`: a field of the rows
-    (a dotted path, such as `metadata.task.id`), which is kept in the group's metadata, or "opening" (see
-    `grouping.group`). `columns`: where the rows of a table hold what was asked and answered.
+    `path`: `-` is standard input; of the directory of a run, its training attempts are read. An unfinished record at
+    the end of a store is skipped, with a warning. `by`: a field of the rows (a dotted path, such as
+    `metadata.task.id`), which is kept in the group's metadata, or "opening" (see `grouping.group`). `columns`: where
+    the rows of a table hold what was asked and answered.
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
@@ -135,8 +137,8 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     rows: list[Row] = []
     found: list[Found] = []
     form: Format | None = None
-    for path in (each for named in paths for each in expanded(named)):
-        if is_store(path):
+    for path, is_store in (each for named in paths for each in expanded(named)):
+        if is_store:
             for number, each in enumerate(TrajectoryStore(path).read()):
                 row = Row(f"{path}, record {number}", each)
                 found.append(WholeGroup(checked(each, row.where), row, GROUPS))
@@ -226,9 +228,7 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     texts = [name for name, value in fields.items() if isinstance(value, str | list | dict) and value != []]
     if len(texts) < 2:
         return RowError(problem, _FORM)
-    given = [name for name in texts if not _EXPECTED.search(name) and not _IDENTIFIER.search(name)]
-    asked, answered = (next((n for n in given if re.search(words, n, re.I)), "COLUMN") for words in _LIKELY)
-    answered = answered if answered != asked else "COLUMN"
+    asked, answered = _proposals(fields)
     columns = f"--prompt-column {shlex.quote(asked)} --answer-column {shlex.quote(answered)}"
     return RowError(
         problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"
@@ -236,17 +236,43 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
 
 
 _FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
-_LIKELY = (
-    "question|query|instruction|input|task|request|prompt",
-    "answer|reply|output|response|completion|predict|gener",
-)
+_ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
+_ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 """Names of columns to propose; the user decides."""
 _EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
 """Names of columns that hold what was expected: never proposed, for nobody wants it judged."""
-_IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])ids?$|Ids?$")
+_IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
+_SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
+"""Words with spaces between them, or a script that may do without."""
+_SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
 _NEAR = 0.5
 """Share of a format's fields from which on a row is called near to it."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
+
+
+def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
+    """The columns (dotted paths) of what was asked and of what was answered, as far as names and texts tell; else
+    `COLUMN`."""
+    found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
+    found.sort(key=lambda each: each[0].count("."))
+    asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), "COLUMN")
+    likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked]
+    # An answer deeper than a column of such a name is what the question came with: what was expected.
+    likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
+    written = [path for path, text in likely if _SENTENCE.search(text)]
+    short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]
+    return asked, next(iter(written + short), "COLUMN")
+
+
+def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    """Each field, also of objects within, and its text; of a list, that of its first text or message, if it has one."""
+    for name, value in fields.items():
+        if is_object(value):
+            yield from _columns(value, f"{within}{name}.")
+            continue
+        first = value[0] if is_list(value) and value else value
+        text = first.get("content") if is_object(first) else first
+        yield f"{within}{name}", text if isinstance(text, str) else ""
 
 
 def _likeness(form: Format, fields: dict[str, Any]) -> float:

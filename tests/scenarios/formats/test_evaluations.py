@@ -212,6 +212,40 @@ def test_what_was_expected_is_never_proposed_as_the_answer(tmp_path: Path) -> No
     assert "--answer-column COLUMN" in error.value.remedy
 
 
+HARNESS: dict[str, Any] = {
+    "doc_id": 0,
+    "doc": {"question": "How many eggs are left?", "answer": "She sells 9 of 16. #### 7"},
+    "target": "She sells 9 of 16. #### 7",
+    "arguments": {"gen_args_0": {"arg_0": "Question: How many eggs are left?\nAnswer:", "arg_1": {"until": []}}},
+    "resps": [["There are 7 left."]],
+    "filtered_resps": ["There are 7 left."],
+    "prompt_hash": "9f86d081884c7d659a2feaa0c55ad015",
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "proposed"),
+    [
+        (HARNESS, "--prompt-column doc.question --answer-column filtered_resps;"),
+        (HARNESS | {"filtered_resps": [[-9.5, False]]}, "--prompt-column doc.question --answer-column COLUMN;"),
+        ({"prompt_key": "a81f", "answer": "x1-7f", "note": "a b"}, "--prompt-column COLUMN --answer-column COLUMN;"),
+        (
+            {"ex": {"query": "Who was it?", "reply": "Ada"}, "n": "x"},
+            "--prompt-column ex.query --answer-column ex.reply;",
+        ),
+    ],
+)
+def test_what_is_proposed_holds_text_as_a_person_writes_it(tmp_path: Path, row: dict[str, Any], proposed: str) -> None:
+    with pytest.raises(RowError) as error:
+        reading_of(tmp_path, [row])
+    assert proposed in error.value.remedy
+
+
+def test_what_is_proposed_for_a_sample_of_the_harness_is_read(tmp_path: Path) -> None:
+    reading = reading_of(tmp_path, [HARNESS], columns=Columns("doc.question", ("filtered_resps",)))
+    assert said(reading) == [("user", "How many eggs are left?"), ("assistant", "There are 7 left.")]
+
+
 @pytest.mark.parametrize(
     ("columns", "option"),
     [

@@ -445,6 +445,25 @@ def test_a_run_s_directory_is_read_as_its_training_attempts(tmp_path: Path) -> N
     assert len(read_file(tmp_path / "trajectories" / "held_out").groups) == 1
 
 
+@pytest.mark.parametrize("named", ["", "trajectories", "trajectories/train"])
+def test_a_run_whose_newest_record_a_kill_left_unfinished_is_read_up_to_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, named: str
+) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    stores = [TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst") for step in (1, 2)]
+    for store in stores:
+        store.append(TrajectoryGroup([desk(), desk()]))
+    newest = stores[1].path
+    whole = newest.read_bytes()
+    for written in (whole[:2], whole[:60], whole[:-1]):
+        caplog.clear()
+        newest.write_bytes(written)
+        assert len(read_file(tmp_path / named).groups) == 1
+        assert str(newest) in caplog.text
+    newest.write_bytes(whole + whole[:60])
+    assert len(read_file(tmp_path / named).groups) == 2
+
+
 ASK, HERE = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
 CHAIN: dict[str, Any] = {"name": "agent", "run_type": "chain", "inputs": {"messages": [ASK]}}
 LOOK: dict[str, Any] = {"type": "GENERATION", "startTime": "2025-01-01", "input": [ASK]}
