@@ -386,8 +386,8 @@ def print_run_estimates(
 ) -> None:
     """Prints calls, tokens and dollars: for each name, those of its judge in so many runs of its loop. Asks nothing.
 
-    `member_tokens`: lengths to assume, by label. `note`: stands below. Raises `JudgeError` before anything is printed; for a key that is not
-    set, which the estimate does not need, after it.
+    `member_tokens`: lengths to assume, by label. `note`: stands below. Raises `JudgeError` before anything is printed;
+    for a key that is not set, which the estimate does not need, after it.
     """
     judges = [judge for _, judge, _, _ in estimates if judge is not None]
     with key_told_at_the_end(judges):
