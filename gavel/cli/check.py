@@ -26,7 +26,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.score import own_explanation
 from gavel.cli.terminal import plain, run_interruptibly, say
-from gavel.cli.training import keep_lengths
+from gavel.cli.training import keep_lengths, with_tasks_there_are
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge
@@ -145,12 +145,15 @@ async def run_check(
     tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
     keep_lengths(scenario, tokens, names)
     console.print(Rule("a step of training"))
+    loop, fewer = with_tasks_there_are(loop, scenario)
     size = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes as long as these ({tokens:,} tokens)"
     try:
         estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)
         say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
     except JudgeError as error:
         say(console, f"{size}: {error.message}", "yellow")
+    if fewer:
+        say(console, fewer)
     if player is not None:
         spent = "an unknown amount" if player.cost_usd is None else f"{player.cost_usd:.4f} USD"
         say(console, f"These two episodes cost {spent} for {player.model}.")

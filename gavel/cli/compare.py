@@ -58,7 +58,14 @@ from gavel.cli.terminal import (
     run_to_end,
     say,
 )
-from gavel.cli.training import check_run, close_replies, key_told_at_the_end, print_run_estimates, seen_lengths
+from gavel.cli.training import (
+    check_run,
+    close_replies,
+    key_told_at_the_end,
+    print_run_estimates,
+    seen_lengths,
+    with_tasks_there_are,
+)
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
@@ -300,7 +307,7 @@ def print_comparison_estimate(
         check_run(config, scenario, judge, root)
         first, runs = arms.get(cell.arm, (judge, 0))
         arms[cell.arm] = first, runs + 1
-    loop = resolved.loop
+    loop, fewer = with_tasks_there_are(resolved.loop, scenario)
     estimates = [(f"{arm}: {counted(runs, 'run')}", judge, loop, runs) for arm, (judge, runs) in arms.items()]
     if ranks is not None:
         tasks = len(scenario.sample("held_out", loop.final_tasks, seed=loop.seed))
@@ -309,7 +316,8 @@ def print_comparison_estimate(
         estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
     if not arms:
         typer.echo(f"All {counted(len(cells), 'run')} are finished.")
-    print_run_estimates(estimates, seen_lengths(scenario, resolved.backend.max_context))
+    lengths = seen_lengths(scenario, resolved.backend.max_context)
+    print_run_estimates(estimates, lengths, fewer if arms else "")
 
 
 async def rank_and_print(comparison: Comparison, judge: Judge) -> None:

@@ -141,7 +141,8 @@ async def _prepare(
     failed: dict[str, GavelError] = {}
     for source in sources:
         given = {**values, "tasks": values["tasks"] or _TASKS, "judge": asked}
-        config = run_config(source, given, assignments, flags=_FLAGS)
+        asked_for = run_config(source, given, assignments, flags=_FLAGS)
+        config = asked_for.resolved()
         try:
             scenario = scenario_named(config.scenario)
         except ScenarioError as error:  # such as a world whose server is down
@@ -157,12 +158,11 @@ async def _prepare(
                 f"--dry-run does not ask {config.backend.url} for its policy.",
                 "Leave --dry-run out, and bound the judge: --max-cost 1.",
             )
-        must_exist, config = config.model.name is not None, config.resolved()
         limits = config.judge.max_cost_usd, config.judge.max_tokens
         budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
         judge = scoring_judge(config.judge, scenario, budget) if wants_judge else None
         if named is None:
-            chosen = [await own_model(scenario, config, must_exist=must_exist)]
+            chosen = [await own_model(scenario, config, asked_for)]
         else:
             chosen = [model_named(name, scenario, config, budget) for name in named]
         prepared.append(_Prepared(source, scenario, config, judge, chosen))

@@ -28,7 +28,7 @@ from openai.types.chat.chat_completion import ChatCompletion
 from gavel.base.errors import GavelError
 from gavel.cli.compare_session import settings_of
 from gavel.cli.named import scenario_named
-from gavel.cli.options import check_stand_in, register_likelihood, with_cassette, with_default_judge
+from gavel.cli.options import check_base_fits, check_stand_in, register_likelihood, with_cassette, with_default_judge
 from gavel.cli.terminal import WaitDisplay
 from gavel.cli.training import opened_backend, run_directory_of, status_of, trainable
 from gavel.judge.config import JudgeConfig
@@ -336,6 +336,7 @@ def _alone_in(folder: Path) -> Generator[None]:
 
 
 _BASE = "base:"
+_FIGURES_OF_ANOTHER_JOB = "its figures say nothing of a model that can do the job"
 _RETRIES = 4
 """Of a request whose server is busy."""
 
@@ -354,6 +355,7 @@ def model_named(named: str, scenario: Scenario, config: RunConfig, budget: Budge
         base = named.removeprefix(_BASE)
         if not base:
             raise GavelError(f"{named} names no base model.", "Write base:Qwen/Qwen3-0.6B.")
+        check_base_fits(base, scenario, named=True, else_=_FIGURES_OF_ANOTHER_JOB)
         spec = config.model
         model = TrainableModel(
             name="base", project="evaluate", base_model=base, policy=spec.policy, renderer=spec.renderer
@@ -385,14 +387,17 @@ def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> Samp
     return SampledModel(name, identity, serving)
 
 
-async def own_model(scenario: Scenario, config: RunConfig, *, must_exist: bool) -> SampledModel:
+async def own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
     """The newest policy of the run that `config` describes; its base, where there is no run yet.
 
-    With `must_exist`, raises `RunDirectoryError` when there is none.
+    `given`: the configuration before defaults were filled in. Raises `RunDirectoryError` where it names a run that is
+    not there, and `ModelChoiceError` where nobody named the base and it is a built-in model of another scenario.
     """
     model = trainable(config, scenario.name)
     directory = run_directory_of(model)
+    base_named = "base_model" in given.model.model_fields_set
     if config.backend.url is not None:
+        check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
         async with await opened_backend(config.backend, config) as backend:
             await model.register(backend)
             name = model.get_inference_name()
@@ -400,12 +405,13 @@ async def own_model(scenario: Scenario, config: RunConfig, *, must_exist: bool) 
         return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config))
     if (directory / "model.json").is_file():
         return _checkpoint(str(directory), scenario, config, runs_root())
-    if must_exist:
+    if given.model.name is not None:
         runs = sorted(path.parent.name for path in directory.parent.glob("*/model.json"))
         raise RunDirectoryError(
             f"there is no run {model.name} of {scenario.name}; there are: {', '.join(runs) or 'none'}",
             "Name one of these, or leave --name out.",
         )
+    check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
     start = model.from_checkpoint
     if start is not None and "://" not in start:
         start = str(find_checkpoint(start, runs_root()))

@@ -510,19 +510,27 @@ def check_model(config: Run, given: Run, scenario: Scenario | Mixture) -> None:
 
     `given`: the configuration before defaults were filled in. A user who names the model gets a warning.
     """
-    base = config.model.base_model
+    named = "base_model" in given.model.model_fields_set
+    check_base_fits(config.model.base_model, scenario, named=named, else_="its scores may rise while it learns nothing")
+
+
+def check_base_fits(base: str, scenario: Scenario | Mixture, *, named: bool, else_: str) -> None:
+    """Raises `ModelChoiceError` where `base` is a built-in model that does not know the scenario.
+
+    A user who `named` it gets a note instead, which says what comes of it: `else_`.
+    """
     its_own = SCENARIOS.get(base)
     others = [each.name for each in Mixture.of(scenario) if each.name != its_own]
     if its_own is None or not others:
         return
     what = f"the built-in model {base} knows the scenario {its_own} alone"
-    if "base_model" in given.model.model_fields_set:
-        typer.echo(f"Note: {what}; on {', '.join(others)} its scores may rise while it learns nothing.", err=True)
+    if named:
+        typer.echo(f"Note: {what}; on {', '.join(others)} {else_}.", err=True)
         return
     own = [
         f"--model {name}, a tiny one made for this scenario; "
         for name, its in SCENARIOS.items()
-        if its == config.scenario
+        if its == scenario.name
     ]
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",

@@ -41,6 +41,7 @@ from gavel.cli.training import (
     say_outcome,
     seen_lengths,
     trainable,
+    with_tasks_there_are,
 )
 from gavel.judge.judge import Judge
 from gavel.scenarios.mixture import Mixture
@@ -90,7 +91,8 @@ def train(
     if dry_run:
         check_run(config, scenario, judge, runs_root(), fresh=fresh)
         lengths = seen_lengths(scenario, config.backend.max_context)
-        return print_run_estimates([("", judge, config.loop, 1)], lengths)
+        loop, fewer = with_tasks_there_are(config.loop, scenario)
+        return print_run_estimates([("", judge, loop, 1)], lengths, fewer)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once

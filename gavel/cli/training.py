@@ -371,13 +371,23 @@ _ASSUMED_CONTEXT = 4096
 """Tokens that are assumed where nobody knows better."""
 
 
+def with_tasks_there_are(loop: LoopConfig, scenario: "Scenario | Mixture") -> tuple[LoopConfig, str]:
+    """The loop with the groups that a step really has, and a sentence that says so where they are fewer than asked for:
+    a step plays no task of a scenario twice."""
+    groups = len(Mixture.of(scenario).plan(loop.tasks_per_step, seed=loop.seed, step=0))
+    if groups == loop.tasks_per_step:
+        return loop, ""
+    told = f"A step has {counted(groups, 'group')}, not {loop.tasks_per_step}: the scenario has no more train tasks."
+    return loop.model_copy(update={"tasks_per_step": groups}), told
+
+
 def print_run_estimates(
-    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]], member_tokens: dict[str, int]
+    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]], member_tokens: dict[str, int], note: str = ""
 ) -> None:
     """Prints calls, tokens and dollars: for each name, those of its judge in so many runs of its loop. Asks nothing.
 
-    `member_tokens`: lengths to assume, by label. Raises `JudgeError` before anything is printed; for a key that is not
-    set, which the estimate does not need, after it.
+    `member_tokens`: lengths to assume, by label. `note`: stands below. Raises `JudgeError` before anything is printed;
+    for a key that is not set, which the estimate does not need, after it.
     """
     judges = [judge for _, judge, _, _ in estimates if judge is not None]
     with key_told_at_the_end(judges):
@@ -398,6 +408,8 @@ def print_run_estimates(
                 typer.echo(
                     f"At most {counted(further, 'further group')} in place of those without a signal come on top."
                 )
+        if note:
+            typer.echo(note)
         if judges:
             free = "groups of identical rollouts, and replies on a cassette, cost nothing"
             typer.echo(f"Repeated calls come on top; {free}.")

@@ -180,7 +180,8 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
     if unscored and without_score and not any(map(is_trained, steps)):
         reason, count = max(unscored.items(), key=lambda item: item[1])
         said.insert(1, f"{counted(count, 'member')} got no score: {reason}")
-    step, wanted = max((row["step"] for row in rows if row.get("split") != TIMES), default=0), wanted_steps(directory)
+    step = max((row["step"] for row in rows if row.get("split") != TIMES), default=0)
+    wanted = wanted_steps(directory, rows)
     if wanted is None or step >= wanted:
         return said
     if is_running(directory):

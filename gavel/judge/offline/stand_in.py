@@ -16,13 +16,15 @@ from typing import Any
 from gavel.judge.errors import JudgeError
 from gavel.judge.offline.facts import facts_of, tools_named
 from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
-from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, canonicalize
 from gavel.judge.prompt.fenced_transcript import read_reference, read_transcripts
 from gavel.judge.prompt.provider_formats import TextEvent
 from gavel.judge.reply.verdict import requested_ids, sections
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
-from gavel.scenarios.truth import Truth
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import Truth, truth_of
 
 MODELS = ("stand-in", "constant", "naive")
 MODEL = "gavel/stand-in"
@@ -102,6 +104,14 @@ def check_readable(
         raise _refusal(*short[0])
 
 
+def check_group_readable(rubric: Rubric, group: TrajectoryGroup) -> None:
+    """Raises `UnreadableRubricError` if the stand-in reads nothing of what it would judge the group by."""
+    histories = [history for member in group.trajectories for history in (member, *member.additional_histories)]
+    without_text = (Trajectory(messages_and_choices=[], tools=each.tools) for each in histories)
+    declared, _ = tools_named([Conversation((), canonicalize(dict(enumerate(without_text))).tools)])
+    check_readable(rubric, [truth_of(group)], whole=False, declared=declared)
+
+
 def _whole(
     rubric: Rubric, *, reference: str | None, declared: frozenset[str], called: frozenset[str] | None = None
 ) -> Reading:
@@ -123,11 +133,21 @@ def _whole(
     )
 
 
-def _refusal(reading: Reading, rubric: str) -> JudgeError:
+class UnreadableRubricError(JudgeError):
+    """The stand-in does not read what it would judge by."""
+
+    def __init__(self, message: str, forms: str, another: str) -> None:
+        """`forms`: what it reads. `another`: how a program or the command line names a judge that reads more."""
+        super().__init__(message, f"{forms} {another}")
+        self.forms = forms
+
+
+def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
     if rubric.strip() == Rubric.of(None).text:
-        return JudgeError(
+        return UnreadableRubricError(
             "no rubric is named, and the stand-in cannot read the general one.",
-            "Name rules that it reads: --rubric '- says \"X\"', in Python rubric='- says \"X\"'; or a model: "
+            'Name rules that it reads, such as `- says "X"`.',
+            "Write --rubric '- says \"X\"', in Python rubric='- says \"X\"'; or name a model: "
             "--judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
         )
     count = len(reading.rules) + len(reading.unread)
@@ -142,10 +162,11 @@ def _refusal(reading: Reading, rubric: str) -> JudgeError:
     elif not reading.unknown and any(map(_stands_in_the_way, reading.unread)):
         remedies.append("Leave out titles and text above rules, which may turn them round, or say it in the rules:")
         remedies.append("`- does not call refund`.")
-    return JudgeError(
+    return UnreadableRubricError(
         f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
         f"{'; '.join(filter(None, [named, reading.lacking, reading.misnamed]))}.",
-        " ".join([*remedies, "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini')."]),
+        " ".join(remedies),
+        "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
     )
 
 

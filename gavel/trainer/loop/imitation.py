@@ -98,7 +98,8 @@ async def imitate(
     steps = len(plan)
     each_step = with_schedule(config, steps)
     described = config.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing", "restart"})
-    model.backend.pin(model, {"imitation": {"seed": seed, "trajectories": fingerprint(trajectories), **described}})
+    settings = {"seed": seed, "steps": steps, "trajectories": fingerprint(trajectories), **described}
+    model.backend.pin(model, {"imitation": settings})
     while (step := await model.get_step()) < steps:
         stepped(await model.train_sft([trajectories[at] for at in plan[step]], each_step))
 

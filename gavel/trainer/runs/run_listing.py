@@ -10,7 +10,7 @@ import json
 import math
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -70,8 +70,11 @@ def _summary(directory: Path, name: str) -> RunSummary:
     if read.damage and not rows:
         raise MetricsError(read.damage)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
-    steps = wanted_steps(directory)
-    state = "stopped" if steps is None else "finished" if step >= steps else "interrupted"
+    steps = wanted_steps(directory, rows)
+    if steps is None:  # of rounds, the last one has not begun
+        state = "interrupted" if "evolve" in _settings(directory) else "stopped"
+    else:
+        state = "finished" if step >= steps else "interrupted"
     if is_running(directory):
         state = "running"
     judge = read_object(directory / "experiment.json").get("judge")
@@ -101,13 +104,29 @@ def is_running(directory: Path) -> bool:
     return False
 
 
-def wanted_steps(directory: Path) -> int | None:
-    """What run.toml (of `gavel train`) or summary.json (of a finished demo) says."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        steps = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]
-        return int(steps)
+def wanted_steps(directory: Path, rows: Iterable[Mapping[str, Any]]) -> int | None:
+    """What run.toml of `gavel train`, experiment.json of `gavel sft` or summary.json of a finished demo says.
+
+    Of `gavel evolve`: where its last round ends, as its metrics `rows` say once that round has begun.
+    """
+    settings, rounds = _settings(directory), None
+    with contextlib.suppress(KeyError, TypeError):
+        return int(settings["loop"]["steps"])
+    with contextlib.suppress(KeyError, TypeError):
+        return int(read_object(directory / "experiment.json")["imitation"]["steps"])
+    with contextlib.suppress(KeyError, TypeError):
+        rounds = int(settings["evolve"]["iterations"])
+    if rounds is not None:
+        return next((int(row["last_step"]) for row in rows if row.get("iteration") == rounds), None)
     steps = read_object(directory / "summary.json").get("steps")
     return steps if isinstance(steps, int) else None
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    """The run's run.toml; empty where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))
+    return {}
 
 
 def read_object(file: Path) -> dict[str, Any]:

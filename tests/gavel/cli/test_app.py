@@ -226,7 +226,8 @@ def test_an_error_in_a_scenario_of_ones_own_is_told_plainly(tmp_path: Path) -> N
         (EXAMPLES / "returns.py").read_text().replace("    max_turns=4,", "    success=lambda t: t.metrics['nope'],")
     )
     (tmp_path / "mine.py").write_text(source)
-    result = gavel("evaluate", "mine.py", "--tasks", "2", "--max-tokens", "16", cwd=tmp_path)
+    small = "--model embedded/returns-desk --tasks 2 --max-tokens 16"
+    result = gavel("evaluate", "mine.py", *small.split(), cwd=tmp_path)
     assert result.returncode == 1
     assert "success of the scenario returns failed: KeyError: 'nope'" in result.stderr
     assert "Traceback" not in result.stderr

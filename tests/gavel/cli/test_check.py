@@ -30,6 +30,17 @@ def test_a_scenario_is_played_without_a_model(tmp_path: Path):
     assert not refused.stdout
 
 
+def test_a_step_is_estimated_with_no_more_groups_than_there_are_tasks(tmp_path: Path):
+    source = (EXAMPLES / "returns.py").read_text()
+    (tmp_path / "few.py").write_text(source.replace("for number in ORDERS]", "for number in [*ORDERS][:4]]"))
+    checked = gavel("check", "few.py", "--no-prompt", cwd=tmp_path)
+    planned = gavel("train", "few.py", "--model", "embedded/returns-desk", "--dry-run", cwd=tmp_path)
+    assert "\n3 groups of 8 episodes" in checked.stdout, checked.stderr
+    assert "50 steps of 3 groups of 8" in planned.stdout, planned.stderr
+    for told in (checked.stdout, planned.stdout):
+        assert "A step has 3 groups, not 16" in told
+
+
 def test_a_shipped_scenario_s_expert_and_fool_are_told_apart(tmp_path: Path):
     checked = gavel("check", "maze", "--agent", "players", "--no-prompt", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr

@@ -100,6 +100,20 @@ def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> 
     )
 
 
+def test_a_built_in_model_of_another_scenario_is_measured_only_if_it_is_named(tmp_path: Path) -> None:
+    command = ("evaluate", "booking_desk", "--tasks", "3", "--dry-run")
+    unasked = run_gavel(*command, cwd=tmp_path)
+    assert unasked.returncode == 1
+    assert "knows the scenario returns_desk alone" in unasked.stderr
+    assert "--model embedded/booking-desk" in unasked.stderr
+    for named in (("--model", "embedded/returns-desk"), ("--models", BASE)):
+        told = run_gavel(*command, *named, cwd=tmp_path)
+        assert told.returncode == 0, told.stderr
+        assert "Note: the built-in model" in told.stderr
+    for own in (("--model", "embedded/booking-desk"), ("--models", "base:embedded/booking-desk")):
+        assert "built-in" not in run_gavel(*command, *own, cwd=tmp_path).stderr
+
+
 def test_a_dry_run_tells_what_is_missing_and_its_cost_and_leaves_nothing_behind(tmp_path: Path) -> None:
     models = f"{BASE},openai/gpt-5-mini"
     command = ("evaluate", *SMALL, "--models", models, "--samples", "2", "--judge", "openai/gpt-5-mini", "--dry-run")

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli.evolve import app
 from gavel.judge.errors import JudgeError
+from gavel.trainer.runs.run_listing import read_runs
 from tests.gavel.cli.test_sft import write
 
 RUNNER = CliRunner()
@@ -37,6 +38,8 @@ def test_a_run_explores_imitates_and_goes_on_with_more_iterations(tmp_path: Path
     assert "iteration 2/2  8 attempts explored" in again.output
     rows = [line.split() for line in again.output.splitlines() if line.split()[:1] in (["1"], ["2"])]
     assert [(row[0], row[1], row[3], row[4]) for row in rows] == [("1", "8", "7", "6"), ("2", "8", "7", "9")]
+    (run,) = read_runs(tmp_path / "runs")
+    assert (run.state, run.step, run.steps) == ("finished", 9, 9)
     other = RUNNER.invoke(app, [*command, "--iterations", "2", "--seed", "1"])
     assert isinstance(other.exception, GavelError)
     assert "was begun with" in other.exception.message

@@ -65,6 +65,29 @@ def test_a_run_that_ended_before_its_steps_is_interrupted_and_a_torn_last_line_i
     assert (run.state, run.step) == ("interrupted", 1)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "rounds", "state", "steps"),
+    [
+        ("experiment.json", '{"imitation": {"steps": 1}}', [], "finished", 1),
+        ("experiment.json", '{"imitation": {"steps": 4}}', [], "interrupted", 4),
+        ("run.toml", "[evolve]\niterations = 2\n", [0, 1], "finished", 1),
+        ("run.toml", "[evolve]\niterations = 2\n", [0, 3], "interrupted", 3),
+        ("run.toml", "[evolve]\niterations = 2\n", [1], "interrupted", None),  # the last round has not begun
+    ],
+)
+def test_imitation_and_rounds_are_finished_or_interrupted(
+    tmp_path: Path, file: str, content: str, rounds: list[int], state: str, steps: int | None
+) -> None:
+    directory = run_of(tmp_path, "one", [0.4, 0.5])
+    (directory / file).write_text(content)
+    with (directory / "metrics.jsonl").open("a") as stream:
+        for number, last in enumerate(rounds, 1):
+            row = {"step": 0, "split": "iterations", "iteration": number, "last_step": last}
+            stream.write(json.dumps(row) + "\n")
+    run = only(tmp_path)
+    assert (run.state, run.step, run.steps) == (state, 1, steps)
+
+
 def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
     assert "There are no runs" in CliRunner().invoke(app, [str(tmp_path)]).stdout
     run_of(tmp_path, "one", [0.4], steps=0)

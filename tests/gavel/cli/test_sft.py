@@ -9,6 +9,7 @@ from gavel.base.errors import GavelError
 from gavel.cli.sft import app
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.runs.run_listing import read_runs
 
 RUNNER = CliRunner()
 
@@ -105,6 +106,8 @@ def test_a_run_learns_goes_on_and_starts_over(judged: Path, tmp_path: Path) -> N
     assert first.exit_code == 0, first.output
     assert (tmp_path / "runs" / "sft" / "clerk" / "checkpoints" / "000004" / "adapter_model.safetensors").is_file()
     assert "It learned to imitate: loss of a token" in first.output
+    (run,) = read_runs(tmp_path / "runs")
+    assert (run.name, run.state, run.step, run.steps) == ("sft/clerk", "finished", 4, 4)
     again = RUNNER.invoke(app, arguments)
     assert "The run was finished after step 4." in again.output
     over = RUNNER.invoke(app, [*arguments, "--fresh"])

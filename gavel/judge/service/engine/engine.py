@@ -21,6 +21,7 @@ from functools import lru_cache
 
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
+from gavel.judge.offline import stand_in
 from gavel.judge.panel.juror import jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.config import ServiceConfig
@@ -89,6 +90,10 @@ class Judges:
         try:
             group = request.group(preset)
             judge.rubric.for_task(truth_of(group))
+            if set(judge.names) == {stand_in.MODEL}:
+                stand_in.check_group_readable(judge.rubric, group)
+        except stand_in.UnreadableRubricError as error:
+            raise InvalidRequestError(error.message, error.forms) from error
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
         return judge, group

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 import gavel
-from gavel.judge.service.config import ServiceLimits
+from gavel.judge.config import JudgeConfig
+from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, Request, scores
@@ -318,6 +319,31 @@ async def test_the_head_of_a_judgement_erases_nothing(client: httpx.AsyncClient)
     place = (await client.post("/v1/score?wait=false", json=group("good", "bad", retain=False))).headers["location"]
     assert (await client.head(place)).status_code == 405
     assert (await client.get(f"{place}?wait=30")).json()["members"][0]["explanation"]
+
+
+@pytest.mark.parametrize(
+    ("rubric", "tools", "forms"),
+    [
+        ("- Call refund before deny", [], "`- calls refund before deny`"),
+        ("- calls Refund", ["refund"], ""),
+        (None, [], '- says "X"'),
+    ],
+)
+async def test_a_rubric_that_the_stand_in_cannot_read_is_refused_with_what_it_reads(
+    tmp_path: Path, rubric: str | None, tools: list[str], forms: str
+):
+    body = group("good", "bad", **({} if rubric is None else {"rubric": rubric}))
+    for member in body["trajectories"]:
+        member["tools"] = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in tools]
+    config = ServiceConfig(database=str(tmp_path / "service.sqlite"), judge=JudgeConfig(models="stand-in"))
+    async with serving(config) as client:
+        for wait in ("true", "false"):
+            refused = await client.post(f"/v1/score?wait={wait}", json=body)
+            assert (refused.status_code, kind(refused)) == (422, "invalid-request")
+            assert forms in refused.json()["remedy"]
+            assert "--" not in refused.json()["remedy"]
+        read = await client.post("/v1/score", json={**body, "rubric": '- says "good"'})
+        assert (read.status_code, read.json()["scores"]) == (200, [1.0, 0.0])
 
 
 async def test_a_judge_that_cannot_be_asked_is_a_problem_and_a_failed_judgement(

@@ -12,6 +12,8 @@ from tests.judge.service.http.pages.seeded import Site, site
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Site]:
-    config = ServiceConfig(database=str(tmp_path / "service.sqlite"), judge=JudgeConfig(models="stand-in"))
+    config = ServiceConfig(
+        database=str(tmp_path / "service.sqlite"), judge=JudgeConfig(models="stand-in", rubric="- ends with a message")
+    )
     async with site(config) as running:
         yield running
