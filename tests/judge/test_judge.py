@@ -139,7 +139,9 @@ async def test_a_juror_that_fails_costs_its_votes_only():
     judged = await Judge([prefers_length, broken], orders=1).score(saying("a", "bb"))
     assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
     assert judged.judgement.status == "scored"
-    assert "no idea" in judged.judgement.warnings[0]
+    failed, equal_weights = judged.judgement.warnings
+    assert "no idea" in failed
+    assert "weight" in equal_weights
     assert judged.judgement.cost_usd is None
 
 

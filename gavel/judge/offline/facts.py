@@ -206,15 +206,15 @@ def words_of(value: Any) -> list[str]:
     return [_plain_number(word) for text in texts_of(value) for word in _WORD.findall(text)]
 
 
-_WORD = re.compile(r"\d+(?:[.,]\d+)+(?!\w)|\w+")
+_DECIMAL = r"\d+(?:[.,]\d+)+"
+_WORD = re.compile(rf"{_DECIMAL}(?!\w)|\w+")
 
 
 def _plain_number(word: str) -> str:
     """`45.50` as 45.5, `1,045.50` and `1.045,50` as 1045.5; any other word as it is."""
-    decimal = max(word.rfind("."), word.rfind(","))
-    marks = [mark for mark in word if not mark.isalnum()]
-    if decimal < 0 or not word[0].isdigit() or not word.replace(".", "").replace(",", "").isdecimal():
+    if not re.fullmatch(_DECIMAL, word):
         return word
+    marks, decimal = re.findall(r"[.,]", word), max(word.rfind("."), word.rfind(","))
     if len(set(marks)) == 1 and (len(marks) > 1 or (marks == [","] and len(word) - decimal == 4)):
         return re.sub(r"[.,]", "", word)  # thousands
     whole, part = re.sub(r"[.,]", "", word[:decimal]), word[decimal + 1 :].rstrip("0")
@@ -254,11 +254,15 @@ def _keys_within(value: Any) -> dict[str, Any]:
 
 
 def _opened(value: Any) -> Any:
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    if len(items) == 1:
-        return _opened(items[0])
-    inner = value_of(_FENCE.sub(r"\1", value)) if isinstance(value, str) else None
-    return _opened(inner) if isinstance(inner, dict | list) else cast("Any", value)
+    while True:
+        items = cast("list[Any]", value) if isinstance(value, list) else []
+        inner: Any = value_of(_FENCE.sub(r"\1", value)) if isinstance(value, str) else None
+        if len(items) == 1:
+            value = items[0]
+        elif isinstance(inner, dict | list):
+            value = cast("Any", inner)
+        else:
+            return cast("Any", value)
 
 
 _FENCE = re.compile(r"\A\s*```\w*\n(.*)\n```\s*\Z", re.DOTALL)

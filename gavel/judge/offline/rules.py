@@ -416,7 +416,10 @@ def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
 
 
 def _stands_in(name: str, result: Any) -> bool:
-    return re.search(rf"\b{name}\b", json.dumps(result, ensure_ascii=False)) is not None
+    try:
+        return re.search(rf"\b{name}\b", json.dumps(result, ensure_ascii=False)) is not None
+    except RecursionError:  # it is nested so deeply that its keys were not read either
+        return True
 
 
 def _evaluate(node: nodes.Node, known: Mapping[str, Any]) -> Any:

@@ -78,6 +78,14 @@ async def test_a_key_that_cannot_be_read_is_told_as_that(result: object):
     assert "get_order told days in a form that is not read" in told
 
 
+def test_a_deeply_nested_result_is_read_or_told():
+    for depth in (50, 900):
+        nested = json.loads("[" * depth + '{"days": 10}' + "]" * depth)
+        made = (CallMade("get_order", {}, nested), CallMade("refund", {}, "done", turn=1))
+        share, told = score_rules(read_rubric("- calls refund only when days <= 30").rules, Facts(made=made))
+        assert share or "not read" in told
+
+
 @pytest.mark.parametrize(("order", "kept"), [("1001", False), ("1002", True)])
 async def test_of_two_objects_that_of_the_same_arguments_counts(order: str, kept: bool):
     looked = [CallMade("get_order", {"id": name}, {"days": days}) for name, days in (("1001", 45), ("1002", 10))]
