@@ -158,8 +158,8 @@ async def test_problems_of_a_file_are_played_as_the_generated_ones_are(tmp_path:
         ('{"question": "How many?", "answer": "many"}\n', "does not end with '#### ' and a number"),
         ('{"question": "", "answer": "#### 1"}\n', "does not end with"),
         ("[]\n", "holds no problems|no question"),
-        ("", ""),
-        ("{broken\n", ""),
+        ("", r"problems\.jsonl"),
+        ("{broken\n", r"problems\.jsonl"),
     ],
 )
 def test_what_is_no_problem_is_told_with_its_place(tmp_path: Path, content: str, said: str):
