@@ -246,15 +246,18 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
     often = f" {attempts} times, the last time" if attempts > 1 else ""
     message = f"{model} failed{often}: {_shown(what)}"
+    help_ = remedy(error, model)
+    if not help_ and not isinstance(error, openai.OpenAIError):
+        help_ = f"It was raised inside {model}: call that alone, with a prompt of its own, to see the traceback."
     if is_too_long(error):
-        return ContextError(message, remedy(error, model), context_limit(what))
+        return ContextError(message, help_, context_limit(what))
     if is_refusal(error):
         return RefusedError(message)
     if is_permanent(error):
-        return PermanentError(message, remedy(error, model))
+        return PermanentError(message, help_)
     if is_rate_limit(error):
         message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
-    return LlmError(message, remedy(error, model))
+    return LlmError(message, help_)
 
 
 def is_page(text: str) -> bool:
