@@ -189,18 +189,26 @@ def _describe_tool(function: Message) -> str:
     parameters: dict[str, Any] = function.get("parameters") or function.get("input_schema") or {}
     required: Sequence[str] = parameters.get("required") or ()
     properties: dict[str, Any] = parameters.get("properties") or {}
+    definitions: dict[str, Any] = parameters.get("$defs") or parameters.get("definitions") or {}
     names = (
-        f"{name}{'' if name in required else '?'}: {_parameter_type(schema)}" for name, schema in properties.items()
+        f"{name}{'' if name in required else '?'}: {_parameter_type(schema, definitions)}"
+        for name, schema in properties.items()
     )
     description = " ".join(str(function.get("description") or "").split())
     signature = f"{function['name']}({', '.join(names)})"
     return " ".join((f"{signature}: {description}" if description else signature).split())
 
 
-def _parameter_type(schema: Any) -> str:
-    if not isinstance(schema, dict):
+def _parameter_type(schema: Any, definitions: Mapping[str, Any], depth: int = 3) -> str:
+    """`integer|null`, or the options of an enum; "any" where the schema says nothing that is read."""
+    if not isinstance(schema, dict) or not depth:
         return "any"
     fields = cast("dict[str, Any]", schema)
     if "enum" in fields:
         return "|".join(plain_json(option) for option in fields["enum"])
-    return str(fields.get("type", "any"))
+    named = definitions.get(str(fields.get("$ref", "")).rpartition("/")[2])
+    options = [named] if named is not None else fields.get("anyOf") or fields.get("oneOf") or fields.get("allOf") or []
+    kinds = [_parameter_type(option, definitions, depth - 1) for option in options]
+    if not kinds and isinstance(kind := fields.get("type"), list):
+        kinds = [str(each) for each in cast("list[Any]", kind)]
+    return "|".join(dict.fromkeys(kinds)) or str(fields.get("type", "any"))

@@ -265,6 +265,25 @@ def test_tools_are_shown_once_and_in_one_line():
     assert all(conversation.tools is None for member in group.members for conversation in member.conversations)
 
 
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        ({"$ref": "#/$defs/Size"}, "small|large"),
+        ({"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}, "small|large|null"),
+        ({"type": ["integer", "null"]}, "integer|null"),
+        ({"$ref": "#/$defs/Self"}, "any"),
+        ({}, "any"),
+    ],
+)
+def test_the_type_of_a_parameter_is_shown_as_its_schema_gives_it(schema, shown):
+    definitions = {"Size": {"enum": ["small", "large"]}, "Self": {"$ref": "#/$defs/Self"}}
+    parameters = {"properties": {"of": schema}, "required": ["of"], "$defs": definitions}
+    tool = {"type": "function", "function": {"name": "order", "parameters": parameters}}
+    attempt = desk("refund")
+    attempt.tools = [tool]
+    assert canonical(attempt).tools == (f"order(of: {shown})",)
+
+
 def test_members_with_different_tools_differ_and_say_which_they_have():
     other = desk("refund")
     other.tools = TOOLS[:1]
