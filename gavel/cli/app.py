@@ -151,6 +151,9 @@ def main() -> None:
     _main(sys.argv[1:])
 
 
+_OF_A_SCENARIO = ("check", "train", "evaluate", "compare", "evolve", "config", "send-atropos", "serve-env")
+"""Commands whose first argument is a scenario, which its own file leaves out."""
+
 _is_running = False
 """Whether this process runs a command."""
 
@@ -168,8 +171,8 @@ def run(scenario: "Scenario") -> None:
             'Put it below `if __name__ == "__main__":`, as in README.',
         )
     arguments = sys.argv[1:]
-    names_a_file = len(arguments) > 1 and arguments[1].endswith(".toml")
-    if arguments and arguments[0] in ("train", "evaluate", "config") and not names_a_file:
+    first = next(iter(arguments[1:]), "")
+    if arguments and arguments[0] in _OF_A_SCENARIO and first != scenario.name and not first.endswith(".toml"):
         arguments.insert(1, scenario.name)
     own_scenarios[scenario.name] = scenario
     _main(arguments)

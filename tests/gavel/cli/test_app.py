@@ -186,6 +186,7 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small.split(), cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "held-out tasks" in trained.stdout
+    assert "The judge tells them apart" in script(EXAMPLES / "returns.py", "check", cwd=tmp_path).stdout
     again = script(EXAMPLES / "returns.py", "evaluate", "--tasks", "4", "--max-tokens", "32", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "returns-desk@1" in again.stdout
