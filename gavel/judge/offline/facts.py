@@ -202,12 +202,19 @@ def _ending(events: Sequence[Event]) -> str:
 
 
 def words_of(value: Any) -> list[str]:
-    """The words and numbers of a text; of another JSON value, those of all values in it, but not of keys."""
-    return [_plain_number(word) for text in texts_of(value) for word in _WORD.findall(text)]
+    """The words and numbers of a text; of another JSON value, those of all values in it, but not of keys.
+
+    `-45` is two, "-45" and "45", so that 45 is found in it (it may be an item of a list), and it is not found in 45.
+    """
+    found: list[str] = []
+    for match in (match for text in texts_of(value) for match in _WORD.finditer(text)):
+        word = _plain_number(match["word"])
+        found += [f"-{word}", word] if match["minus"] else [word]
+    return found
 
 
 _DECIMAL = r"\d+(?:[.,]\d+)+"
-_WORD = re.compile(rf"{_DECIMAL}(?!\w)|\w+")
+_WORD = re.compile(rf"(?P<minus>(?<![^\s(\"'$€£:=,])[-−](?=\d))?(?P<word>{_DECIMAL}(?!\w)|\w+)")
 
 
 def _plain_number(word: str) -> str:

@@ -102,6 +102,8 @@ async def test_of_two_objects_that_of_the_same_arguments_counts(order: str, kept
         ("12 pieces at 45.50 EUR", 50, False),
         ({"amount": "1,045.50 EUR"}, 1045.5, True),
         ({"amount": "1,045.50 EUR"}, 1, False),
+        ({"amount": "45 EUR"}, -45, False),
+        ({"amount": "-45 EUR"}, -45, True),
         ("Total: 1.045,50 EUR", "1045.50", True),
         ("1,000 EUR", 1000, True),
         ({"amount": 45.0}, 45, True),
