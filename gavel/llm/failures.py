@@ -283,7 +283,7 @@ def remedy(error: Exception, model: str = "") -> str:
         case 403:
             return "The key may not use this model: check its rights and its region, or pick another model."
         case _ if failure.status == 404 or failure.is_unknown_model:
-            return "Check the model's name and the address of its server."
+            return "Check the model's name, and the address of its server (api_base): most end in /v1."
         case _ if is_too_long(error):
             return "Pick a model with a longer context, or judge smaller groups."
         case _ if any(
