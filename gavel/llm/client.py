@@ -259,7 +259,8 @@ class Client:
             while True:
                 try:
                     self.breaker.check()
-                    reply = await self._ask_as_accepted(call, messages, schema)
+                    with self.activity.asking(self.name):
+                        reply = await self._ask_as_accepted(call, messages, schema)
                     self.breaker.close()
                     return reply
                 except LlmError as error:

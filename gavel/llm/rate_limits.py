@@ -26,6 +26,8 @@ MINUTE = 60.0
 _BREAKER_SECONDS = 60.0
 _WORTH_TELLING = 1.0
 """Seconds from which a wait is shown."""
+_SILENT = 20.0
+"""Seconds from which it is shown that a request is not answered."""
 _T = TypeVar("_T")
 
 
@@ -58,6 +60,20 @@ class Activity:
         self._lock = threading.Lock()
         self._waits: dict[object, tuple[float, str]] = {}
         """When each waiting call goes on, by `time.monotonic`, and why it waits."""
+        self._asked: dict[object, tuple[float, str]] = {}
+        """When each request that is not answered was sent, and to which model."""
+
+    @contextmanager
+    def asking(self, model: str) -> Generator[None]:
+        """Inside, one request is sent to `model` and waits for its answer."""
+        request = object()
+        with self._lock:
+            self._asked[request] = time.monotonic(), model
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._asked[request]
 
     @contextmanager
     def held_up(self, seconds: float, reason: str) -> Generator[None]:
@@ -73,11 +89,15 @@ class Activity:
 
     @property
     def waiting(self) -> str:
-        """The longest wait that is left, in words: "rate limited, 20 s"; "" while no call waits."""
+        """The longest wait that is left, in words: "rate limited, 20 s"; else the request that has waited longest, from
+        20 s on: "openai/m has not answered for 25 s"; "" where all goes on."""
+        now = time.monotonic()
         with self._lock:
             until, reason = max(self._waits.values(), default=(0.0, ""))
-        left = until - time.monotonic()
-        return f"{reason}, {left:.0f} s" if left >= _WORTH_TELLING else ""
+            sent, model = min(self._asked.values(), default=(now, ""))
+        if until - now >= _WORTH_TELLING:
+            return f"{reason}, {until - now:.0f} s"
+        return f"{model} has not answered for {now - sent:.0f} s" if now - sent >= _SILENT else ""
 
 
 class Breaker:

@@ -208,8 +208,10 @@ def nearest_form(statement: str) -> str:
     text = _plain(statement)
     if text.startswith("#") or text.endswith(":") or _rule(text):
         return ""
-    if (found := re.fullmatch(r"(.+?)\W*\([^()]*\)", text)) and _rule(found[1]):
-        return f"{found[1]} (weight 2)"
+    if (found := re.fullmatch(r"(.+?)[\s,:;–-]*\([^()\d]*(\d*)[^()]*\)", text)) and _rule(found[1]):
+        return f"{found[1]} (weight {found[2] or 2})"
+    if _rule(quoted := re.sub(r"([!=]=)\s*(?!(?:and|or|not)\b)([^\W\d][\w-]*)", r'\1 "\2"', text)):
+        return quoted
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
         form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
@@ -650,11 +652,14 @@ def _plain_text(text: str, has_targets: bool) -> tuple[str, frozenset[int]]:
     shown = _without_marks(text, has_targets).translate(_POWERS)
     said = unicodedata.normalize("NFKC", shown).translate(_STRAIGHT).casefold()
     plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), " ".join(said.split()))
+    plain = _ZEROS.sub(r"\1", plain)
     numbers = (found.span() for found in _NUMBER.finditer(plain))
     return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))
 
 
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_ZEROS = re.compile(r"(?<![\d.,:])(\d+)\.0+(?![\d.,:]*\d)")
+"""`18.00` is 18; but 3.10 may be a version."""
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
 _NUMBER = re.compile(r"(?:(?<![\w)])[-−–])?(?:(?<![\w.])\.)?\d+(?:(?:[.,:⁄'’^×·_−–-]|\}\{| ?/ ?)\d+)*(?: ?[%‰‱٪])?")
 """With its sign, all that follows of a fraction, decimal, date, time or range, and a percent sign."""
@@ -717,7 +722,10 @@ def _condition(text: str) -> nodes.Node | None:
 
 
 def _is_plain(node: nodes.Node) -> bool:
-    """Whether a node can only compare values: no calls, attributes, arithmetic, filters or tests."""
+    """Whether a node can only compare values: no calls, attributes, arithmetic, filters or tests.
+
+    `status == open` is not read: the name is meant as a text more often than as another key.
+    """
     match node:
         case nodes.Name() | nodes.Const():
             return True
@@ -726,6 +734,9 @@ def _is_plain(node: nodes.Node) -> bool:
         case nodes.Not(node=negated):
             return _is_plain(negated)
         case nodes.Compare(expr=first, ops=operands):
+            sides = [first, *(each.expr for each in operands)]
+            if {each.op for each in operands} & {"eq", "ne"} and all(isinstance(each, nodes.Name) for each in sides):
+                return False
             return _is_plain(first) and all(each.op in _COMPARISONS and _is_plain(each.expr) for each in operands)
         case _:
             return False

@@ -220,7 +220,7 @@ class Columns:
         answers = [(name,) for name in self.answers] or [tuple(_COMPLETION.split("|"))]
         columns = [_column(row, names, known, "--answer-column") for names in answers]
         used = {asked, *(name for name, _ in columns), "prompt", "completion"}
-        found = [answer for name, value in columns for answer in _each_answer(name, value)]
+        found = [answer for name, value in columns for answer in _each_answer(row, name, value)]
         rest = {name: value for name, value in row.value.items() if name not in used}
         for name, answer in found:
             if answer is None or prompt is None:
@@ -243,8 +243,16 @@ def _column(row: Row, names: Sequence[str], known: Collection[str], option: str)
     )
 
 
-def _each_answer(name: str, value: Any) -> list[tuple[str, Any]]:
-    """The answers of a column and where they stand: a list of texts, or of conversations, is as many."""
+def _each_answer(row: Row, name: str, value: Any) -> list[tuple[str, Any]]:
+    """The answers of a column and where they stand: a list of texts, or of conversations, is as many.
+
+    Raises `RowError` for lists of texts within a list, which may be one answer or many.
+    """
+    if is_list(value) and value and all(is_list(each) and all(isinstance(t, str) for t in each) for each in value):
+        raise RowError(
+            f"{row.where} cannot be judged: {name} holds lists of texts within a list.",
+            f"Name the list whose texts are the answers: --answer-column {name}.0.",
+        )
     if (
         is_list(value)
         and value

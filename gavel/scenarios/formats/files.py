@@ -5,9 +5,11 @@ temporary file.
 """
 
 import base64
+import bz2
 import gzip
 import importlib
 import json
+import lzma
 import shutil
 import struct
 import sys
@@ -36,7 +38,15 @@ GZIP, ZSTD, ZIP, PARQUET, ARROW_FILE, ARROW_STREAM = (
     b"ARROW1",
     b"\xff\xff\xff\xff",
 )
-_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval", ".gz", ".zst")
+_FOREIGN = {
+    (0, b"SQLite format 3\0"): ("an SQLite database", "Write its table as CSV: sqlite3 -csv -header FILE 'select …'."),
+    (0, b"\x80\x04\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
+    (0, b"\x80\x05\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
+    (257, b"ustar"): ("a tar archive", "Unpack it, and name the file inside it."),
+}
+"""Where a file holds which bytes -> what it is, and what to do."""
+_PLAIN = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval")
+_SUFFIXES = (*_PLAIN, ".gz", ".zst", ".bz2", ".xz")
 _STORE = ".jsonl.zst"
 _BESIDE = {
     "dataset_info.json",
@@ -130,10 +140,13 @@ def _rows(path: Path, said: Sequence[str]) -> list[Row]:
 
 def _unpacked(data: bytes, where: str) -> bytes:
     try:
-        while data.startswith((GZIP, ZSTD)):
-            data = gzip.decompress(data) if data.startswith(GZIP) else unpacked_zstd(data)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        while unpack := next((unpack for magic, unpack in _PACKED.items() if data.startswith(magic)), None):
+            data = unpack(data)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise RowError(f"{where} cannot be unpacked: {error}", "It is damaged or not whole; write it again.") from error
+    for (at, mark), (kind, remedy) in _FOREIGN.items():
+        if data[at : at + len(mark)] == mark:
+            raise RowError(f"{where} is {kind}, which is not read.", remedy)
     return data
 
 
@@ -192,6 +205,9 @@ def unpacked_zstd(packed: bytes) -> bytes:
         packed = frame.unused_data
     return b"".join(parts)
 
+
+_PACKED = {GZIP: gzip.decompress, ZSTD: unpacked_zstd, b"BZh": bz2.decompress, b"\xfd7zXZ\0": lzma.decompress}
+"""What packed data begin with -> what unpacks them."""
 
 STDIN = Path("-")
 _NAME = "standard input"

@@ -229,6 +229,15 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     if len(texts) < 2:
         return RowError(problem, _FORM)
     asked, answered = _proposals(fields)
+    (one, _, prompt), (other, _, answer) = asked.partition("."), answered.partition(".")
+    alike = [
+        name for name, value in fields.items() if is_object(value, prompt.partition(".")[0], answer.partition(".")[0])
+    ]
+    if one == other and prompt and answer and len(alike) > 1:
+        return RowError(
+            f"{row.where} holds its rows by name, not as a list: {', '.join(alike[:3])}.",
+            "Write one row on each line: jq -c '.[]' FILE > rows.jsonl.",
+        )
     columns = f"--prompt-column {shlex.quote(asked)} --answer-column {shlex.quote(answered)}"
     return RowError(
         problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"

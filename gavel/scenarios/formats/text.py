@@ -196,7 +196,7 @@ def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
         return document if all(map(str.isdecimal, document)) else None
     if not all(map(is_list, columns)):
         return None
-    if document.keys() == {"columns", "index", "data"}:
+    if {"columns", "data"} <= document.keys() <= {"columns", "index", "data"}:
         names = document["columns"]
         whole = all(is_list(each) and len(each) == len(names) for each in document["data"])
         return {n: dict(zip(names, each, strict=True)) for n, each in enumerate(document["data"])} if whole else None
