@@ -405,6 +405,9 @@ def _is_nothing(value: Any) -> bool:
 def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
     known, names = facts.known, {node.name for node in condition.find_all(nodes.Name)}
     names |= {condition.name} if isinstance(condition, nodes.Name) else set()
+    for name in names - known.keys():  # `order_status` is also the key "Order Status", where there is one such
+        if len(alike := [key for key in known if _letters(key) == _letters(name)]) == 1:
+            known = {**known, name: known[alike[0]]}
     if unknown := sorted(names - known.keys()):
         told = [call.name for call in facts.made for name in unknown if _stands_in(name, call.result)]
         if told:
@@ -415,6 +418,10 @@ def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
         return _truth(_evaluate(condition, known)), values
     except TypeError:
         return None, f"{values}, which cannot be compared"
+
+
+def _letters(key: str) -> str:
+    return re.sub(r"[\W_]", "", key).casefold()
 
 
 def _stands_in(name: str, result: Any) -> bool:
