@@ -1,11 +1,8 @@
 import json
-from random import Random
-from statistics import fmean
 
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.judge.audit.agreement import pair_accuracy
 from gavel.judge.audit.golden import (
     ChangedVerdict,
     GoldenResult,
@@ -61,15 +58,6 @@ def result(group: GoldenGroup, **scores: float) -> GoldenResult:
     return GoldenResult(group, scores)
 
 
-def test_the_shipped_set_speaks_of_many_things_and_more_than_one_language():
-    groups = load_golden()
-    assert len(groups) >= 12
-    assert all(group.shows and 2 <= len(group.members) <= 6 for group in groups)
-    text = json.dumps([group.model_dump() for group in groups], ensure_ascii=False)
-    assert any("\u4e00" <= character <= "\u9fff" for character in text)
-    assert "Mehrwertsteuer" in text
-
-
 async def test_a_judge_that_knows_the_order_is_right_throughout_and_its_opposite_nowhere():
     groups = load_golden()
     for sign, share in ((1, 1.0), (-1, 0.0), (0, 0.0)):
@@ -119,7 +107,6 @@ GOOD = golden(a="4", b="5").model_dump()
         [GOOD, GOOD],
         [{**GOOD, "order": [["a"]]}],
         [{**GOOD, "order": [["a", "b"]]}],
-        [{**GOOD, "members": {"a": [ASK], "b": []}}],
         [{**GOOD, "ordre": []}],
         None,
     ],
@@ -130,22 +117,6 @@ def test_a_file_that_is_no_golden_set_is_named(tmp_path, groups):
         path.write_text(groups if isinstance(groups, str) else json.dumps(groups))
     with pytest.raises(GavelError, match=r"mine\.json"):
         load_golden(path)
-
-
-def drawn(noises: dict[str, float], count: int = 200, members: int = 6) -> list[dict[str, list[tuple[float, float]]]]:
-    random = Random(0)
-    groups = []
-    for _ in range(count):
-        truth = [random.gauss() for _ in range(members)]
-        groups.append({judge: [(t + noise * random.gauss(), t) for t in truth] for judge, noise in noises.items()})
-    return groups
-
-
-def test_weights_are_close_to_those_of_the_best_combination():
-    weights = jury_weights(drawn({"good": 0.5, "poor": 2.0}, members=20))
-    # With errors of these sizes the best weights of standardised scores are 1/0.25·√1.25 to 1/4·√5.
-    assert weights["good"] / weights["poor"] == pytest.approx(8, rel=0.15)
-    assert sum(weights.values()) == pytest.approx(2)
 
 
 async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():
@@ -163,22 +134,12 @@ FORMS = {
         {"id": 7, "instruction": ASKED, "outputs": ["4", "5"], "label": 1},
         {"id": 8, "instruction": ASKED, "outputs": ["5", "4"], "label": 2},
     ],
-    "a winner from 0": [
-        {"question": ASKED, "outputs": ["4", "5"], "winner": 0},
-        {"question": ASKED, "outputs": ["5", "4"], "winner": 1},
-    ],
     "the majority of three, one of them undecided": [
         {"instruction": ASKED, "input": "", "response1": "4", "response2": "5", "a1": 1, "a2": 0, "a3": 1},
         {"instruction": ASKED, "input": "", "response1": "5", "response2": "4", "a1": 2, "a2": 2, "a3": 1},
         {"instruction": ASKED, "input": "", "response1": "4", "response2": "four", "a1": 2, "a2": 0, "a3": 1},
     ],
-    "a winner by name": [
-        {"prompt": ASKED, "response_a": "4", "response_b": "5", "winner": "model_a"},
-        {"prompt": ASKED, "response_a": "5", "response_b": "4", "winner": "model_b"},
-        {"prompt": ASKED, "response_a": "4", "response_b": "4.0", "winner": "tie (both good)"},
-    ],
     "rankings": [{"prompt": ASKED, "answers": ["5", "4", "6"], "ranking": [2, 1, 3]}],
-    "ratings beside the answers": [{"prompt": ASKED, "text1": "5", "text2": "4", "rating1": 1.5, "rating2": 4}],
     "answers with their labels": [
         {
             "question": ASKED,
@@ -186,10 +147,6 @@ FORMS = {
             "small": {"said": "5", "right": False},
             "large": {"said": "4", "right": True},
         }
-    ],
-    "one answer a row": [
-        {"source": ASKED, "n": 1, "reply": "4", "scores": {"clear": 0.1, "overall": 4.5}},
-        {"source": ASKED, "n": 2, "reply": "5", "scores": {"clear": 0.9, "overall": 1.0}},
     ],
     "attempts with a reward": [
         {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}], "reward": reward}
@@ -227,13 +184,6 @@ def test_a_label_is_not_guessed(tmp_path, rows, remedy):
     assert remedy in (refused.value.remedy or "")
 
 
-def test_of_several_labels_the_one_that_is_named_counts(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}))
-    assert load_golden(path, "clear")[0].order == [["2"], ["1"]]
-    assert load_golden(path, "kind")[0].order == [["1"], ["2"]]
-
-
 def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
     """Pairs that a judge without visible noise decides, or ties."""
     group = golden(good="4", bad="5")
@@ -251,33 +201,3 @@ def test_the_learnt_probability_of_being_right_is_the_share_of_the_decided_that_
     assert prior.p_better(1.0) == pytest.approx((right + 0.25) / (right + wrong + 0.5), abs=0.005)
     assert prior.p_better(0.0) == 0.5
     assert prior.p_better(-1.0) == pytest.approx(1 - prior.p_better(1.0))
-
-
-def binary_jury(accuracy: dict[str, tuple[float, float]], count: int, seed: int):
-    """Pairs on which each judge ties or decides, rightly or wrongly: by judge the share decided, and right of these."""
-    random = Random(seed)
-    groups = []
-    for _ in range(count):
-        group = {}
-        for judge, (decides, right) in accuracy.items():
-            verdict = 0.5 if random.random() > decides else float(random.random() < right)
-            group[judge] = [(verdict, 1.0), (1 - verdict, 0.0)]
-        groups.append(group)
-    return groups
-
-
-def test_a_jury_with_learnt_weights_is_no_worse_than_its_best_member():
-    strong = {"strong": (0.85, 0.9), "weak": (0.9, 0.45), "poor": (0.95, 0.3), "fair": (0.6, 0.8)}
-    jury, best, equal = [], [], []
-    for seed in range(40):
-        pairs = binary_jury(strong, 400, seed)
-        weights = jury_weights(pairs[:50])
-        assert weights["poor"] == 0
-        for group in pairs[50:]:
-            scores = [sum(weights[judge] * group[judge][side][0] for judge in weights) for side in (0, 1)]
-            jury.append(pair_accuracy([(round(scores[0], 9), 1.0), (round(scores[1], 9), 0.0)]))
-            best.append(pair_accuracy(group["strong"]))
-            means = [sum(group[judge][side][0] for judge in weights) for side in (0, 1)]
-            equal.append(pair_accuracy([(means[0], 1.0), (means[1], 0.0)]))
-    assert fmean(jury) > fmean(best) - 0.01
-    assert fmean(jury) > fmean(equal) + 0.1
