@@ -35,6 +35,17 @@ ONE = gavel.Trajectory(messages_and_choices=MESSAGES)
 GROUP = gavel.TrajectoryGroup([ONE, ONE])
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: gavel.Trajectory(rewards=1), "rewards"),  # type: ignore[call-arg]
+    (lambda: gavel.Trajectory(messages=MESSAGES), "messages_and_choices"),  # type: ignore[call-arg]
+    (lambda: gavel.Trajectory(messages_and_choices="hello"), "'hello'"),  # type: ignore[arg-type]
+    (lambda: gavel.Trajectory(status="done"), "'done'"),  # type: ignore[arg-type]
+    (lambda: gavel.Trajectory(metadata={"seen": {1, 2}}), "metadata.seen"),  # type: ignore[dict-item]
+    (lambda: gavel.Trajectory(step_rewards=[1.0, None]), "step_rewards.1"),  # type: ignore[list-item]
+    (lambda: gavel.Trajectory(step_rewards=0.5), "step_rewards"),  # type: ignore[arg-type]
+    (lambda: gavel.Task(prompt="2 + 2?"), "prompt"),  # type: ignore[call-arg]
+    (lambda: gavel.Task(user="2 + 2?", criteria="right"), "criteria"),  # type: ignore[arg-type]
+    (lambda: gavel.TrainConfig(learning_rat=1), "learning_rate"),  # type: ignore[call-arg]
+    (lambda: gavel.TrainConfig(learning_rate=-1), "learning_rate is -1"),
     (lambda: gavel.TrajectoryGroup([MESSAGES]), "list"),  # type: ignore[list-item]
     (lambda: gavel.Judge(3), "3"),  # type: ignore[arg-type]
 ]

@@ -139,7 +139,13 @@ FORMS = {
         {"instruction": ASKED, "input": "", "response1": "5", "response2": "4", "a1": 2, "a2": 2, "a3": 1},
         {"instruction": ASKED, "input": "", "response1": "4", "response2": "four", "a1": 2, "a2": 0, "a3": 1},
     ],
+    "a winner by name": [
+        {"prompt": ASKED, "response_a": "4", "response_b": "5", "winner": "model_a"},
+        {"prompt": ASKED, "response_a": "5", "response_b": "4", "winner": "model_b"},
+        {"prompt": ASKED, "response_a": "4", "response_b": "4.0", "winner": "tie (both good)"},
+    ],
     "rankings": [{"prompt": ASKED, "answers": ["5", "4", "6"], "ranking": [2, 1, 3]}],
+    "ratings beside the answers": [{"prompt": ASKED, "text1": "5", "text2": "4", "rating1": 1.5, "rating2": 4}],
     "answers with their labels": [
         {
             "question": ASKED,
@@ -147,6 +153,10 @@ FORMS = {
             "small": {"said": "5", "right": False},
             "large": {"said": "4", "right": True},
         }
+    ],
+    "one answer a row": [
+        {"source": ASKED, "n": 1, "reply": "4", "scores": {"clear": 0.1, "overall": 4.5}},
+        {"source": ASKED, "n": 2, "reply": "5", "scores": {"clear": 0.9, "overall": 1.0}},
     ],
     "attempts with a reward": [
         {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}], "reward": reward}

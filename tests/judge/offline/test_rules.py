@@ -108,8 +108,11 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
     [
         ("says Canberra or 180", 'says "Canberra" or "180"'),
         ("does not say 'never'", 'does not say "never"'),
+        ("lends nothing when a loan is overdue", "calls TOOL only when days <= 30"),
         ("looks before it acts", "calls TOOL before OTHER"),
         ("the reference", "says the reference"),
+        ("must call refund before ship", "calls refund before ship"),
+        ('It says "4" when days <= 30', 'says "4" when days <= 30'),
         ('says "Done" at most once', ""),
     ],
 )

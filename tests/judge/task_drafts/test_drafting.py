@@ -139,6 +139,8 @@ def test_a_usable_task_is_kept_beside_unusable_ones():
 
 
 UNUSABLE = [{"task": " "}, {"task": "x" * 5000}, {"task": 7}]
+UNUSABLE += [{"difficulty": "2"}, {"difficulty": 0}, {"difficulty": True}, {"difficulty": None}]
+UNUSABLE += [{"criteria": []}, {"criteria": [CRITERION, CRITERION]}]
 UNUSABLE += [{"criteria": [CRITERION | {"weight": 0}]}, {"criteria": [CRITERION | {"name": "a\nb"}]}]
 
 
