@@ -68,6 +68,13 @@ async def test_a_member_that_does_not_fit_is_refused_and_the_group_stays_as_it_i
     assert (whole.status_code, whole.json()["arrived"]) == (200, 2)
 
 
+async def test_a_member_too_many_is_refused(client: httpx.AsyncClient):
+    for name in ("m0", "m1"):
+        await client.post("/v1/groups/g/members?wait=false", json=member(name, 2))
+    refused = await client.post("/v1/groups/g/members", json=member("m2", 2))
+    assert (refused.status_code, kind(refused)) == (409, "group-full")
+
+
 BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "more members than are allowed": (member("m0", 9), 422, "invalid-request"),
     "an id that is no part of a path": (member("a/b"), 422, "invalid-request"),
@@ -83,6 +90,14 @@ async def test_what_cannot_be_judged_is_refused(what: str, client: httpx.AsyncCl
     refused = await client.post("/v1/groups/g/members", json=body)
     assert (refused.status_code, kind(refused)) == (status, expected), refused.text
     assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
+
+
+async def test_members_that_are_too_large_together_are_refused(client: httpx.AsyncClient):
+    first = await client.post(
+        "/v1/groups/g/members?wait=false", json=member("x" * 100, 3, metadata={"a": "y" * 15_000})
+    )
+    second = await client.post("/v1/groups/g/members", json=member("z", 3, metadata={"a": "y" * 15_000}))
+    assert (first.status_code, second.status_code, kind(second)) == (202, 413, "group-too-large")
 
 
 @pytest.mark.parametrize(("on_deadline", "status"), [("judge", "scored"), ("unscored", "unscored")])

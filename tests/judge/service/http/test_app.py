@@ -111,8 +111,11 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "a file as preset": (group("a", "b", preset="@/etc/passwd"), 422, "invalid-request"),
     "a list": ([], 422, "invalid-request"),
     "nobody": (group(), 422, "invalid-request"),
+    "too many members": (group(*"abcde"), 422, "invalid-request"),
     "one id twice": ({"trajectories": [{"id": "x", "messages": messages(a)} for a in "ab"]}, 422, "invalid-request"),
     "an unknown judge": (group("a", "b", judge="openai/gpt-6"), 422, "invalid-request"),
+    "too many orders": (group("a", "b", orders=5), 422, "invalid-request"),
+    "a mode that is not allowed": (group("a", "b", mode="readout"), 422, "invalid-request"),
     "a preset and a rubric": (group("a", "b", preset="kind", rubric="x"), 422, "invalid-request"),
     "a rubric of blanks": (group("a", "b", rubric=" \n"), 422, "invalid-request"),
     "a criterion without weight": (
