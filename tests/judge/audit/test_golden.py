@@ -1,8 +1,11 @@
 import json
+from random import Random
+from statistics import fmean
 
 import pytest
 
 from gavel.base.errors import GavelError
+from gavel.judge.audit.agreement import pair_accuracy
 from gavel.judge.audit.golden import (
     ChangedVerdict,
     GoldenResult,
@@ -194,6 +197,13 @@ def test_a_label_is_not_guessed(tmp_path, rows, remedy):
     assert remedy in (refused.value.remedy or "")
 
 
+def test_of_several_labels_the_one_that_is_named_counts(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}))
+    assert load_golden(path, "clear")[0].order == [["2"], ["1"]]
+    assert load_golden(path, "kind")[0].order == [["1"], ["2"]]
+
+
 def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
     """Pairs that a judge without visible noise decides, or ties."""
     group = golden(good="4", bad="5")
@@ -211,3 +221,33 @@ def test_the_learnt_probability_of_being_right_is_the_share_of_the_decided_that_
     assert prior.p_better(1.0) == pytest.approx((right + 0.25) / (right + wrong + 0.5), abs=0.005)
     assert prior.p_better(0.0) == 0.5
     assert prior.p_better(-1.0) == pytest.approx(1 - prior.p_better(1.0))
+
+
+def binary_jury(accuracy: dict[str, tuple[float, float]], count: int, seed: int):
+    """Pairs on which each judge ties or decides, rightly or wrongly: by judge the share decided, and right of these."""
+    random = Random(seed)
+    groups = []
+    for _ in range(count):
+        group = {}
+        for judge, (decides, right) in accuracy.items():
+            verdict = 0.5 if random.random() > decides else float(random.random() < right)
+            group[judge] = [(verdict, 1.0), (1 - verdict, 0.0)]
+        groups.append(group)
+    return groups
+
+
+def test_a_jury_with_learnt_weights_is_no_worse_than_its_best_member():
+    strong = {"strong": (0.85, 0.9), "weak": (0.9, 0.45), "poor": (0.95, 0.3), "fair": (0.6, 0.8)}
+    jury, best, equal = [], [], []
+    for seed in range(40):
+        pairs = binary_jury(strong, 400, seed)
+        weights = jury_weights(pairs[:50])
+        assert weights["poor"] == 0
+        for group in pairs[50:]:
+            scores = [sum(weights[judge] * group[judge][side][0] for judge in weights) for side in (0, 1)]
+            jury.append(pair_accuracy([(round(scores[0], 9), 1.0), (round(scores[1], 9), 0.0)]))
+            best.append(pair_accuracy(group["strong"]))
+            means = [sum(group[judge][side][0] for judge in weights) for side in (0, 1)]
+            equal.append(pair_accuracy([(means[0], 1.0), (means[1], 0.0)]))
+    assert fmean(jury) > fmean(best) - 0.01
+    assert fmean(jury) > fmean(equal) + 0.1
