@@ -35,6 +35,12 @@ async def test_calls_run_together_while_the_most_they_can_come_to_fits_then_alon
     assert budget.spent_tokens == 470
 
 
+@pytest.mark.parametrize("limits", [{"max_cost_usd": 0}, {"max_cost_usd": float("nan")}, {"max_tokens": -1}])
+def test_a_budget_of_nothing_is_refused(limits):
+    with pytest.raises(LlmError, match="above 0"):
+        Budget(**limits)
+
+
 async def test_the_last_call_is_capped_at_what_is_left():
     budget = Budget(max_tokens=2000)
     reservation = await budget.reserve("m", None, replace(SIZE, completion_bound=50_000, can_be_capped=True))
